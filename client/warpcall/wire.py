@@ -1,0 +1,195 @@
+"""The wire format: safetensors, written and read without copying a tensor.
+
+A body is eight bytes of header length (little-endian), that many bytes of JSON padded with spaces
+to a multiple of eight, then the tensors' bytes, C order, little-endian, without gaps. What is
+written here equals, byte for byte, what the safetensors library (0.8) writes; what it writes is
+read here. Stricter than it in one respect: a tensor must lie aligned to its element.
+Format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warpcall.errors import InvalidInput
+
+MEDIA_TYPE = "application/vnd.safetensors"
+PARAMS_KEY = "params"  # the metadata entry that carries an op's parameters, as JSON
+MAX_HEADER_BYTES = 1 << 20  # the library allows 100 MB; an op has a handful of tensors
+MAX_DIMS = 64  # torch's own limit
+MAX_TENSORS = 256
+
+# Bytes an element, in the order in which the safetensors library lays tensors out.
+ITEMSIZE: dict[str, int] = {
+    "U64": 8,
+    "I64": 8,
+    "F64": 8,
+    "C64": 8,
+    "F32": 4,
+    "U32": 4,
+    "I32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "U16": 2,
+    "I16": 2,
+    "F8_E5M2FNUZ": 1,
+    "F8_E4M3FNUZ": 1,
+    "F8_E8M0": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
+_RANK = {dtype: rank for rank, dtype in enumerate(ITEMSIZE)}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a body: its bytes are data[begin:end] after the header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int = 0
+    end: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A body's header: its tensors in the order of their bytes, and its metadata."""
+
+    tensors: tuple[TensorInfo, ...]
+    metadata: Mapping[str, str]
+
+    @property
+    def data_nbytes(self) -> int:
+        return self.tensors[-1].end if self.tensors else 0
+
+
+def lay_out(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
+    """Order tensors as the library does (widest dtype first, then by name) and place their bytes."""
+    placed = []
+    begin = 0
+    for t in sorted(tensors, key=lambda t: (_RANK[t.dtype], t.name.encode())):
+        placed.append(TensorInfo(t.name, t.dtype, t.shape, begin, begin + t.nbytes))
+        begin += t.nbytes
+    return tuple(placed)
+
+
+def encode_header(
+    tensors: Sequence[TensorInfo], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """The bytes before the data, length prefix included; `tensors` as `lay_out` returns them."""
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    for t in tensors:
+        entries[t.name] = {
+            "dtype": t.dtype,
+            "shape": list(t.shape),
+            "data_offsets": [t.begin, t.end],
+        }
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def header_nbytes(prefix: bytes) -> int:
+    """The length of the JSON that follows these first eight bytes of a body."""
+    nbytes = int.from_bytes(prefix[:8], "little")
+    if len(prefix) < 8:
+        raise _bad(f"the body must begin with 8 bytes of header length, got {len(prefix)}")
+    if not 2 <= nbytes <= MAX_HEADER_BYTES:
+        raise _bad(f"the header length must be between 2 and {MAX_HEADER_BYTES}, got {nbytes}")
+    return nbytes
+
+
+def decode_header(text: bytes) -> Header:
+    """Read and check the JSON of a header (without the length prefix).
+
+    Raises:
+        InvalidInput: anything but a header whose tensors fill the data without gap or overlap.
+    """
+    try:
+        entries = json.loads(text.decode(), object_pairs_hook=_no_duplicates)
+    except InvalidInput:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise _bad(f"the header must be JSON, got {_brief(text)} ({_brief(error)})") from None
+    if not isinstance(entries, dict):
+        raise _bad(f"the header must be a JSON object, got {_brief(entries)}")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _bad(f"__metadata__ must map names to strings, got {_brief(metadata)}")
+    if len(entries) > MAX_TENSORS:
+        raise _bad(f"a body holds at most {MAX_TENSORS} tensors, got {len(entries)}")
+    tensors = sorted(
+        (_tensor(name, entry) for name, entry in entries.items()), key=lambda t: (t.begin, t.end)
+    )
+    expected = 0
+    for t in tensors:
+        if t.begin != expected:
+            fault = "overlaps the tensor before it" if t.begin < expected else "leaves a gap"
+            raise _bad(f"{t.name} must begin at byte {expected}, got {t.begin}: it {fault}", t.name)
+        expected = t.end
+        if t.begin % ITEMSIZE[t.dtype]:
+            size = ITEMSIZE[t.dtype]
+            raise _bad(
+                f"{t.name} must begin at a multiple of {size} bytes, the size of {t.dtype}, "
+                f"got {t.begin}",
+                t.name,
+            )
+    return Header(tuple(tensors), metadata)
+
+
+def _tensor(name: str, entry: object) -> TensorInfo:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _bad(f"{name} must have dtype, shape and data_offsets, got {_brief(entry)}", name)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ITEMSIZE:
+        allowed = ", ".join(ITEMSIZE)
+        raise _bad(f"{name} must have a dtype of {allowed}, got {_brief(dtype)}", name)
+    if not _naturals(shape) or len(shape) > MAX_DIMS:
+        raise _bad(
+            f"the shape of {name} must be at most {MAX_DIMS} integers from 0, got {_brief(shape)}",
+            name,
+        )
+    if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _bad(f"data_offsets of {name} must be [begin, end], got {_brief(offsets)}", name)
+    info = TensorInfo(name, dtype, tuple(shape), *offsets)
+    if any(size >= 1 << 63 for size in shape) or info.nbytes >= 1 << 63:
+        raise _bad(f"{name} must have less than 2^63 bytes, got shape {_brief(shape)}", name)
+    if info.nbytes != info.end - info.begin:
+        raise _bad(
+            f"{name} of shape {shape} and dtype {dtype} has {info.nbytes} bytes, "
+            f"but its data_offsets {offsets} span {info.end - info.begin}",
+            name,
+        )
+    return info
+
+
+def _naturals(value: object) -> bool:
+    return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise _bad("the header must not name anything twice")
+    return entries
+
+
+def _bad(message: str, field: str = "body") -> InvalidInput:
+    return InvalidInput(message, field=field)
+
+
+def _brief(value: object) -> str:
+    text = repr(value) if not isinstance(value, Exception) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

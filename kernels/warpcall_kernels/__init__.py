@@ -1,0 +1,24 @@
+"""Triton kernels at the speed of copying memory, each with a plain-torch reference.
+
+One public module is one op: `from warpcall_kernels.permute import permute`. `ops()` finds them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from warpcall_kernels._errors import InvalidInput, KernelError
+from warpcall_kernels._op import Op
+
+__all__ = ["InvalidInput", "KernelError", "Op", "ops"]
+
+
+@functools.cache
+def ops() -> Mapping[str, Op]:
+    """Every op by name: the `OP` of each public module of this package."""
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    found = [importlib.import_module(f"{__name__}.{name}").OP for name in names]
+    return {op.name: op for op in found}

@@ -1,0 +1,99 @@
+"""Cases: named inputs and parameters that tests and benchmarks run, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Values = Literal["normal", "special", "integers", "mask"]
+Layout = Literal["contiguous", "transposed", "strided", "offset", "expanded"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A tensor to draw.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype.
+        values: "normal" (floats and complex; integers get their whole range, bool a fair coin);
+            "special" (normal, with NaN, inf, -inf, 0.0 and -0.0 strewn in); "integers" (uniform in
+            [low, high), cast to dtype); "mask" (True or 1 with probability 0.3).
+        layout: how it lies in memory: "transposed" (last two dims swapped), "strided" (every second
+            element of the last dim), "offset" (contiguous, one element past an aligned start),
+            "expanded" (first dim of stride 0).
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    values: Values = "normal"
+    low: int = 0
+    high: int = 100
+    layout: Layout = "contiguous"
+
+    def draw(self, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
+        """The tensor; `generator` lives on the CPU so that a seed means the same everywhere."""
+        shape = list(self.shape)
+        if self.layout == "transposed":
+            shape[-2:] = shape[:-3:-1]
+        elif self.layout == "strided":
+            shape[-1] *= 2
+        elif self.layout == "expanded":
+            shape[0] = 1
+        values = self._values(shape, generator).to(device)
+        if self.layout == "transposed":
+            return values.transpose(-1, -2)
+        if self.layout == "strided":
+            return values[..., ::2]
+        if self.layout == "expanded":
+            return values.expand(self.shape)
+        if self.layout == "offset":
+            padded = torch.empty(values.numel() + 1, dtype=self.dtype, device=device)
+            padded[1:] = values.reshape(-1)
+            return padded[1:].view(self.shape)
+        return values
+
+    def _values(self, shape: list[int], generator: torch.Generator) -> Tensor:
+        if self.values == "mask":
+            return (torch.rand(shape, generator=generator) < 0.3).to(self.dtype)
+        if self.values == "integers":
+            drawn = torch.randint(self.low, self.high, shape, generator=generator)
+            return drawn.to(self.dtype)
+        if self.dtype == torch.bool:
+            return torch.rand(shape, generator=generator) < 0.5
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            width = self.dtype.itemsize
+            raw = torch.randint(0, 256, [*shape, width], generator=generator)
+            return raw.to(torch.uint8).view(self.dtype).view(shape)
+        wide = torch.complex64 if self.dtype.is_complex else torch.float32
+        drawn = torch.randn(shape, generator=generator, dtype=wide)
+        if self.values == "special" and drawn.numel():
+            extremes = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
+            which = torch.randint(0, 20, shape, generator=generator)
+            for i, extreme in enumerate(extremes):
+                drawn = torch.where(which == i, extreme.to(wide), drawn)
+        return drawn.to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an op: inputs to draw, parameters, and a seed.
+
+    A "small" case runs everywhere, also in Triton's interpreter (keep it under 256 x 256 elements);
+    a "large" one is for the GPU, and for benchmarks.
+    """
+
+    name: str
+    inputs: Mapping[str, Sample]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    size: Literal["small", "large"] = "small"
+    seed: int = 0
+
+    def tensors(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Draw the inputs; the same every time."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return {name: sample.draw(generator, device) for name, sample in self.inputs.items()}
