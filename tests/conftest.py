@@ -1,0 +1,39 @@
+"""Options and fixtures that every test folder shares."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where kernels run: in Triton's interpreter on the CPU, or compiled on a GPU",
+    )
+    parser.addoption(
+        "--large", action="store_true", help="also run the ops' large cases (needs --device cuda)"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the interpreter before anything imports Triton: `@triton.jit` reads it once."""
+    if "triton" in sys.modules:
+        raise pytest.UsageError("a conftest.py imports triton (or torch) too early")
+    if config.getoption("--device") == "cpu":
+        if config.getoption("--large"):
+            raise pytest.UsageError("--large needs --device cuda: the interpreter is too slow")
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> str:
+    """The device that kernels run on: "cpu" (interpreted) or "cuda" (compiled)."""
+    return str(pytestconfig.getoption("--device"))

@@ -1,0 +1,83 @@
+"""Small kernels, some of them wrong on purpose, that the tests of the interpreter run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def copy_kernel(
+    x_ptr: Any, out_ptr: Any, n: Any, MASKED: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if MASKED:
+        x = tl.load(x_ptr + offsets, mask=offsets < n)
+        tl.store(out_ptr + offsets, x, mask=offsets < n)
+    else:
+        tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n))
+
+
+@triton.jit
+def count_kernel(x_ptr: Any, counts_ptr: Any, n: Any, BLOCK: tl.constexpr) -> None:
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.atomic_add(counts_ptr + x, 1, mask=offsets < n)
+
+
+@triton.jit
+def swap_kernel(lock_ptr: Any, at: Any) -> None:
+    tl.atomic_cas(lock_ptr + at, 0, 1)
+
+
+@triton.jit
+def multiply_add_kernel(a_ptr: Any, b_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
+    offsets = tl.arange(0, BLOCK)
+    a, b = tl.load(a_ptr + offsets), tl.load(b_ptr + offsets)
+    tl.store(out_ptr + offsets, a * b + a)
+
+
+@triton.jit
+def cast_kernel(x_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets).to(out_ptr.dtype.element_ty))
+
+
+@triton.jit
+def _double(x: Any) -> Any:
+    return x + x
+
+
+@triton.jit
+def row_sum_kernel(x_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(out_ptr, tl.sum(_double(x)))
+
+
+@triton.jit
+def maximum_kernel(x_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(out_ptr + tl.arange(0, BLOCK), tl.maximum(x, 0.0))
+    tl.store(out_ptr + BLOCK, tl.max(x))
+
+
+@triton.jit
+def dot_kernel(a_ptr: Any, b_ptr: Any, out_ptr: Any, PRECISION: tl.constexpr) -> None:
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    out = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision=PRECISION)
+    tl.store(out_ptr + at, out)
+
+
+@triton.jit
+def assert_kernel(x_ptr: Any, BLOCK: tl.constexpr) -> None:
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.device_assert(x >= 0, "x must not be negative")
+
+
+@triton.jit
+def tanh_kernel(x_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, libdevice.tanh(tl.load(x_ptr + offsets)))

@@ -1,0 +1,172 @@
+"""The interpreter that the other kernel tests lean on tells the truth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+
+from tests.kernels import interpreter_kernels as kernels
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("nothing is interpreted on a GPU")
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 64])
+def test_a_masked_copy_stays_in_bounds_and_is_right(n: int) -> None:
+    x = torch.randn(n)
+    out = torch.empty(n)
+
+    kernels.copy_kernel[(2,)](x, out, n, MASKED=True, BLOCK=32)
+
+    assert torch.equal(out, x)
+
+
+def test_a_load_past_the_end_is_an_index_error() -> None:
+    x, out = torch.randn(30), torch.empty(32)
+
+    with pytest.raises(IndexError, match="load of 4 bytes at byte 120 of x_ptr, which has 120"):
+        kernels.copy_kernel[(1,)](x, out, 32, MASKED=True, BLOCK=32)
+
+
+def test_a_store_past_the_end_is_an_index_error_even_inside_a_larger_storage() -> None:
+    x, storage = torch.randn(30), torch.zeros(64)
+
+    with pytest.raises(IndexError, match="store of 4 bytes at byte 120 of out_ptr"):
+        kernels.copy_kernel[(1,)](x, storage[:30], 30, MASKED=False, BLOCK=32)
+
+    assert not storage.any()
+
+
+def test_an_access_before_the_start_is_an_index_error() -> None:
+    lock = torch.zeros(4, dtype=torch.int32)
+
+    with pytest.raises(IndexError, match="byte -4 of lock_ptr"):
+        kernels.swap_kernel[(1,)](lock, -1)
+
+
+def test_an_empty_tensor_has_no_bytes_to_touch() -> None:
+    with pytest.raises(IndexError, match="out of bounds in 32 lanes"):
+        kernels.copy_kernel[(1,)](torch.empty(0), torch.empty(32), 32, MASKED=True, BLOCK=32)
+
+
+def test_an_atomic_out_of_bounds_is_an_index_error() -> None:
+    x = torch.tensor([0, 1, 5], dtype=torch.int32)
+
+    with pytest.raises(IndexError, match="atomic of 4 bytes"):
+        kernels.count_kernel[(1,)](x, torch.zeros(5, dtype=torch.int32), 3, BLOCK=4)
+
+
+def test_atomics_count_equal_targets() -> None:
+    x = torch.tensor([0, 1, 1, 4, 1], dtype=torch.int32)
+    counts = torch.zeros(5, dtype=torch.int32)
+
+    kernels.count_kernel[(1,)](x, counts, 5, BLOCK=8)
+
+    assert counts.tolist() == [1, 3, 0, 0, 1]
+
+
+def test_bf16_arithmetic_rounds_after_every_operation() -> None:
+    a, b = torch.randn(2, 1024).bfloat16()
+    out = torch.empty(1024, dtype=torch.bfloat16)
+
+    kernels.multiply_add_kernel[(1,)](a, b, out, BLOCK=1024)
+
+    assert torch.equal(out, a * b + a)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str
+)
+def test_a_cast_rounds_to_nearest_even(dtype: torch.dtype) -> None:
+    ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-11, 2**-130, 0.0, -0.0, 1.0625, 1.125])
+    x = torch.cat([torch.randn(1016), ties])
+    out = torch.empty(1024, dtype=dtype)
+
+    kernels.cast_kernel[(1,)](x, out, BLOCK=1024)
+
+    assert torch.equal(out.view(torch.uint8), x.to(dtype).view(torch.uint8))
+
+
+def test_bf16_survives_the_way_to_fp32_and_special_values_the_way_back() -> None:
+    x = torch.tensor([float("inf"), -float("inf"), -0.0, 3.4e38, 1e-40, 1.0, 2.0, 3.0])
+    narrow = torch.empty(8, dtype=torch.bfloat16)
+    wide = torch.empty(8)
+
+    kernels.cast_kernel[(1,)](x, narrow, BLOCK=8)
+    kernels.cast_kernel[(1,)](narrow, wide, BLOCK=8)
+
+    assert torch.equal(narrow.view(torch.int16), x.bfloat16().view(torch.int16))
+    assert torch.equal(wide, narrow.float())
+
+
+def test_minima_and_maxima_prefer_numbers_to_nan_as_a_gpu_does() -> None:
+    x = torch.tensor([float("nan"), -1.0, 2.0, float("nan")])
+    out = torch.empty(5)
+
+    kernels.maximum_kernel[(1,)](x, out, BLOCK=4)
+
+    assert out.tolist() == [0.0, 0.0, 2.0, 0.0, 2.0]
+
+
+def test_a_reduction_of_nothing_but_nan_is_nan() -> None:
+    out = torch.empty(5)
+
+    kernels.maximum_kernel[(1,)](torch.full((4,), float("nan")), out, BLOCK=4)
+
+    assert out[4].isnan()
+
+
+def test_device_functions_and_reductions_run() -> None:
+    out = torch.empty(1)
+
+    kernels.row_sum_kernel[(1,)](torch.arange(64.0), out, BLOCK=64)
+
+    assert out.item() == 2 * 63 * 32
+
+
+def test_a_dot_of_fp32_rounds_to_tf32_unless_told_otherwise() -> None:
+    a, b = torch.randn(2, 16, 16)
+    exact, rounded = torch.empty(16, 16), torch.empty(16, 16)
+
+    kernels.dot_kernel[(1,)](a, b, exact, PRECISION="ieee")
+    kernels.dot_kernel[(1,)](a, b, rounded, PRECISION="tf32")
+
+    torch.testing.assert_close(exact, a @ b)
+    assert 1e-5 < (rounded - exact).abs().max() < 2e-2
+
+
+def test_a_dot_of_bf16_accumulates_in_fp32() -> None:
+    a, b = torch.randn(2, 16, 16).bfloat16()
+    out = torch.empty(16, 16)
+
+    kernels.dot_kernel[(1,)](a, b, out, PRECISION="tf32")
+
+    torch.testing.assert_close(out, a.float() @ b.float())
+
+
+def test_a_device_assert_asserts() -> None:
+    kernels.assert_kernel[(1,)](torch.tensor([0, 1]), BLOCK=2)
+
+    with pytest.raises(AssertionError, match="x must not be negative"):
+        kernels.assert_kernel[(1,)](torch.tensor([0, -1]), BLOCK=2)
+
+
+def test_libdevice_functions_are_numpys() -> None:
+    x = torch.randn(8)
+    out = torch.empty(8)
+
+    kernels.tanh_kernel[(1,)](x, out, BLOCK=8)
+
+    torch.testing.assert_close(out, x.tanh())
+
+
+def test_uninitialised_memory_is_nan() -> None:
+    assert torch.empty(64).isnan().all()
+
+
+def test_there_is_an_active_driver() -> None:
+    assert triton.runtime.driver.active.get_current_device() == 0
