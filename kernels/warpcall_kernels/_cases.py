@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -66,9 +67,10 @@ class Sample:
         if self.dtype == torch.bool:
             return torch.rand(shape, generator=generator) < 0.5
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
-            width = self.dtype.itemsize
-            raw = torch.randint(0, 256, [*shape, width], generator=generator)
-            return raw.to(torch.uint8).view(self.dtype).view(shape)
+            count = math.prod(shape)
+            words = torch.empty(-(-count * self.dtype.itemsize // 8), dtype=torch.int64)
+            words.random_(-(2**63), None, generator=generator)
+            return words.view(self.dtype)[:count].view(shape)
         wide = torch.complex64 if self.dtype.is_complex else torch.float32
         drawn = torch.randn(shape, generator=generator, dtype=wide)
         if self.values == "special" and drawn.numel():
