@@ -1,0 +1,25 @@
+# What people here run. Every target sets up first what it needs, except gpu-test: it uses the machine's own Python.
+PYTHON ?= python3
+BIN := .venv/bin
+.PHONY: setup fmt check test demo serve bench gpu-test
+
+setup: .venv/ready
+.venv/ready: pyproject.toml client/pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -qq 'pip>=25.1'
+	$(BIN)/pip install -qq --constraint constraints.txt --editable client --editable . --group dev
+	touch $@
+fmt: setup
+	$(BIN)/ruff format && $(BIN)/ruff check --fix && $(BIN)/python -m warpcall_service.generate
+check: setup
+	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m warpcall_service.generate --check
+test: setup
+	$(BIN)/pytest $(ARGS)
+demo: setup
+	$(BIN)/python -m demo.demo $(ARGS)
+serve: setup
+	$(BIN)/warpcall-server $(ARGS)
+bench: setup
+	$(BIN)/python -m bench.service_speed $(ARGS)
+gpu-test:
+	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/kernels tests/gpu --device cuda $(ARGS)
