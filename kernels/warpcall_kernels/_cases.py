@@ -81,7 +81,7 @@ class Sample:
         return drawn.to(self.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal by identity, and so hashable
 class Case:
     """One call of an op: inputs to draw, parameters, and a seed.
 

@@ -144,7 +144,7 @@ class Param:
         return schema
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal by identity, and so hashable
 class Op:
     """A named operation and all that the rest of the house needs to know about it.
 

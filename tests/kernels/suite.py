@@ -1,0 +1,119 @@
+"""What every op of the library is held to, whatever it computes; the tests apply it to all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from warpcall_kernels import Op
+from warpcall_kernels._cases import Case
+from warpcall_kernels._op import Meta
+
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One call of an op: what it was given, what it gave, and what the inputs were afterwards."""
+
+    given: dict[str, Tensor]
+    after: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    params: dict[str, Any]
+
+
+@functools.lru_cache(maxsize=8)
+def run(op: Op, case: Case, device: str) -> Run:
+    """Call the public function, and so the kernel; the last few calls are remembered."""
+    inputs = case.tensors(device)
+    given = {name: t.clone() for name, t in inputs.items()}
+    params = op.check_params(case.params)
+    outputs = by_name(op, op.function(**inputs, **params))
+    return Run(given, inputs, outputs, params)
+
+
+def by_name(op: Op, result: Any) -> dict[str, Tensor]:
+    """A function's result as outputs by name; those that are None are left out."""
+    parts = result if isinstance(result, tuple) else (result,)
+    names = (o.name for o in op.outputs)
+    return {n: t for n, t in zip(names, parts, strict=True) if t is not None}
+
+
+def widen(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same values in fp64; what is not a float stays as it is."""
+    return {name: t.to(WIDE.get(t.dtype, t.dtype)) for name, t in tensors.items()}
+
+
+def metas(tensors: Mapping[str, Tensor]) -> dict[str, Meta]:
+    return {name: Meta(tuple(t.shape), t.dtype) for name, t in tensors.items()}
+
+
+def assert_matches(op: Op, actual: Tensor, reference: Tensor) -> None:
+    """Equal within the op's tolerance; bit for bit without one, NaN equal to any NaN."""
+    if op.tolerance is None:
+        assert_bits_equal(actual, reference)
+        return
+    rtol = op.tolerance[actual.dtype]
+    rounded = reference.to(actual.dtype)  # what is beyond the dtype's range is infinite in it
+    expected = torch.where(rounded.isfinite(), reference, rounded)
+    wide = actual.to(WIDE.get(actual.dtype, actual.dtype))
+    torch.testing.assert_close(wide, expected.to(wide.dtype), rtol=rtol, atol=rtol, equal_nan=True)
+
+
+def assert_bits_equal(actual: Tensor, expected: Tensor) -> None:
+    """Same dtype, shape and bits, so that -0.0 differs from 0.0; NaN equals any NaN."""
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    if actual.dtype.is_complex:
+        actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
+    if actual.dtype.is_floating_point and actual.dtype.itemsize > 1:
+        nan = expected.isnan()
+        assert torch.equal(actual.isnan(), nan)
+        actual, expected = actual.masked_fill(nan, 0), expected.masked_fill(nan, 0)
+    assert torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (actual, expected)))
+
+
+def reference_of(op: Op, given: Mapping[str, Tensor], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs as the reference has them, in fp64 unless the op is bit-exact."""
+    inputs = given if op.tolerance is None else widen(given)
+    return by_name(op, op.reference(**inputs, **params))
+
+
+def has_gradient(op: Op, case: Case) -> bool:
+    """Whether a finite-difference check of this case makes sense."""
+    return bool(op.differentiable) and all(
+        math.prod(s.shape) > 0 and s.values != "special" and s.dtype in (*WIDE, torch.float64)
+        for name, s in case.inputs.items()
+        if name in op.differentiable
+    )
+
+
+def leaves(op: Op, case: Case, device: str) -> dict[str, Tensor]:
+    """The inputs of a case in fp64, those that have a gradient asking for it."""
+    wide = widen({name: t.clone() for name, t in case.tensors(device).items()})
+    return {name: t.requires_grad_(name in op.differentiable) for name, t in wide.items()}
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own are untyped
+    """Records the calls of this library's custom ops."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func.namespace == "warpcall":
+            self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,260 @@
+"""Every op on each of its cases: right, well-behaved, and a good citizen of torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import warpcall_kernels
+from warpcall_kernels import Op, ops
+from warpcall_kernels._cases import Case
+from warpcall_kernels._op import Meta
+
+from tests.kernels import suite
+
+MAX_LARGE_BYTES = 3 << 30  # the fp64 reference of a larger case would not fit beside it
+OPCHECKS = 6  # cases an op: opcheck traces and takes a second each
+
+
+def _cases(size: str) -> list[tuple[Op, Case]]:
+    return [(op, case) for op in ops().values() for case in op.cases if case.size == size]
+
+
+def _spread(op: Op, count: int) -> list[tuple[Op, Case]]:
+    """Some small cases of an op, evenly spread over its list."""
+    small = [(op, case) for case in op.cases if case.size == "small"]
+    return small[:: -(-len(small) // count)]
+
+
+def _each(pairs: Iterable[tuple[Op, Case]]) -> pytest.MarkDecorator:
+    params = [pytest.param(op, case, id=f"{op.name} {case.name}") for op, case in pairs]
+    return pytest.mark.parametrize(("op", "case"), params)
+
+
+every_op = pytest.mark.parametrize("op", [pytest.param(op, id=name) for name, op in ops().items()])
+every_case = _each(_cases("small"))
+every_large_case = _each(_cases("large"))
+some_cases = _each(pair for op in ops().values() for pair in _spread(op, OPCHECKS))
+gradient_cases = _each(pair for pair in _cases("small") if suite.has_gradient(*pair))
+
+
+def test_there_are_ops() -> None:
+    assert ops()
+
+
+@every_case
+def test_the_function_equals_the_reference_in_fp64(op: Op, case: Case, device: str) -> None:
+    run = suite.run(op, case, device)
+
+    expected = suite.reference_of(op, run.given, run.params)
+
+    assert run.outputs.keys() == expected.keys()
+    for name, output in run.outputs.items():
+        suite.assert_matches(op, output, expected[name])
+
+
+@every_case
+def test_the_outputs_are_what_the_check_promises(op: Op, case: Case, device: str) -> None:
+    run = suite.run(op, case, device)
+
+    promised = op.check(suite.metas(run.given), run.params)
+
+    assert suite.metas(run.outputs) == promised
+    assert list(run.outputs) == [o.name for o in op.outputs if o.name in promised]
+    assert all(t.is_contiguous() and t.device.type == device for t in run.outputs.values())
+
+
+@every_case
+def test_the_inputs_are_neither_changed_nor_returned(op: Op, case: Case, device: str) -> None:
+    run = suite.run(op, case, device)
+
+    for name, tensor in run.after.items():
+        suite.assert_bits_equal(tensor, run.given[name])
+    storages = {t.untyped_storage().data_ptr() for t in run.after.values() if t.numel()}
+    assert not storages & {t.untyped_storage().data_ptr() for t in run.outputs.values()}
+
+
+@every_case
+def test_compute_names_the_outputs(op: Op, case: Case, device: str) -> None:
+    run = suite.run(op, case, device)
+
+    computed = op.compute(run.given, run.params)
+
+    assert suite.metas(computed) == op.check(suite.metas(run.given), run.params)
+    for name, output in computed.items():
+        suite.assert_matches(op, output, suite.reference_of(op, run.given, run.params)[name])
+
+
+@every_case
+def test_the_traffic_is_at_least_the_outputs(op: Op, case: Case) -> None:
+    params = op.check_params(case.params)
+    inputs = suite.metas(case.tensors())
+
+    moved = op.bytes_moved(**inputs, **params)
+
+    assert moved >= sum(m.nbytes for m in op.check(inputs, params).values())
+
+
+@every_case
+def test_checked_parameters_stay_as_they_are(op: Op, case: Case) -> None:
+    params = op.check_params(case.params)
+
+    assert op.check_params(params) == params
+
+
+@some_cases
+def test_torch_accepts_the_custom_op(op: Op, case: Case, device: str) -> None:
+    inputs = case.tensors(device)
+    differentiable = all(inputs[n].is_floating_point() for n in op.differentiable if n in inputs)
+    for name in op.differentiable if differentiable else ():
+        if name in inputs:
+            inputs[name] = inputs[name].clone().requires_grad_()
+    with suite.Recorder() as recorder:
+        op.function(**inputs, **op.check_params(case.params))
+
+    assert recorder.calls, "the function must go through its custom op when something listens"
+    for call in recorder.calls:
+        torch.library.opcheck(*call)
+
+
+@gradient_cases
+def test_the_gradient_is_that_of_finite_differences(op: Op, case: Case, device: str) -> None:
+    inputs = suite.leaves(op, case, device)
+    names, tensors = zip(*inputs.items(), strict=True)
+    params = op.check_params(case.params)
+
+    def function(*given: torch.Tensor) -> Any:
+        return op.function(**dict(zip(names, given, strict=True)), **params)
+
+    assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
+
+
+@gradient_cases
+def test_an_expanded_gradient_is_taken(op: Op, case: Case, device: str) -> None:
+    params = op.check_params(case.params)
+    expanded, full = (suite.leaves(op, case, device) for _ in range(2))
+    ones = [t.new_ones(()).expand(t.shape) for t in _outputs(op, expanded, params)]
+
+    torch.autograd.backward(_outputs(op, expanded, params), ones)
+    torch.autograd.backward(_outputs(op, full, params), [g.contiguous() for g in ones])
+
+    for name in op.differentiable:
+        if name in full:
+            torch.testing.assert_close(expanded[name].grad, full[name].grad)
+
+
+def _outputs(op: Op, inputs: dict[str, torch.Tensor], params: dict[str, Any]) -> Any:
+    return list(suite.by_name(op, op.function(**inputs, **params)).values())
+
+
+@every_op
+def test_torch_compile_takes_the_function_whole(op: Op, device: str) -> None:
+    case = next(c for c in op.cases if all(0 not in s.shape for s in c.inputs.values()))
+    inputs, params = case.tensors(device), op.check_params(case.params)
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda tensors: op.function(**tensors, **params), fullgraph=True, backend="aot_eager"
+    )
+
+    outputs = suite.by_name(op, compiled(inputs))
+
+    assert outputs
+    for name, output in outputs.items():
+        suite.assert_bits_equal(output, suite.run(op, case, device).outputs[name])
+
+
+@every_op
+def test_the_description_is_complete_and_plain_data(op: Op) -> None:
+    described = json.loads(json.dumps(op.describe()))
+
+    assert described["name"] == op.name
+    assert described["summary"]
+    assert described["equivalent"]
+    assert len(described["source_sha256"]) == 64
+    names = [x["name"] for part in ("inputs", "outputs", "params") for x in described[part]]
+    assert len(names) == len(set(names))
+    assert all(x["doc"] for part in ("inputs", "outputs", "params") for x in described[part])
+    assert all(i["dtypes"] for i in described["inputs"])
+    assert op.check_params({p.name: p.default for p in op.params if not p.required}).keys() >= {
+        p.name for p in op.params if not p.required
+    }
+
+
+@every_op
+def test_the_cases_are_many_and_well_named(op: Op) -> None:
+    names = [case.name for case in op.cases]
+    small = [case for case in op.cases if case.size == "small"]
+
+    assert len(names) == len(set(names))
+    assert len(small) >= 10
+    assert len(names) > len(small), "benchmarks need large cases"
+
+
+@every_large_case
+def test_large_cases_equal_the_reference(
+    op: Op, case: Case, device: str, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--large"):
+        pytest.skip("large cases run with --large")
+    if op.bytes_moved(**_shapes(case), **op.check_params(case.params)) > MAX_LARGE_BYTES:
+        pytest.skip("its fp64 reference would not fit")
+    suite.run.cache_clear()
+    run = suite.run(op, case, device)
+
+    expected = suite.reference_of(op, run.given, run.params)
+
+    assert run.outputs.keys() == expected.keys()
+    for name, output in run.outputs.items():
+        suite.assert_matches(op, output, expected[name])
+
+
+def _shapes(case: Case) -> dict[str, Any]:
+    return {name: Meta(s.shape, s.dtype) for name, s in case.inputs.items()}
+
+
+NEW_OP = '''
+"""out = -x."""
+from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._op import Input, Meta, Op, Output
+import torch
+
+
+def negate(x: torch.Tensor) -> torch.Tensor:
+    """Negate."""
+    return -x
+
+
+OP = Op(
+    name="negate",
+    function=negate,
+    reference=negate,
+    infer=lambda x: {"out": Meta(tuple(x.shape), x.dtype)},
+    bytes_moved=lambda x: 2 * x.nbytes,
+    inputs=(Input("x", (torch.float32,), "[...]", "what to negate"),),
+    outputs=(Output("out", "[...]", "-x"),),
+    equivalent="-x",
+    cases=(Case("one", {"x": Sample((1,), torch.float32)}),),
+)
+'''
+
+
+def test_a_new_file_is_an_op_without_any_other_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    (tmp_path / "negate.py").write_text(NEW_OP)
+    monkeypatch.setattr(warpcall_kernels, "__path__", [*warpcall_kernels.__path__, str(tmp_path)])
+    ops.cache_clear()
+
+    try:
+        op = ops()["negate"]
+        cases = [(op.name, case.name) for op, case in _cases("small")]
+    finally:
+        ops.cache_clear()
+
+    assert ("negate", "one") in cases
+    run = suite.run(op, op.cases[0], device)
+    suite.assert_bits_equal(run.outputs["out"], -run.given["x"])
