@@ -1,0 +1,164 @@
+"""The walls of the house: who may import whom, how large a file may get, what no file may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "warpcall": ROOT / "client/warpcall",
+    "warpcall_kernels": ROOT / "kernels/warpcall_kernels",
+    "warpcall_service": ROOT / "service/warpcall_service",
+}
+MAY_IMPORT = {
+    "warpcall": {"warpcall"},
+    "warpcall_kernels": {"warpcall_kernels"},
+    "warpcall_service": {"warpcall", "warpcall_kernels", "warpcall_service"},
+}
+# The only files of the service that run beside a device (or only here, at development time).
+MAY_IMPORT_TORCH = {"lane_process.py", "generate.py"}
+MAX_LINES = 400
+MAX_DEPTH = 2  # folders below a top-level folder
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt|home|Users)/")
+REGISTRY = re.compile(
+    r"(?:pypi|pythonhosted|jfrog|artifactory|nexus)[\w-]*\.[a-z]{2,}\b", re.IGNORECASE
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_between_the_packages_go_one_way(package: str) -> None:
+    wrong = [
+        f"{file.name} imports {name}"
+        for file in sources(package)
+        for name in imported(file)
+        if name in PACKAGES and name not in MAY_IMPORT[package]
+    ]
+
+    assert wrong == []
+
+
+def test_only_the_lane_process_and_the_generator_import_kernels_or_torch() -> None:
+    heavy = {
+        file.name
+        for file in sources("warpcall_service")
+        if {"torch", "triton", "warpcall_kernels"} & set(imported(file))
+    }
+
+    assert heavy <= MAY_IMPORT_TORCH
+
+
+def test_the_client_reaches_torch_only_where_a_caller_brought_it() -> None:
+    at_import = [
+        file.name
+        for file in sources("warpcall")
+        if {"torch", "triton"} & set(imported(file, nested=False))
+    ]
+
+    assert at_import == []
+
+
+@pytest.mark.parametrize("module", ["warpcall", "warpcall.cli", "warpcall_service.app"])
+def test_importing_it_works_without_torch(module: str) -> None:
+    program = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import {module}
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", ["warpcall", "warpcall.cli", "warpcall_service.app"])
+def test_importing_it_does_not_bring_torch_in(module: str) -> None:
+    program = f"import sys, {module}; print({{'torch', 'triton'}} & sys.modules.keys() or 'none')"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "none\n"
+
+
+def test_no_source_file_is_longer_than_one_can_read() -> None:
+    lengths = {name: len(text.splitlines()) for name, text in texts() if name.endswith(".py")}
+
+    too_long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+
+    assert lengths
+    assert too_long == {}
+
+
+def test_no_folder_is_deeper_than_two_below_the_top() -> None:
+    deep = [name for name in files() if len(Path(name).parts) - 2 > MAX_DEPTH]
+
+    assert deep == []
+
+
+def test_no_file_names_a_path_of_one_machine_or_a_package_registry() -> None:
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in texts()
+        for pattern in (MACHINE_PATH, REGISTRY)
+        for match in pattern.finditer(text)
+        if name != "LICENSE"
+    ]
+
+    assert found == []
+
+
+def sources(package: str) -> list[Path]:
+    """The package's modules."""
+    found = sorted(PACKAGES[package].glob("**/*.py"))
+    assert found
+    return found
+
+
+def imported(file: Path, *, nested: bool = True) -> Iterator[str]:
+    """The top-level packages that a file imports, anywhere or only when it is itself imported."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree) if nested else run_at_import(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file.name} imports relatively; write the name out"
+            yield str(node.module).partition(".")[0]
+
+
+def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """All but the bodies of functions and of `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        is_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if not is_types and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from run_at_import(child)
+
+
+def files() -> list[str]:
+    """Every file that is, or would be, committed."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Name and content of every file that is text."""
+    for name in files():
+        try:
+            yield name, (ROOT / name).read_text()
+        except UnicodeDecodeError:
+            continue  # the demo's picture and sound
