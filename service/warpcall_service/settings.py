@@ -1,0 +1,117 @@
+"""Every setting of the server, in one strict model read from WARPCALL_* variables."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+from typing import Annotated, Any, Self
+
+from pydantic import ByteSize, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "WARPCALL_"
+CLIENT_VARIABLES = frozenset({"WARPCALL_URL", "WARPCALL_API_KEY"})  # the SDK's, not ours
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+MIB = 1 << 20
+
+
+class SettingsError(ValueError):
+    """Settings that the server refuses to start with; the message is for its operator."""
+
+
+class Settings(BaseSettings):
+    """What an operator may choose. Sizes also read as "2GiB" or "512MB"."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, strict=True, frozen=True, extra="forbid", validate_default=True
+    )
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65_535, description="0 lets the system choose")
+    insecure: bool = Field(
+        False, description="serve others than this machine, although nothing asks who they are"
+    )
+
+    devices: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda:\d+(,cuda:\d+)*)$",
+        description="auto: every CUDA device, or else the CPU; or cpu; or such as cuda:0,cuda:1",
+    )
+    cpu_threads: int = Field(0, ge=0, le=1024, description="of the cpu lane; 0: one per CPU")
+
+    arena_bytes: ByteSize = Field(
+        ByteSize(2048 * MIB), ge=MIB, description="shared memory of each lane, for all its calls"
+    )
+    max_body_bytes: ByteSize = Field(ByteSize(1024 * MIB), ge=1, description="of one request")
+    max_json_bytes: ByteSize = Field(ByteSize(16 * MIB), ge=1, description="of one JSON request")
+    max_queue: int = Field(256, ge=1, description="calls that may wait for each lane")
+
+    queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
+    call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")
+    body_timeout_s: Seconds = Field(30.0, description="without progress of an upload")
+    drain_timeout_s: Seconds = Field(10.0, description="for calls under way when the server stops")
+
+    start_timeout_s: Seconds = Field(120.0, description="for a lane until it is ready")
+    grace_s: Seconds = Field(
+        10.0, description="past its deadline, before a running call costs its lane the life"
+    )
+    max_restarts: int = Field(5, ge=1, description="deaths without a finished call between them")
+    restart_pause_s: Seconds = Field(
+        0.5, description="before the second such restart; doubles with each"
+    )
+    retry_pause_s: Seconds = Field(60.0, description="before a failed lane is tried again")
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """The settings of this environment; `overrides` (as from the command line) win.
+
+        Raises:
+            SettingsError: a misspelt variable, a value out of range, or an address that others
+                reach while nothing asks for a key.
+        """
+        known = {PREFIX + name.upper() for name in cls.model_fields}
+        for variable in os.environ:
+            if variable.upper().startswith(PREFIX) and variable.upper() not in (
+                known | CLIENT_VARIABLES
+            ):
+                near = difflib.get_close_matches(variable.upper(), sorted(known), 1, 0.0)
+                raise SettingsError(f"{variable} is no setting; is it {near[0]} that is meant?")
+        try:
+            return cls(**overrides)
+        except ValueError as error:
+            raise SettingsError(_first_line(error)) from None
+
+    @model_validator(mode="after")
+    def _refuse_open_door(self) -> Self:
+        if not self.insecure and not _is_loopback(self.host):
+            raise ValueError(
+                f"{self.host} can be reached by others and no API keys exist to tell them apart; "
+                "serve 127.0.0.1, or set WARPCALL_INSECURE=true (--insecure) where the network is "
+                "trusted"
+            )
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _first_line(error: ValueError) -> str:
+    """What pydantic found, as one sentence a line, each beginning with the variable."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
+    lines = []
+    for fault in error.errors():
+        name = "".join(f"{PREFIX}{str(part).upper()}: " for part in fault["loc"])
+        got = f", got {fault['input']!r}" if fault["loc"] else ""
+        lines.append(f"{name}{fault['msg'].removeprefix('Value error, ')}{got}")
+    return "\n".join(lines)
