@@ -1,0 +1,62 @@
+"""Run GPU kernels on a Warpcall server.
+
+    from warpcall import Client
+
+    with Client("http://gpu-box:8000") as gpu:
+        y = gpu.permute(x, dims=(2, 0, 1))
+
+Public: Client, AsyncClient, Answer, and the errors of `warpcall.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from warpcall.errors import (
+    Busy,
+    Forbidden,
+    InvalidInput,
+    KernelFailed,
+    NotFound,
+    Problem,
+    TimedOut,
+    TooLarge,
+    TransportError,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMedia,
+    WarpcallError,
+)
+
+if TYPE_CHECKING:
+    from warpcall._client import AsyncClient, Client
+    from warpcall._core import Answer
+
+__version__ = "0.1.0"
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Busy",
+    "Client",
+    "Forbidden",
+    "InvalidInput",
+    "KernelFailed",
+    "NotFound",
+    "Problem",
+    "TimedOut",
+    "TooLarge",
+    "TransportError",
+    "Unauthorized",
+    "Unavailable",
+    "UnsupportedMedia",
+    "WarpcallError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the clients, and numpy with them, when asked for: the server only needs errors and wire."""
+    if name in ("Answer", "AsyncClient", "Client"):
+        from warpcall import _client
+
+        return getattr(_client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,99 @@
+"""Bodies: tensors out without gathering them, tensors in through one buffer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from warpcall import wire
+from warpcall._arrays import ArrayT, Bytes, Flat, Kind, flatten
+from warpcall.errors import InvalidInput
+
+SLICE_BYTES = (
+    512 << 10
+)  # one write; measured on loopback: larger ones leave the cache, smaller ones cost calls
+JOIN_BYTES = 64 << 10  # below this one copy costs less than a second write
+
+
+class Body:
+    """What is sent: a safetensors body as views of the caller's arrays. It can be sent again."""
+
+    def __init__(self, header: bytes, tensors: Sequence[Flat]) -> None:
+        self._parts = [memoryview(header), *(t.data.data for t in tensors if t.data.size)]
+        self.nbytes = sum(part.nbytes for part in self._parts)
+        if self.nbytes <= JOIN_BYTES:
+            self._parts = [memoryview(b"".join(self._parts))]
+
+    def slices(self) -> Iterator[memoryview]:
+        """The bytes in order, in pieces of at most SLICE_BYTES."""
+        for part in self._parts:
+            for begin in range(0, part.nbytes, SLICE_BYTES):
+                yield part[begin : begin + SLICE_BYTES]
+
+
+def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
+    """The body of a call: its tensors, and its parameters as JSON in the metadata.
+
+    Raises:
+        InvalidInput: an input that is no array, a dtype that the wire does not have, a parameter
+            that JSON does not have.
+    """
+    flats = {name: flatten(name, value) for name, value in inputs.items()}
+    if len(flats) > wire.MAX_TENSORS or "__metadata__" in flats:
+        raise InvalidInput(
+            f"a call takes at most {wire.MAX_TENSORS} tensors, and none named __metadata__, "
+            f"got {len(flats)}",
+            field="inputs",
+        )
+    placed = wire.lay_out(flat.info for flat in flats.values())
+    metadata = {wire.PARAMS_KEY: _params_json(params)} if params else None
+    return Body(wire.encode_header(placed, metadata), [flats[info.name] for info in placed])
+
+
+def decode(body: Bytes, kind: Kind[ArrayT]) -> dict[str, ArrayT]:
+    """The tensors of a body, as views of it.
+
+    Raises:
+        InvalidInput: not a body of this format.
+    """
+    nbytes = wire.header_nbytes(body[:8].tobytes())
+    if body.size < 8 + nbytes:
+        raise InvalidInput(
+            f"the body must hold {nbytes} bytes of header, got {body.size - 8}", field="body"
+        )
+    header = wire.decode_header(body[8 : 8 + nbytes].tobytes())
+    data = body[8 + nbytes :]
+    if data.size != header.data_nbytes:
+        raise InvalidInput(
+            f"the body must hold {header.data_nbytes} bytes of tensors, got {data.size}",
+            field="body",
+        )
+    return {t.name: kind.build(data[t.begin : t.end], t) for t in header.tensors}
+
+
+def _params_json(params: Mapping[str, object]) -> str:
+    for name, value in params.items():
+        try:
+            json.dumps(value, allow_nan=False, default=_plain)
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidInput(
+                f"{name} must be made of booleans, finite numbers and lists of them, "
+                f"got {_brief(value)}",
+                field=name,
+            ) from None
+    return json.dumps(dict(params), allow_nan=False, default=_plain, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """numpy scalars and small arrays as what JSON has."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,190 @@
+"""Client and AsyncClient: the same surface over one core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from warpcall._arrays import ArrayT, is_array
+from warpcall._config import Config, configure
+from warpcall._core import Answer, Core, split_arguments
+from warpcall._direct import BlockingWaiter, DirectRoad, LoopWaiter
+from warpcall._http import Road, run_now
+from warpcall._ops import AsyncOps, Ops
+from warpcall._progress import Display
+from warpcall.errors import InvalidInput
+
+TIMEOUT_S = 60.0
+RETRIES = 4
+
+
+class _Base:
+    """What both flavours are made of; Client says what the arguments mean."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        progress: bool | None = None,
+    ) -> None:
+        if not 0 < timeout_s < 1e9:
+            raise InvalidInput(f"timeout_s must be above 0, got {timeout_s}", field="timeout_s")
+        if retries < 0:
+            raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
+        config = configure(url, api_key)
+        self._core = Core(config, self._road(config), timeout_s, retries, Display(progress))
+
+    @staticmethod
+    def _road(config: Config) -> Road:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._core.config.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+class Client(_Base, Ops):
+    """Calls ops on a Warpcall server; blocking, safe to share between threads.
+
+        with Client("http://gpu-box:8000") as gpu:
+            y = gpu.permute(x, dims=(2, 0, 1))  # numpy in, numpy out; torch in, torch out
+
+    Args:
+        url: the server; by default WARPCALL_URL, or else http://127.0.0.1:8000.
+        api_key: sent as a bearer token; by default WARPCALL_API_KEY. Over plain HTTP it goes only
+            to this machine or a private network.
+        timeout_s: of a whole call, its retries included.
+        retries: further tries after busy, unavailable or a broken connection; calls are pure.
+        progress: bars for transfers above 32 MB: yes, no, or (None) if stderr is a terminal.
+
+    Raises:
+        InvalidInput: a url, key, timeout or number of retries that cannot be.
+    """
+
+    @staticmethod
+    def _road(config: Config) -> Road:
+        if config.direct:
+            return DirectRoad(config.host, config.port, config.authority, BlockingWaiter())
+        from warpcall._tunnelled import HttpxRoad  # httpx takes 100 ms to import
+
+        return HttpxRoad(config.url)
+
+    def call(
+        self,
+        name: str,
+        inputs: Mapping[str, ArrayT | None],
+        params: Mapping[str, object] | None = None,
+    ) -> Answer[ArrayT]:
+        """Run any op and get its outputs by name, with device and timing.
+
+        Raises:
+            InvalidInput: what the op cannot take; nothing was computed.
+            WarpcallError: everything else that can go wrong; see warpcall.errors.
+        """
+        return run_now(self._core.call(name, inputs, params or {}))
+
+    def run(self, name: str, /, **arguments: Any) -> Any:
+        """Run any op: arrays are its tensors, all else its parameters.
+
+        Returns:
+            The output, or with several a dict of them by name.
+        """
+        answer = self.call(name, *split_arguments(name, arguments, is_array))
+        return _only(answer)
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """The declarations of all ops that the server has."""
+        return run_now(self._core.kernels())
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        """The declaration of one op: inputs, outputs, parameters."""
+        return run_now(self._core.kernel(name))
+
+    def health(self) -> dict[str, Any]:
+        """Whether the server is ready, its devices, and if it is not ready, why."""
+        return run_now(self._core.health())
+
+    def close(self) -> None:
+        """Close the connections."""
+        run_now(self._core.road.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(_Base, AsyncOps):
+    """Calls ops on a Warpcall server from asyncio; the surface of Client, awaited.
+
+    async with AsyncClient("http://gpu-box:8000") as gpu:
+        y = await gpu.permute(x, dims=(2, 0, 1))
+    """
+
+    @staticmethod
+    def _road(config: Config) -> Road:
+        if config.direct:
+            return DirectRoad(config.host, config.port, config.authority, LoopWaiter())
+        from warpcall._tunnelled import AsyncHttpxRoad
+
+        return AsyncHttpxRoad(config.url)
+
+    async def call(
+        self,
+        name: str,
+        inputs: Mapping[str, ArrayT | None],
+        params: Mapping[str, object] | None = None,
+    ) -> Answer[ArrayT]:
+        """Client.call, awaited."""
+        return await self._core.call(name, inputs, params or {})
+
+    async def run(self, name: str, /, **arguments: Any) -> Any:
+        """Client.run, awaited."""
+        answer = await self.call(name, *split_arguments(name, arguments, is_array))
+        return _only(answer)
+
+    async def kernels(self) -> list[dict[str, Any]]:
+        """Client.kernels, awaited."""
+        return await self._core.kernels()
+
+    async def kernel(self, name: str) -> dict[str, Any]:
+        """Client.kernel, awaited."""
+        return await self._core.kernel(name)
+
+    async def health(self) -> dict[str, Any]:
+        """Client.health, awaited."""
+        return await self._core.health()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._core.road.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _only(answer: Answer[Any]) -> Any:
+    outputs = answer.outputs
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs

@@ -1,0 +1,101 @@
+"""Where the server is, and with which key one may speak to it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+import urllib.request
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from warpcall.errors import InvalidInput
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A checked address and key.
+
+    Attributes:
+        url: without a final slash.
+        direct: whether sockets of our own reach it: plain HTTP, no proxy in between.
+    """
+
+    url: str
+    host: str
+    port: int
+    authority: str
+    prefix: str
+    api_key: str | None
+    direct: bool
+
+
+def configure(url: str | None, api_key: str | None) -> Config:
+    """Fill in WARPCALL_URL and WARPCALL_API_KEY, and check.
+
+    A key goes over plain HTTP only to this machine or a private network (a loopback or private
+    address, or a name without a dot, such as a container's): elsewhere anyone could read it.
+
+    Raises:
+        InvalidInput: an address that is none, a key that no header holds, or that would be exposed.
+    """
+    url = (url or os.environ.get("WARPCALL_URL") or DEFAULT_URL).rstrip("/")
+    api_key = api_key or os.environ.get("WARPCALL_API_KEY") or None
+    parts, port = _split(url)
+    host = parts.hostname or ""
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidInput("api_key must be printable ASCII", field="api_key")
+    if api_key is not None and parts.scheme == "http" and not _is_near(host):
+        raise InvalidInput(
+            f"an API key is sent to {host} only over https, or through a tunnel to 127.0.0.1, "
+            f"got {url}",
+            field="api_key",
+        )
+    direct = parts.scheme == "http" and sys.platform != "win32" and not _is_proxied(host)
+    return Config(
+        url=url,
+        host=host,
+        port=port,
+        authority=parts.netloc,
+        prefix=parts.path,
+        api_key=api_key,
+        direct=direct,
+    )
+
+
+def _split(url: str) -> tuple[SplitResult, int]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        ours = parts.scheme in ("http", "https") and parts.hostname and parts.username is None
+        if not ours or parts.query or parts.fragment or not url.isascii() or " " in url:
+            raise ValueError
+    except ValueError:
+        raise InvalidInput(
+            f"url must be like http://host:8000 or https://host, got {url!r}", field="url"
+        ) from None
+    return parts, port or (443 if parts.scheme == "https" else 80)
+
+
+def _is_near(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith(".localhost")
+    return address.is_loopback or address.is_private or address.is_link_local
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_proxied(host: str) -> bool:
+    """Whether the environment sends plain HTTP to this host through a proxy; never to loopback."""
+    if _is_loopback(host):
+        return False
+    return "http" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)

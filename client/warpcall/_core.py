@@ -1,0 +1,242 @@
+"""What a client does, written once for both flavours: requests, retries, answers, errors."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Generic
+from urllib.parse import quote
+
+from warpcall import wire
+from warpcall._arrays import ArrayT, kind_of
+from warpcall._body import Body, decode, encode
+from warpcall._config import Config
+from warpcall._http import ConnectionFailed, Reply, Request, Road
+from warpcall._progress import Display
+from warpcall.errors import Busy, InvalidInput, Problem, TransportError, Unavailable
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 8.0
+READY_OR_NOT = (200, 503)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[ArrayT]):
+    """What came back of a call, and how it went.
+
+    The outputs share one buffer: keep a copy of a small one rather than it beside a large one.
+
+    Attributes:
+        outputs: arrays of the inputs' kind, by name.
+        device: where it ran, such as "cuda:0 (NVIDIA H200)".
+        timing_ms: the server's stages in milliseconds: queue, h2d, kernel, d2h.
+        request_id: names this call in the server's log.
+    """
+
+    outputs: dict[str, ArrayT]
+    device: str
+    timing_ms: dict[str, float]
+    request_id: str
+
+    def take(self, name: str) -> ArrayT:
+        """The output `name`; TransportError if the server, perhaps of another version, sent none."""
+        if name not in self.outputs:
+            got = ", ".join(self.outputs) or "none"
+            raise TransportError(f"the answer must have the output {name}, got {got}")
+        return self.outputs[name]
+
+
+class Core:
+    """The calls of a client over any road.
+
+    Args:
+        config: the server and the key.
+        road: the way there.
+        timeout_s: of a whole call, its retries and pauses included.
+        retries: further tries after busy, unavailable or a broken connection. Calls are pure, so
+            a second one does no harm.
+        display: shows the transfer of large bodies.
+    """
+
+    def __init__(
+        self, config: Config, road: Road, timeout_s: float, retries: int, display: Display
+    ) -> None:
+        self.config = config
+        self.road = road
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self._display = display
+        self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
+        if config.api_key is not None:
+            self._headers["Authorization"] = f"Bearer {config.api_key}"
+
+    async def call(
+        self, name: str, inputs: Mapping[str, ArrayT | None], params: Mapping[str, object]
+    ) -> Answer[ArrayT]:
+        """Run an op; inputs and parameters that are None are left out."""
+        tensors = {k: v for k, v in inputs.items() if v is not None}
+        kind = kind_of(tensors)
+        body = encode(tensors, {k: v for k, v in params.items() if v is not None})
+        headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
+        path = f"/v1/kernels/{quote(name, safe='')}"
+        reply = await self._exchange("POST", path, headers, body, name)
+        try:
+            outputs = decode(reply.body, kind)
+        except InvalidInput as error:
+            raise TransportError(f"the answer cannot be read: {error}") from error
+        return Answer(
+            outputs=outputs,
+            device=reply.headers.get("x-warpcall-device", ""),
+            timing_ms=parse_server_timing(reply.headers.get("server-timing", "")),
+            request_id=reply.headers.get("x-request-id", ""),
+        )
+
+    async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
+        """The JSON at a path."""
+        headers = {"Accept": "application/json"}
+        reply = await self._exchange("GET", path, headers, None, path, accepted)
+        try:
+            return json.loads(reply.body.tobytes())
+        except ValueError as error:
+            raise TransportError(f"{path} must answer in JSON, got {_text(reply)!r}") from error
+
+    async def kernels(self) -> list[dict[str, Any]]:
+        """The declarations of all ops."""
+        found = await self.get_json("/v1/kernels")
+        if not isinstance(found, dict) or not isinstance(found.get("kernels"), list):
+            raise TransportError(f"{self.config.url} is not a Warpcall server: it lists no kernels")
+        listed: list[dict[str, Any]] = found["kernels"]
+        return listed
+
+    async def kernel(self, name: str) -> dict[str, Any]:
+        """The declaration of one op."""
+        return await self._object(f"/v1/kernels/{quote(name, safe='')}")
+
+    async def health(self) -> dict[str, Any]:
+        """What /readyz says, ready or not."""
+        return await self._object("/readyz", READY_OR_NOT)
+
+    async def _object(self, path: str, accepted: tuple[int, ...] = (200,)) -> dict[str, Any]:
+        found = await self.get_json(path, accepted)
+        if not isinstance(found, dict):
+            raise TransportError(f"{self.config.url} is not a Warpcall server: see its {path}")
+        return found
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Body | None,
+        label: str,
+        accepted: tuple[int, ...] = (200,),
+    ) -> Reply:
+        """Send until there is an accepted answer, an error that stays, or no time or try left."""
+        deadline = time.monotonic() + self.timeout_s
+        failures = 0
+        while True:
+            meter = self._display.meter(label, body.nbytes if body else 0)
+            request = Request(
+                method,
+                self.config.prefix + path,
+                deadline,
+                {**self._headers, **headers},
+                body,
+                meter,
+            )
+            try:
+                reply = await self.road.send(request)
+                if reply.status in accepted:
+                    return reply
+                raise problem_of(reply)
+            except (Busy, Unavailable, ConnectionFailed) as error:
+                pause_s = pause_before_retry(failures, getattr(error, "retry_after_s", None))
+                failures += 1
+                if failures > self.retries or pause_s >= request.remaining_s():
+                    raise
+            finally:
+                meter.close()
+            await self.road.sleep(pause_s)
+
+
+def pause_before_retry(
+    failures: int, retry_after_s: float | None, draw: Callable[[], float] = random.random
+) -> float:
+    """Seconds to wait: exponential with jitter, so that callers spread; never less than asked for."""
+    pause_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**failures)
+    jittered = pause_s * (0.5 + 0.5 * draw())
+    return jittered if retry_after_s is None else retry_after_s + jittered / 2
+
+
+def problem_of(reply: Reply) -> Problem:
+    """The error that an answer stands for, whoever wrote it: the server or a proxy before it."""
+    retry_after_s = parse_retry_after(reply.headers.get("retry-after"))
+    members: Any = None
+    if "json" in reply.headers.get("content-type", ""):
+        try:
+            members = json.loads(reply.body.tobytes())
+        except (ValueError, RecursionError):
+            members = None
+    if isinstance(members, dict) and ("detail" in members or "title" in members):
+        problem = Problem.from_json(reply.status, members, retry_after_s)
+    else:
+        said = _text(reply)
+        detail = f"the server answered {reply.status}" + (f": {said}" if said else "")
+        status = 503 if reply.status == 502 else reply.status  # a gateway that lost its server
+        problem = Problem.from_json(status, {"detail": detail}, retry_after_s)
+    problem.request_id = problem.request_id or reply.headers.get("x-request-id")
+    return problem
+
+
+def parse_retry_after(text: str | None) -> float | None:
+    """Seconds from a Retry-After header: a number, or a date."""
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text)) if text.strip()[:1].isdigit() else _until(text)
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_server_timing(text: str) -> dict[str, float]:
+    """Milliseconds by stage from a Server-Timing header such as "queue;dur=0.1, kernel;dur=2"."""
+    stages = {}
+    for entry in text.split(","):
+        name, *attributes = (part.strip() for part in entry.split(";"))
+        for attribute in attributes:
+            key, _, value = attribute.partition("=")
+            try:
+                if key.strip() == "dur":
+                    stages[name] = float(value.strip('" '))
+            except ValueError:
+                continue
+    return stages
+
+
+def split_arguments(
+    name: str, arguments: Mapping[str, Any], is_array: Callable[[object], bool]
+) -> tuple[dict[str, Any], dict[str, object]]:
+    """Tensors and parameters out of one mapping: arrays are tensors, all else parameters."""
+    tensors = {key: value for key, value in arguments.items() if is_array(value)}
+    if not tensors:
+        raise InvalidInput(
+            f"{name} needs at least one numpy array or torch tensor, got {', '.join(arguments)}",
+            field="inputs",
+        )
+    return tensors, {key: value for key, value in arguments.items() if key not in tensors}
+
+
+def _until(date: str) -> float:
+    return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
+
+
+def _text(reply: Reply) -> str:
+    """The beginning of a body that should have been JSON, on one line."""
+    text = " ".join(reply.body[:400].tobytes().decode("utf-8", "replace").split())
+    if text.startswith("<"):  # a proxy's page: its status says it all
+        return ""
+    return text if len(text) <= 120 else text[:117] + "..."

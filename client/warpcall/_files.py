@@ -1,0 +1,143 @@
+"""Tensors from and to .npy and .safetensors files, for the command line. Never pickle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from warpcall._arrays import Array, Kind
+from warpcall._body import decode, encode
+from warpcall.errors import InvalidInput, WarpcallError
+
+SUFFIXES = (".npy", ".safetensors")
+NAME = "{name}"  # in an output path, stands for the name of the output
+
+
+class UsageError(Exception):
+    """A command line that cannot be meant; exit code 2."""
+
+
+def read_inputs(words: Sequence[str], declared: Sequence[str]) -> dict[str, Array]:
+    """Load the tensors of an op.
+
+    Args:
+        words: "x.npy" (the next input without a tensor), "name=x.npy", or "x.safetensors" (all
+            tensors in it, by their names).
+        declared: the names of the op's inputs, in order.
+    """
+    inputs: dict[str, Array] = {}
+    unnamed = []
+    for word in words:
+        name, path = _split(word, declared)
+        if name is None and path.suffix == ".npy":
+            unnamed.append(path)
+            continue
+        found = _load(path)
+        if name is not None and len(found) != 1:
+            raise UsageError(f"{word} must hold one tensor, got {', '.join(found) or 'none'}")
+        named = found if name is None else dict.fromkeys([name], *found.values())
+        for key, array in named.items():
+            if key in inputs:
+                raise UsageError(f"the input {key} is given twice")
+            inputs[key] = array
+    free = [name for name in declared if name not in inputs]
+    if len(unnamed) > len(free):
+        raise UsageError(f"{unnamed[len(free)]} is one file too many: inputs {', '.join(declared)}")
+    return inputs | {name: _load(path)[""] for name, path in zip(free, unnamed, strict=False)}
+
+
+def check_target(target: str) -> None:
+    """Refuse, before anything is computed, an output path that could not be written."""
+    path = Path(target)
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"{target} must end in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is not a folder")
+
+
+def write_outputs(outputs: Mapping[str, Array], target: str) -> None:
+    """Write to `target`; an existing file is replaced once the new one is complete."""
+    if NAME in target:
+        for name, array in outputs.items():
+            _write({name: array}, Path(target.replace(NAME, name)))
+    elif len(outputs) == 1 or Path(target).suffix == ".safetensors":
+        _write(outputs, Path(target))
+    else:
+        raise UsageError(
+            f"{target} holds one tensor, but the outputs are {', '.join(outputs)}: "
+            "use a .safetensors file, or {name} in the path"
+        )
+
+
+def _split(word: str, declared: Sequence[str]) -> tuple[str | None, Path]:
+    name, equals, path = word.partition("=")
+    named = bool(equals) and (name in declared or not Path(word).exists())
+    found = Path(path if named else word)
+    if found.suffix not in SUFFIXES:
+        raise UsageError(f"{found} must end in {' or '.join(SUFFIXES)}")
+    return (name if named else None), found
+
+
+def _load(path: Path) -> dict[str, Array]:
+    """The tensors of a file by name; the one of a .npy file has the name ""."""
+    if path.suffix == ".safetensors":
+        kind: Kind[Array] = Kind()
+        try:
+            return decode(np.fromfile(path, np.uint8), kind)
+        except InvalidInput as error:
+            raise WarpcallError(f"{path} is not a safetensors file: {error}") from error
+    with path.open("rb") as file:
+        if file.read(6) != b"\x93NUMPY":  # else numpy would take it for a pickle
+            raise WarpcallError(f"{path} is not a .npy file")
+    try:
+        return {"": np.load(path, allow_pickle=False)}
+    except (ValueError, EOFError) as error:
+        raise WarpcallError(f"{path} cannot be read: {error}") from error
+
+
+def _write(outputs: Mapping[str, Array], path: Path) -> None:
+    if path.suffix == ".safetensors":
+        body = encode(outputs, {})
+        with _replacing(path) as file:
+            for piece in body.slices():
+                file.write(piece)
+        return
+    (array,) = outputs.values()
+    if np.dtype(array.dtype.str) != array.dtype:  # ml_dtypes' are void to those who read the file
+        raise WarpcallError(f"{path} cannot hold {array.dtype}: use a .safetensors file")
+    with _replacing(path) as file:
+        np.save(file, array, allow_pickle=False)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[Any]]:
+    """Write beside a file, then put the new one in its place; a device or pipe is written directly."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    final = path.resolve()
+    with tempfile.NamedTemporaryFile(
+        dir=final.parent, prefix=f".{final.name}.", delete=False
+    ) as file:
+        try:
+            yield file
+            file.flush()
+            mode = final.stat().st_mode & 0o777 if final.exists() else 0o666 & ~_umask()
+            Path(file.name).chmod(mode)
+            Path(file.name).replace(final)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

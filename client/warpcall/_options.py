@@ -1,0 +1,89 @@
+"""Command-line options of an op, understood through the server's declaration of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from warpcall._files import UsageError
+
+TRUE = ("true", "yes", "1")
+FALSE = ("false", "no", "0")
+EXAMPLES = {"bool": "", "int": " N", "float": " X", "ints": " N,N,..."}
+
+
+def split_words(
+    declaration: Mapping[str, Any], words: Sequence[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Separate files from options, and read the options' values.
+
+    Raises:
+        UsageError: an option that the op does not have, lacks, or a value of the wrong kind.
+    """
+    declared = {p["name"]: p for p in declaration["params"]}
+    files: list[str] = []
+    params: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            files.append(word)
+            continue
+        flag, equals, text = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        negated = name.startswith("no_") and declared.get(name[3:], {}).get("kind") == "bool"
+        name = name[3:] if negated else name
+        if name not in declared or not flag.startswith("--"):
+            raise UsageError(f"{declaration['name']} has no option {flag}, {_allowed(declared)}")
+        if name in params:
+            raise UsageError(f"{flag} is given twice")
+        kind = declared[name]["kind"]
+        if kind == "bool":
+            params[name] = _boolean(flag, text if equals else "true") is not negated
+        else:
+            params[name] = _value(kind, flag, text if equals else _next(flag, rest))
+    for name, p in declared.items():
+        if p["required"] and name not in params:
+            raise UsageError(f"{declaration['name']} needs {option(p)}")
+    return files, params
+
+
+def option(param: Mapping[str, Any]) -> str:
+    """A parameter as it is typed, such as "--dims N,N,..."."""
+    return f"--{param['name'].replace('_', '-')}{EXAMPLES[param['kind']]}"
+
+
+def _allowed(declared: Mapping[str, Any]) -> str:
+    return f"it takes {', '.join(option(p) for p in declared.values()) or 'none'}"
+
+
+def _next(flag: str, rest: Iterator[str]) -> str:
+    word = next(rest, None)
+    if word is None:
+        raise UsageError(f"{flag} needs a value")
+    return word
+
+
+def _boolean(flag: str, text: str) -> bool:
+    if text.lower() in TRUE + FALSE:
+        return text.lower() in TRUE
+    raise UsageError(f"{flag} must be true or false, got {text!r}")
+
+
+def _value(kind: str, flag: str, text: str) -> Any:
+    try:
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return _finite(text)
+        return [int(part) for part in text.split(",")] if text.strip() else []
+    except ValueError:
+        wanted = {"int": "an integer", "float": "a finite number"}.get(kind, "integers such as 1,0")
+        raise UsageError(f"{flag} must be {wanted}, got {text!r}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value

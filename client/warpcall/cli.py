@@ -1,0 +1,213 @@
+"""The command `warpcall`: list ops, run one on files, ask a server how it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from warpcall import Answer, Client, WarpcallError, __version__
+from warpcall._arrays import Array, code_of
+from warpcall._config import DEFAULT_URL
+from warpcall._files import UsageError, check_target, read_inputs, write_outputs
+from warpcall._options import option, split_words
+
+FIRST_VALUES = 4
+
+app = typer.Typer(
+    help="Run GPU kernels on a Warpcall server.",
+    epilog="The key of a protected server comes from WARPCALL_API_KEY.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help=f"The server [WARPCALL_URL, or {DEFAULT_URL}]."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Run the command; errors are one line on stderr, and exit code 1, or 2 for wrong usage."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has left: nothing to say, nor to say it to
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except UsageError as error:
+        _fail(error, 2)
+    except (WarpcallError, OSError, MemoryError) as error:
+        _fail(error, 1)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        sys.stdout.write(f"warpcall {__version__}\n")
+        raise typer.Exit
+
+
+@app.command()
+def kernels(
+    name: Annotated[str | None, typer.Argument(help="Only this op, in full.")] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """List the ops, or describe one."""
+    with Client(url) as gpu:
+        found: Any = gpu.kernels() if name is None else gpu.kernel(name)
+    if as_json:
+        _print_json(found)
+    elif name is None:
+        _print_list(found)
+    else:
+        _print_declaration(found)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES... [OPTIONS OF THE OP]",
+            help="x.npy (the next input in order), name=x.npy, or x.safetensors (inputs by name); "
+            "options such as --dims 1,0: `warpcall kernels OP` shows them.",
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="Where outputs go: .npy (one) or .safetensors; {name} stands for an output's "
+            "name. An existing file is replaced. Without it, a summary is printed.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Run an op on files.
+
+    \b
+    warpcall run permute x.npy --dims 2,0,1 -o y.npy
+    warpcall run isin text.npy test_elements=words.npy --invert
+    warpcall run conv-backward in.safetensors -o grads.safetensors
+    """
+    if out is not None:
+        check_target(out)
+    with Client(url) as gpu:
+        declaration = gpu.kernel(op)
+        files, params = split_words(declaration, words)
+        inputs = read_inputs(files, [i["name"] for i in declaration["inputs"]])
+        answer = gpu.call(op, inputs, params)
+    if out is not None:
+        write_outputs(answer.outputs, out)
+    if as_json:
+        _print_json(_summary(answer))
+    elif out is None:
+        _print_summary(answer)
+
+
+@app.command()
+def health(as_json: Json = False, url: Url = None) -> None:
+    """Say whether the server is ready; exit code 1 if it is not."""
+    with Client(url) as gpu:
+        said = gpu.health()
+    ready = said.get("status") == "ready"
+    if as_json:
+        _print_json(said)
+    else:
+        for key, value in said.items():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            sys.stdout.write(f"{key}: {shown}\n")
+    if not ready:
+        raise typer.Exit(1)
+
+
+def _print_list(found: list[dict[str, Any]]) -> None:
+    table = Table("op", "inputs", "options", "equivalent to", box=None, pad_edge=False)
+    for op in found:
+        table.add_row(
+            op["name"],
+            ", ".join(_input_label(i) for i in op["inputs"]),
+            escape(" ".join(_option_label(p) for p in op["params"])),
+            escape(op["equivalent"]),
+        )
+    _console().print(table)
+
+
+def _print_declaration(op: dict[str, Any]) -> None:
+    lines = [f"{op['name']}: {op['summary']}", f"equivalent to {op['equivalent']}", ""]
+    lines += [
+        f"  {_input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
+        for i in op["inputs"]
+    ]
+    lines += [f"  {_option_label(p)}  {p['doc']}" for p in op["params"]]
+    lines += [f"  -> {o['name']} {o['shape']}  {o['doc']}" for o in op["outputs"]]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _input_label(declared: dict[str, Any]) -> str:
+    return f"[{declared['name']}]" if declared["optional"] else str(declared["name"])
+
+
+def _option_label(declared: dict[str, Any]) -> str:
+    return option(declared) if declared["required"] else f"[{option(declared)}]"
+
+
+def _print_summary(answer: Answer[Array]) -> None:
+    summary = _summary(answer)
+    table = Table("output", "dtype", "shape", "first values", box=None, pad_edge=False)
+    for name, o in summary["outputs"].items():
+        more = ", ..." if np.prod(o["shape"]) > FIRST_VALUES else ""
+        table.add_row(name, o["dtype"], escape(str(o["shape"])), ", ".join(o["first"]) + more)
+    _console().print(table)
+    stages = ", ".join(f"{stage} {ms:g} ms" for stage, ms in answer.timing_ms.items())
+    sys.stdout.write(f"on {answer.device or 'an unnamed device'}: {stages or 'no timing'}\n")
+
+
+def _summary(answer: Answer[Array]) -> dict[str, Any]:
+    return {
+        "outputs": {
+            name: {
+                "dtype": code_of(array),
+                "shape": list(array.shape),
+                "first": [str(value) for value in array.reshape(-1)[:FIRST_VALUES]],
+            }
+            for name, array in answer.outputs.items()
+        },
+        "device": answer.device,
+        "timing_ms": answer.timing_ms,
+        "request_id": answer.request_id,
+    }
+
+
+def _console() -> Console:
+    """Standard output; wide where no terminal sets a width, so that each row stays one line."""
+    return Console() if sys.stdout.isatty() else Console(width=1000)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _fail(error: BaseException, code: int) -> None:
+    text = " ".join(str(error).split()) or type(error).__name__
+    sys.stderr.write(f"warpcall: {text}\n")
+    sys.exit(code)

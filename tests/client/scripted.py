@@ -1,0 +1,111 @@
+"""A real HTTP server on loopback that answers each request as a test scripts it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+PIECE = 64 << 10
+
+
+@dataclass
+class Visit:
+    """One request, as far as it has been read, and the means to answer it."""
+
+    sock: socket.socket
+    target: str
+    headers: dict[str, str]
+    early: bytes  # of the body, read together with the head
+
+    def body(self) -> bytes:
+        """The request's body, read to its end."""
+        data = bytearray(self.early)
+        while len(data) < int(self.headers.get("content-length", 0)):
+            piece = self.sock.recv(PIECE)
+            if not piece:
+                raise ConnectionResetError
+            data += piece
+        self.early = bytes(data)
+        return self.early
+
+    def answer(
+        self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> None:
+        fields = {"Content-Length": str(len(body)), **(headers or {})}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.sock.sendall(f"HTTP/1.1 {status} Said\r\n{head}\r\n".encode() + body)
+
+
+Script = Callable[[Visit], None]
+
+
+class ScriptedServer:
+    """Answers the n-th request with the n-th script, and all further ones with the last.
+
+    A script that raises ends its connection.
+    """
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = scripts
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self.targets: list[str] = []
+        self.connections = 0
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for sock in self._open:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._open.append(sock)
+                self.connections += 1
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            for visit in _visits(sock):
+                with self._lock:
+                    script = self._scripts[min(len(self.targets), len(self._scripts) - 1)]
+                    self.targets.append(visit.target)
+                script(visit)
+
+
+def _visits(sock: socket.socket) -> Iterator[Visit]:
+    while True:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            piece = sock.recv(PIECE)
+            if not piece:
+                return
+            data += piece
+        head, _, early = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        pairs = (line.split(": ", 1) for line in lines)
+        yield Visit(sock, first.split(" ")[1], {k.lower(): v for k, v in pairs}, early)

@@ -1,0 +1,414 @@
+"""Retries, errors and connections, against a real server that misbehaves on cue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from warpcall import AsyncClient, Client, errors
+from warpcall._core import pause_before_retry
+from warpcall.errors import (
+    Busy,
+    InvalidInput,
+    Problem,
+    TooLarge,
+    TransportError,
+    Unavailable,
+    WarpcallError,
+)
+
+from tests.client.flavours import Flavour
+from tests.client.scripted import Script, ScriptedServer, Visit
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+OUT = safetensors.numpy.save({"out": X.T.copy()})
+LARGE = np.zeros(48 << 20, np.uint8)  # more than the kernel buffers of a connection hold
+
+
+def permute(gpu: Any) -> Any:
+    return gpu.run("permute", x=X, dims=(1, 0))
+
+
+def permute_large(gpu: Any) -> Any:
+    return gpu.run("permute", x=LARGE, dims=(0,))
+
+
+def well(visit: Visit) -> None:
+    visit.body()
+    visit.answer(200, OUT, {"X-Warpcall-Device": "cpu", "Server-Timing": "queue;dur=0.5"})
+
+
+def says(problem: Problem, **headers: str) -> Script:
+    def script(visit: Visit) -> None:
+        visit.body()
+        fields = {"Content-Type": errors.MEDIA_TYPE, "X-Request-Id": "r1", **headers}
+        visit.answer(problem.status, json.dumps(problem.to_json()).encode(), fields)
+
+    return script
+
+
+def leaves(visit: Visit) -> None:
+    visit.body()
+    raise ConnectionAbortedError
+
+
+def test_busy_then_well_gives_the_answer_of_the_second_try(flavour: Flavour) -> None:
+    with ScriptedServer(says(Busy("full"), **{"Retry-After": "0"}), well) as server:
+        (out,) = flavour.ask(server, permute)
+
+        assert len(server.targets) == 2
+    np.testing.assert_array_equal(out, X.T)
+
+
+def test_a_connection_that_breaks_before_the_answer_is_tried_again(flavour: Flavour) -> None:
+    with ScriptedServer(leaves, leaves, well) as server:
+        (out,) = flavour.ask(server, permute)
+
+        assert len(server.targets) == 3
+    np.testing.assert_array_equal(out, X.T)
+
+
+def test_the_last_error_is_raised_once_the_retries_are_used_up(flavour: Flavour) -> None:
+    with ScriptedServer(says(Unavailable("restarting"), **{"Retry-After": "0"})) as server:
+        with pytest.raises(Unavailable, match="restarting") as caught:
+            flavour.ask(server, permute, retries=2)
+
+        assert len(server.targets) == 3
+    assert caught.value.request_id == "r1"
+    assert caught.value.retry_after_s == 0
+
+
+def test_a_wait_beyond_the_timeout_is_not_begun(flavour: Flavour) -> None:
+    with ScriptedServer(says(Busy("full"), **{"Retry-After": "3600"})) as server:
+        with pytest.raises(Busy):
+            flavour.ask(server, permute)
+
+        assert len(server.targets) == 1
+
+
+@pytest.mark.parametrize("kind", Problem.__subclasses__(), ids=lambda kind: kind.code)
+def test_each_problem_becomes_its_exception_unchanged(kind: type[Problem], direct: Flavour) -> None:
+    problem = kind("b must have shape (3, 2), got (2, 3)", field="b", request_id="r7")
+
+    with ScriptedServer(says(problem)) as server, pytest.raises(kind) as caught:
+        direct.ask(server, permute, retries=0)
+
+    assert type(caught.value) is kind
+    assert caught.value.to_json() == problem.to_json()
+
+
+def test_a_problem_that_would_stay_is_not_tried_again(flavour: Flavour) -> None:
+    with ScriptedServer(says(InvalidInput("no"))) as server:
+        with pytest.raises(InvalidInput):
+            flavour.ask(server, permute)
+
+        assert len(server.targets) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message"),
+    [
+        (502, b"<html>Bad Gateway</html>", Unavailable, "the server answered 502"),
+        (503, b"upstream\nlost", Unavailable, "the server answered 503: upstream lost"),
+        (413, b"", TooLarge, "the server answered 413"),
+        (307, b"", Problem, "the server answered 307"),
+        (500, b"[" * 100_000, WarpcallError, "the server answered 500: \\[\\["),
+        (418, b'"teapot"', Problem, "the server answered 418"),
+    ],
+)
+def test_an_answer_of_a_proxy_is_an_error_that_says_so(
+    status: int, body: bytes, kind: type[Problem], message: str, flavour: Flavour
+) -> None:
+    def script(visit: Visit) -> None:
+        visit.body()
+        visit.answer(status, body, {"Content-Type": "application/json"})
+
+    with ScriptedServer(script) as server, pytest.raises(kind, match=message):
+        flavour.ask(server, permute, retries=0)
+
+
+def truncated(visit: Visit) -> None:
+    visit.body()
+    visit.answer(200, OUT[:-4], {"Content-Length": str(len(OUT))})
+    raise ConnectionAbortedError
+
+
+def cut_short(visit: Visit) -> None:
+    visit.body()
+    visit.answer(200, OUT[:-4])
+
+
+def not_tensors(visit: Visit) -> None:
+    visit.body()
+    visit.answer(200, b"hello, world")
+
+
+def not_http(visit: Visit) -> None:
+    visit.body()
+    visit.sock.sendall(b"220 smtp.example.com ready\r\n\r\n")
+    raise ConnectionAbortedError
+
+
+def endless_head(visit: Visit) -> None:
+    visit.body()
+    visit.sock.sendall(b"HTTP/1.1 200 OK\r\n" + b"x-filler: " + b"y" * 300_000)
+    raise ConnectionAbortedError
+
+
+def absurdly_long(visit: Visit) -> None:
+    visit.body()
+    visit.answer(200, b"", {"Content-Length": "999999999999999999"})
+    raise ConnectionAbortedError
+
+
+@pytest.mark.parametrize("script", [truncated, cut_short, not_tensors, not_http, absurdly_long])
+def test_a_truncated_or_malformed_answer_is_a_transport_error(
+    script: Script, flavour: Flavour
+) -> None:
+    with ScriptedServer(script) as server, pytest.raises(TransportError):
+        flavour.ask(server, permute, retries=0)
+
+
+def test_a_head_without_end_is_not_read_to_its_end(direct: Flavour) -> None:
+    with ScriptedServer(endless_head) as server, pytest.raises(TransportError):
+        direct.ask(server, permute, retries=0)
+
+
+def test_a_truncated_answer_is_asked_for_again(flavour: Flavour) -> None:
+    with ScriptedServer(truncated, well) as server:
+        (out,) = flavour.ask(server, permute)
+
+    np.testing.assert_array_equal(out, X.T)
+
+
+def refuse(visit: Visit) -> None:
+    problem = json.dumps(TooLarge("at most 1 MB").to_json()).encode()
+    visit.answer(413, problem, {"Content-Type": errors.MEDIA_TYPE, "Connection": "close"})
+
+
+def test_a_refusal_before_the_body_is_read_is_seen(flavour: Flavour) -> None:
+    def refuse_and_linger(visit: Visit) -> None:
+        refuse(visit)
+        visit.sock.shutdown(socket.SHUT_WR)
+        visit.body()
+
+    with ScriptedServer(refuse_and_linger) as server, pytest.raises(TooLarge, match="1 MB"):
+        flavour.ask(server, permute_large, retries=0)
+
+
+def test_a_refusal_is_seen_though_the_server_hangs_up_at_once(direct: Flavour) -> None:
+    def refuse_and_leave(visit: Visit) -> None:
+        refuse(visit)
+        raise ConnectionAbortedError
+
+    with ScriptedServer(refuse_and_leave) as server, pytest.raises(TooLarge, match="1 MB"):
+        direct.ask(server, permute_large, retries=0)
+
+
+def test_a_refusal_is_seen_while_the_server_neither_reads_nor_hangs_up(direct: Flavour) -> None:
+    done = threading.Event()
+
+    def refuse_and_stay(visit: Visit) -> None:
+        refuse(visit)
+        done.wait(30)
+
+    with ScriptedServer(refuse_and_stay) as server, pytest.raises(TooLarge, match="1 MB"):
+        direct.ask(server, permute_large, retries=0)
+    done.set()
+
+
+def test_a_server_that_hangs_up_on_a_large_body_is_a_transport_error(flavour: Flavour) -> None:
+    def hang_up(visit: Visit) -> None:
+        raise ConnectionAbortedError
+
+    with ScriptedServer(hang_up) as server, pytest.raises(TransportError, match="broke"):
+        flavour.ask(server, permute_large, retries=0)
+
+
+def test_a_server_that_never_answers_is_left_at_the_timeout(flavour: Flavour) -> None:
+    done = threading.Event()
+
+    def silence(visit: Visit) -> None:
+        done.wait(30)
+
+    with (
+        ScriptedServer(silence) as server,
+        pytest.raises(TransportError, match="in time"),
+    ):
+        flavour.ask(server, permute, timeout_s=0.3)
+    done.set()
+
+
+def test_a_server_that_drips_is_left_at_the_timeout(flavour: Flavour) -> None:
+    done = threading.Event()
+
+    def drip(visit: Visit) -> None:
+        visit.body()
+        visit.answer(200, b"", {"Content-Length": "1000000"})
+        while not done.wait(0.05):
+            visit.sock.sendall(b"x")
+
+    with ScriptedServer(drip) as server, pytest.raises(TransportError, match="in time"):
+        flavour.ask(server, permute, timeout_s=0.5)
+    done.set()
+
+
+def test_a_server_that_is_not_there_is_named(unused_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_port}"
+
+    with Client(url, retries=1) as gpu, pytest.raises(TransportError, match=str(unused_port)) as e:
+        gpu.health()
+
+    assert isinstance(e.value.__cause__, ConnectionRefusedError)
+
+
+def test_a_chunked_answer_is_read(flavour: Flavour) -> None:
+    def chunked(visit: Visit) -> None:
+        visit.body()
+        half = len(OUT) // 2
+        pieces = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (OUT[:half], OUT[half:]))
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        visit.sock.sendall(head + pieces + b"0\r\n\r\n")
+
+    with ScriptedServer(chunked) as server:
+        first, second = flavour.ask(server, permute, permute)
+
+    np.testing.assert_array_equal(first, X.T)
+    np.testing.assert_array_equal(second, X.T)
+
+
+def test_an_interim_answer_is_passed_over(flavour: Flavour) -> None:
+    def hints(visit: Visit) -> None:
+        visit.body()
+        visit.sock.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
+        well(visit)
+
+    with ScriptedServer(hints) as server:
+        (out,) = flavour.ask(server, permute)
+
+    np.testing.assert_array_equal(out, X.T)
+
+
+def test_calls_share_a_connection(flavour: Flavour) -> None:
+    with ScriptedServer(well) as server:
+        flavour.ask(server, permute, permute, permute)
+
+        assert server.connections == 1
+
+
+def test_a_connection_that_the_server_closed_meanwhile_costs_no_try(direct: Flavour) -> None:
+    closed = threading.Event()
+
+    def once(visit: Visit) -> None:
+        well(visit)
+        closed.set()
+        raise ConnectionAbortedError
+
+    def later(gpu: Any) -> Any:
+        closed.wait(10)
+        threading.Event().wait(0.2)  # let the end of the connection arrive
+        return permute(gpu)
+
+    with ScriptedServer(once) as server:
+        first, second = direct.ask(server, permute, later, retries=0)
+
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_large_body_arrives_whole_and_its_echo_too(flavour: Flavour) -> None:
+    x = np.random.default_rng(0).integers(0, 256, 5 << 20, np.uint8)
+
+    def echo(visit: Visit) -> None:
+        body = visit.body()
+        arrays = safetensors.numpy.load(body)
+        visit.answer(200, safetensors.numpy.save({"out": arrays["x"]}))
+
+    with ScriptedServer(echo) as server:
+        (out,) = flavour.ask(server, lambda gpu: gpu.run("permute", x=x, dims=(0,)))
+
+    np.testing.assert_array_equal(out, x)
+    assert out.flags.writeable
+
+
+def test_threads_share_one_client() -> None:
+    def echo(visit: Visit) -> None:
+        arrays = safetensors.numpy.load(visit.body())
+        visit.answer(200, safetensors.numpy.save({"out": arrays["x"]}))
+
+    with (
+        ScriptedServer(echo) as server,
+        Client(server.url) as gpu,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        outs = list(
+            pool.map(lambda i: gpu.run("permute", x=np.full(999, i), dims=(0,)), range(200))
+        )
+
+        assert server.connections <= 8
+    assert all((out == i).all() for i, out in enumerate(outs))
+
+
+def test_a_cancelled_call_leaves_the_client_usable() -> None:
+    arrived = threading.Event()
+    done = threading.Event()
+
+    def hang(visit: Visit) -> None:
+        arrived.set()
+        done.wait(30)
+        raise ConnectionAbortedError
+
+    async def run(url: str) -> Any:
+        async with AsyncClient(url) as gpu:
+            call = asyncio.create_task(permute(gpu))
+            await asyncio.to_thread(arrived.wait, 10)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            return await permute(gpu)
+
+    with ScriptedServer(hang, well) as server:
+        out = asyncio.run(run(server.url))
+    done.set()
+
+    np.testing.assert_array_equal(out, X.T)
+
+
+def test_a_closed_client_says_so() -> None:
+    gpu = Client()
+    gpu.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        gpu.health()
+
+
+def test_the_answer_tells_device_timing_and_request() -> None:
+    with ScriptedServer(well) as server, Client(server.url) as gpu:
+        answer = gpu.call("permute", {"x": X}, {"dims": (1, 0)})
+
+    assert list(answer.outputs) == ["out"]
+    assert answer.device == "cpu"
+    assert answer.timing_ms == {"queue": 0.5}
+    assert answer.request_id == ""
+
+
+@pytest.mark.parametrize(
+    ("failures", "asked", "drawn", "pause"),
+    [(0, None, 1.0, 0.1), (3, None, 1.0, 0.8), (30, None, 1.0, 8.0), (3, None, 0.0, 0.4)],
+)
+def test_pauses_double_with_jitter_up_to_a_bound(
+    failures: int, asked: float | None, drawn: float, pause: float
+) -> None:
+    assert pause_before_retry(failures, asked, lambda: drawn) == pytest.approx(pause)
+
+
+@pytest.mark.parametrize("draw", [lambda: 0.0, lambda: 1.0])
+def test_a_pause_is_never_shorter_than_the_server_asked(draw: Callable[[], float]) -> None:
+    assert pause_before_retry(0, 2.5, draw) >= 2.5
