@@ -1,0 +1,241 @@
+"""Who calls: the bare loop, and the service through a raw socket, the SDK both ways, and curl."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from warpcall import AsyncClient, Client, wire
+
+from bench.loop import WINDOW_BYTES, LoopClient, receive_all, send_all
+
+Tensor = npt.NDArray[np.float32]
+
+OP = "permute"
+DIMS = (0, 1)
+CALL_TIMEOUT_S = 120.0
+CURL_CALLS = 16  # at most, in a sample: each starts a process
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Caller(Protocol):
+    """A way to send a tensor and get it back, by several clients at once."""
+
+    def run(self, calls: int) -> float:
+        """Seconds that `calls` calls by each client took."""
+        ...
+
+    def check(self) -> None:
+        """One call; raises ValueError unless the tensor came back as it was."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """One client's connection; `received` holds the last answer."""
+
+    received: memoryview
+
+    def call(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RawClient:
+    """HTTP by hand on one kept-alive connection, sliced as the loop is."""
+
+    def __init__(self, port: int, tensor: Tensor) -> None:
+        self._sock = socket.create_connection(("127.0.0.1", port), timeout=CALL_TIMEOUT_S)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        head = safetensors_head(tensor)
+        length = len(head) + tensor.nbytes
+        dims = ",".join(map(str, DIMS))
+        head = (
+            f"POST /v1/kernels/{OP}?dims={dims} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            f"Content-Type: {wire.MEDIA_TYPE}\r\nContent-Length: {length}\r\n\r\n"
+        ).encode() + head
+        payload = tensor.data.cast("B")
+        small = len(payload) < WINDOW_BYTES
+        self._parts = [memoryview(head + payload)] if small else [memoryview(head), payload]
+        self._head = memoryview(bytearray(WINDOW_BYTES))
+        self._body = memoryview(bytearray(length + 4096))
+        self._nbytes = tensor.nbytes
+        self.received = self._body[:0]
+
+    def call(self) -> None:
+        for part in self._parts:
+            send_all(self._sock, part)
+        at = 0
+        while (end := bytes(self._head[:at]).find(b"\r\n\r\n")) < 0:
+            got = self._sock.recv_into(self._head[at:])
+            if not got:
+                raise ConnectionError("the server left")
+            at += got
+        head = bytes(self._head[:end])
+        length = _LENGTH.search(head)
+        if not head.startswith(b"HTTP/1.1 200") or length is None:
+            raise ConnectionError(f"the server answered {bytes(self._head[:at])!r}")
+        nbytes = int(length[1])
+        early = at - (end + 4)
+        self._body[:early] = self._head[end + 4 : at]
+        receive_all(self._sock, self._body[early:nbytes])
+        self.received = self._body[nbytes - self._nbytes : nbytes]
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Sockets:
+    """Connections that are each used by a thread of their own."""
+
+    def __init__(self, connect: Callable[[], Connection], clients: int, tensor: Tensor) -> None:
+        self._connections = [connect() for _ in range(clients)]
+        self._tensor = tensor
+
+    def run(self, calls: int) -> float:
+        return in_threads([connection.call for connection in self._connections], calls)
+
+    def check(self) -> None:
+        for connection in self._connections:
+            connection.call()
+            refuse_other(np.frombuffer(connection.received, np.float32), self._tensor)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+
+def loop(port: int, clients: int, tensor: Tensor) -> Caller:
+    """The yardstick."""
+    return Sockets(lambda: LoopClient(port, tensor.data.cast("B")), clients, tensor)
+
+
+def raw(port: int, clients: int, tensor: Tensor) -> Caller:
+    """The service, called by hand."""
+    return Sockets(lambda: RawClient(port, tensor), clients, tensor)
+
+
+class Sdk:
+    """One blocking Client that threads share."""
+
+    def __init__(self, port: int, clients: int, tensor: Tensor) -> None:
+        self._gpu = Client(f"http://127.0.0.1:{port}", progress=False, timeout_s=CALL_TIMEOUT_S)
+        self._clients = clients
+        self._tensor = tensor
+
+    def run(self, calls: int) -> float:
+        return in_threads([self._call] * self._clients, calls)
+
+    def check(self) -> None:
+        refuse_other(self._call(), self._tensor)
+
+    def close(self) -> None:
+        self._gpu.close()
+
+    def _call(self) -> Tensor:
+        out: Tensor = self._gpu.permute(self._tensor, dims=DIMS)
+        return out
+
+
+class AsyncSdk:
+    """One AsyncClient that tasks share."""
+
+    def __init__(self, port: int, clients: int, tensor: Tensor) -> None:
+        url = f"http://127.0.0.1:{port}"
+        self._gpu = AsyncClient(url, progress=False, timeout_s=CALL_TIMEOUT_S)
+        self._runner = asyncio.Runner()
+        self._clients = clients
+        self._tensor = tensor
+
+    def run(self, calls: int) -> float:
+        return self._runner.run(self._run(calls))
+
+    def check(self) -> None:
+        refuse_other(self._runner.run(self._gpu.permute(self._tensor, dims=DIMS)), self._tensor)
+
+    def close(self) -> None:
+        self._runner.run(self._gpu.close())
+        self._runner.close()
+
+    async def _run(self, calls: int) -> float:
+        async def client() -> None:
+            for _ in range(calls):
+                await self._gpu.permute(self._tensor, dims=DIMS)
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(self._clients)))
+        return time.perf_counter() - begin
+
+
+class Curl:
+    """A curl process for each call, its start included; the answer is read and dropped."""
+
+    def __init__(self, port: int, clients: int, tensor: Tensor, folder: Path) -> None:
+        self._file = folder / f"{tensor.nbytes}.safetensors"
+        with self._file.open("wb") as file:
+            file.write(safetensors_head(tensor))
+            file.write(tensor.data.cast("B"))
+        dims = ",".join(map(str, DIMS))
+        self._command = [
+            *("curl", "--silent", "--show-error", "--fail", "--request", "POST"),
+            *("--header", f"Content-Type: {wire.MEDIA_TYPE}", "--header", "Expect:"),
+            *("--upload-file", str(self._file)),
+            f"http://127.0.0.1:{port}/v1/kernels/{OP}?dims={dims}",
+        ]
+        self._clients = clients
+        self._tensor = tensor
+
+    def run(self, calls: int) -> float:
+        fewer = min(calls, max(1, CURL_CALLS // self._clients))
+        return in_threads([self._call] * self._clients, fewer) * calls / fewer
+
+    def check(self) -> None:
+        body = subprocess.run(self._command, check=True, capture_output=True).stdout
+        skipped = len(body) - self._tensor.nbytes
+        refuse_other(np.frombuffer(body, np.float32, offset=skipped), self._tensor)
+
+    def close(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def _call(self) -> None:
+        subprocess.run(self._command, check=True, stdout=subprocess.DEVNULL)
+
+
+def in_threads(work: list[Callable[[], object]], calls: int) -> float:
+    """Seconds until each has been called so many times; a single one needs no thread."""
+
+    def repeat(one: Callable[[], object]) -> None:
+        for _ in range(calls):
+            one()
+
+    if len(work) == 1:
+        begin = time.perf_counter()
+        repeat(work[0])
+        return time.perf_counter() - begin
+    with ThreadPoolExecutor(len(work)) as pool:
+        begin = time.perf_counter()
+        for done in [pool.submit(repeat, one) for one in work]:
+            done.result()
+        return time.perf_counter() - begin
+
+
+def safetensors_head(tensor: Tensor) -> bytes:
+    """All of the body that comes before the tensor's bytes."""
+    info = wire.TensorInfo("x", "F32", tensor.shape)
+    return wire.encode_header(wire.lay_out([info]))
+
+
+def refuse_other(got: Tensor, sent: Tensor) -> None:
+    """Raise ValueError unless every byte came back."""
+    if not np.array_equal(got.reshape(-1), sent.reshape(-1)):
+        raise ValueError("what came back is not what was sent")

@@ -1,0 +1,119 @@
+"""A real server as a child process: started on a free port, awaited, stopped as an operator would."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+COMMAND = (sys.executable, "-m", "warpcall_service.cli")  # what `warpcall-server` is
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server.
+
+    Attributes:
+        url: its address, without a final slash.
+        process: the process that speaks HTTP; the lanes are its children.
+        log: the file that it writes to.
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of a GET."""
+        try:
+            with urlopen(self.url + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> float:
+        """Wait until /readyz says yes; the seconds that took.
+
+        Raises:
+            RuntimeError: the server ended, or was not ready in time.
+        """
+        began = time.monotonic()
+        while (waited_s := time.monotonic() - began) < timeout_s:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended:\n{self.log.read_text()}")
+            try:
+                if self.get("/readyz")[0] == 200:
+                    return waited_s
+            except URLError:
+                pass  # it does not listen yet
+            time.sleep(0.05)
+        raise RuntimeError(f"no server within {timeout_s} s:\n{self.log.read_text()}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """Ask a server to leave, and return its exit status; one that does not leave is killed."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+
+
+@contextmanager
+def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server on a free port of this machine, ready; stopped at the end.
+
+    Args:
+        settings: WARPCALL_ variables; those of the caller's own environment are left out.
+
+    Raises:
+        RuntimeError: it did not start, or did not end well.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WARPCALL_")}
+    environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0", **(settings or {})}
+    with tempfile.TemporaryDirectory(prefix="warpcall-") as folder:
+        log = Path(folder) / "server.log"
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                COMMAND, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
+            )
+        try:
+            server = Server(_url(process, log), process, log)
+            server.wait_ready()
+            yield server
+        finally:
+            status = process.poll()
+            if status is None:
+                status = stop(process)
+        if status:
+            raise RuntimeError(f"the server ended with status {status}:\n{log.read_text()}")
+
+
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The address that the server says it listens on."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        said = re.search(r"http://[\d.]+:[1-9]\d*", log.read_text())
+        if said:
+            return said[0]
+        time.sleep(0.02)
+    raise RuntimeError(f"the server does not listen:\n{log.read_text()}")
