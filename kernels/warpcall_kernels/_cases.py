@@ -38,6 +38,13 @@ class Sample:
 
     def draw(self, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
         """The tensor; `generator` lives on the CPU so that a seed means the same everywhere."""
+        return self._lay_out(self._values(self._stored_shape(), generator).to(device))
+
+    def meta(self) -> Tensor:
+        """The tensor without memory, on the "meta" device: shape, dtype and layout are as drawn."""
+        return self._lay_out(torch.empty(self._stored_shape(), dtype=self.dtype, device="meta"))
+
+    def _stored_shape(self) -> list[int]:
         shape = list(self.shape)
         if self.layout == "transposed":
             shape[-2:] = shape[:-3:-1]
@@ -45,7 +52,9 @@ class Sample:
             shape[-1] *= 2
         elif self.layout == "expanded":
             shape[0] = 1
-        values = self._values(shape, generator).to(device)
+        return shape
+
+    def _lay_out(self, values: Tensor) -> Tensor:
         if self.layout == "transposed":
             return values.transpose(-1, -2)
         if self.layout == "strided":
@@ -53,7 +62,7 @@ class Sample:
         if self.layout == "expanded":
             return values.expand(self.shape)
         if self.layout == "offset":
-            padded = torch.empty(values.numel() + 1, dtype=self.dtype, device=device)
+            padded = values.new_empty(values.numel() + 1)
             padded[1:] = values.reshape(-1)
             return padded[1:].view(self.shape)
         return values
@@ -99,3 +108,7 @@ class Case:
         """Draw the inputs; the same every time."""
         generator = torch.Generator().manual_seed(self.seed)
         return {name: sample.draw(generator, device) for name, sample in self.inputs.items()}
+
+    def metas(self) -> dict[str, Tensor]:
+        """The inputs without memory, on the "meta" device."""
+        return {name: sample.meta() for name, sample in self.inputs.items()}

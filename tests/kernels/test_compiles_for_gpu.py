@@ -1,0 +1,65 @@
+"""Every kernel compiles for an H200 without one, and fits it. `-s` prints the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warpcall_kernels import ops
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 75.0  # for all cases on two cores; those left over are counted in the table
+MAX_STACK_BYTES = 64  # a thread: some spilled addresses are cheap, a spilled tile is not
+MAX_SHARED_BYTES = 232_448  # a block may have, on sm_90
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compile_for_gpu", "--seconds", str(SECONDS)],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        timeout=2 * SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.fixture(scope="module")
+def table(report: dict[str, Any]) -> str:
+    lines = [f"{'kernel':40} {'warps':>5} {'regs':>4} {'stack':>5} {'shared':>6}  first case"]
+    lines += [
+        f"{k['kernel']:40} {k['warps']:5} {k['registers']:4} {k['stack_bytes']:5} "
+        f"{k['shared_bytes']:6}  {k['op']} {k['case']} ({k['constants']})"
+        for k in sorted(report["kernels"], key=lambda k: (k["op"], k["kernel"]))
+    ]
+    lines.append(f"{len(report['kernels'])} kernels; no time for {report['skipped']} cases")
+    return "\n".join(lines)
+
+
+def test_every_case_compiles(report: dict[str, Any], table: str) -> None:
+    print(table)  # noqa: T201  # what the page on kernels quotes; shown with -s
+
+    assert not report["failed"]
+
+
+def test_every_op_has_a_kernel(report: dict[str, Any]) -> None:
+    assert {k["op"] for k in report["kernels"]} == set(ops())
+
+
+def test_nothing_spills_much(report: dict[str, Any]) -> None:
+    assert not [k for k in report["kernels"] if k["stack_bytes"] > MAX_STACK_BYTES]
+
+
+def test_every_block_fits_into_shared_memory(report: dict[str, Any]) -> None:
+    assert not [k for k in report["kernels"] if k["shared_bytes"] > MAX_SHARED_BYTES]
