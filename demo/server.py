@@ -18,6 +18,10 @@ from urllib.request import urlopen
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+NOT_INHERITED = (
+    "WARPCALL_",
+    "TRITON_INTERPRET",
+)  # the caller's settings; what tests set for kernels
 COMMAND = (sys.executable, "-m", "warpcall_service.cli")  # what `warpcall-server` is
 
 
@@ -83,12 +87,12 @@ def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Server
     """A server on a free port of this machine, ready; stopped at the end.
 
     Args:
-        settings: WARPCALL_ variables; those of the caller's own environment are left out.
+        settings: WARPCALL_ variables; the caller's own environment has no say.
 
     Raises:
         RuntimeError: it did not start, or did not end well.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("WARPCALL_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
     environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0", **(settings or {})}
     with tempfile.TemporaryDirectory(prefix="warpcall-") as folder:
         log = Path(folder) / "server.log"

@@ -109,7 +109,7 @@ def _permute() -> Step:
 def _transpose_add() -> Step:
     image = photo().astype(np.float32) / np.float32(255)
     a, b = image.mean(axis=2, dtype=np.float32), np.ascontiguousarray(image[:, ::-1, 2].T)
-    return Step("transpose-add", "photo on its mirror image", {"a": a, "b": b}, {"out": a.T + b})
+    return Step("transpose-add", "photo on its mirror", {"a": a, "b": b}, {"out": a.T + b})
 
 
 def _isin() -> Step:
@@ -121,7 +121,7 @@ def _isin() -> Step:
         "test_elements": np.array([ids[w] for w in stop_words], np.int32),
     }
     out = np.array([w in stop_words for w in words])
-    return Step("isin", "words that are stop words", inputs, {"out": out})
+    return Step("isin", "stop words of the text", inputs, {"out": out})
 
 
 def _masked_softmax() -> Step:
@@ -131,7 +131,7 @@ def _masked_softmax() -> Step:
     weight *= np.arange(scores.shape[-1]) < lengths[..., None]
     out = (weight / weight.sum(axis=-1, keepdims=True)).astype(np.float32)
     inputs = {"x": scores, "lengths": lengths}
-    about = "sentences of the text, padded"
+    about = "words of each sentence"
     return Step("masked-softmax", about, inputs, {"out": out}, {"scale": SCALE}, 1e-5, True)
 
 
