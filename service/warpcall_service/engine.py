@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from warpcall.errors import Busy, Problem, TimedOut
+from warpcall.wire import TensorInfo
 
 from warpcall_service.arena import Slot
+from warpcall_service.lane import Lane, LaneStatus, Timing
+from warpcall_service.lane_child import LaneLost
+from warpcall_service.lane_messages import frame
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
-State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Where the time of one call went, in ms, and what ran it."""
-
-    queue_ms: float
-    h2d_ms: float
-    kernel_ms: float
-    d2h_ms: float
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class LaneStatus:
-    """One lane, for /readyz and /metrics. `reason` is empty while the state is ready."""
-
-    name: str
-    state: State
-    reason: str
-    device: str
-    pid: int | None
-    restarts: int
-    queued: int
-    in_flight: int
-    arena_used: int
-    arena_free: int
-    arena_waiting: int
+class EngineError(Exception):
+    """The engine cannot start; the message is for the server's operator."""
 
 
 class LocalEngine:
@@ -51,6 +34,9 @@ class LocalEngine:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.catalog: list[dict[str, Any]] = []
+        self._lanes: list[Lane] = []
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._changed = asyncio.Event()  # set, and replaced, whenever a lane's state changes
 
     async def start(self) -> None:
         """Start the lanes and wait for the first that is ready.
@@ -58,21 +44,44 @@ class LocalEngine:
         Raises:
             EngineError: no lane can start; the message says why.
         """
-        raise NotImplementedError
+        wanted = self.settings.devices.split(",")
+        self._lanes = [Lane(device, self.settings, self._on_change) for device in wanted]
+        try:
+            await self._until(
+                lambda: self.ready or all(lane.status().restarts for lane in self._lanes)
+            )
+            first = next((lane for lane in self._lanes if lane.state == "ready"), None)
+            if first is None:
+                reasons = "; ".join(f"{lane.name}: {lane.reason}" for lane in self._lanes)
+                raise EngineError(f"no lane can start: {reasons}")
+            self.catalog = first.hello["catalog"]
+            if wanted == ["auto"]:
+                others = [device for device in first.hello["devices"] if device != first.name]
+                self._lanes += [Lane(device, self.settings, self._on_change) for device in others]
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
-        """Refuse new calls, let those under way end (for `drain_timeout_s`), end the lanes."""
-        raise NotImplementedError
+        """Let the calls under way end (for `drain_timeout_s`), then end the lanes."""
+        try:
+            async with asyncio.timeout(self.settings.drain_timeout_s):
+                await asyncio.gather(*(lane.drained() for lane in self._lanes))
+        except TimeoutError:
+            pass  # whoever still waits is told that the server is stopping
+        await asyncio.gather(*(lane.stop() for lane in self._lanes))
 
     @property
     def ready(self) -> bool:
         """Whether a lane can take a call now."""
-        raise NotImplementedError
+        return any(lane.state == "ready" for lane in self._lanes)
 
     async def plan(
         self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
     ) -> Plan:
         """Check a call before its bytes are read, and lay out what it gives.
+
+        A lane that is lost meanwhile is nobody's fault: the question waits for the next one.
 
         Raises:
             NotFound: no such op.
@@ -80,15 +89,32 @@ class LocalEngine:
             Unavailable: no lane lives to ask.
             TimedOut: it did not answer within `call_timeout_s`.
         """
-        raise NotImplementedError
+        told = [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
+        question = frame({"op": op, "params": dict(params), "tensors": told})
+        try:
+            async with asyncio.timeout(self.settings.call_timeout_s):
+                answer = await self._ask(question)
+        except TimeoutError:
+            raise TimedOut(
+                f"{op} was not checked within {self.settings.call_timeout_s:g} s"
+            ) from None
+        if problem := answer.get("problem"):
+            raise Problem.from_json(problem["status"], problem)
+        outputs = [TensorInfo(name, code, tuple(shape)) for name, code, shape in answer["outputs"]]
+        return Plan.of(op, tensors, answer["params"], outputs)
 
     def cached_plan(self, key: Hashable) -> Plan | None:
-        """The plan remembered under `key`, if it still holds."""
-        raise NotImplementedError
+        """The plan remembered under `key`, if there is one."""
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
 
     def remember(self, key: Hashable, plan: Plan) -> None:
         """Keep a plan; the least recently used give way."""
-        raise NotImplementedError
+        self._plans[key] = plan
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
 
     async def acquire(self, nbytes: int, timeout_s: float, *, like: Slot | None = None) -> Slot:
         """Room for a call on the least loaded lane, or, urgently, on the lane that has `like`.
@@ -98,7 +124,16 @@ class LocalEngine:
             Busy: no room within `timeout_s`, or too many wait already.
             Unavailable: no lane lives.
         """
-        raise NotImplementedError
+        if like is not None:
+            return await like.arena.acquire(nbytes, timeout_s, urgent=True)
+        lane = self._least_loaded()
+        lane.check_open()
+        if lane.arena.waiting >= self.settings.max_queue:
+            raise Busy(
+                f"{lane.arena.waiting} calls wait for memory already, no more may wait",
+                retry_after_s=1,
+            )
+        return await lane.arena.acquire(nbytes, timeout_s)
 
     async def run(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
@@ -120,8 +155,42 @@ class LocalEngine:
             Unavailable: the lane's process was lost while it ran this.
             TimedOut: the deadline passed.
         """
-        raise NotImplementedError
+        lane = next(lane for lane in self._lanes if lane.arena is source.arena)
+        return await lane.run(plan, source, target, target_offset, deadline)
 
     def status(self) -> list[LaneStatus]:
         """Every lane."""
-        raise NotImplementedError
+        return [lane.status() for lane in self._lanes]
+
+    def _least_loaded(self) -> Lane:
+        """Among those that are ready; else among those that will be."""
+        return min(
+            self._lanes,
+            key=lambda lane: (
+                lane.state != "ready",
+                lane.state in ("failed", "stopped"),
+                lane.load,
+                lane.arena.stats().used,
+            ),
+        )
+
+    async def _ask(self, question: bytes) -> dict[str, Any]:
+        while True:
+            await self._until(lambda: self.ready or not self._hopeful())
+            lane = self._least_loaded()
+            lane.check_open()
+            try:
+                return await lane.ask(question)
+            except LaneLost:
+                await asyncio.sleep(0)  # its state changes next
+
+    def _hopeful(self) -> bool:
+        return any(lane.state in ("starting", "restarting") for lane in self._lanes)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def _on_change(self, lane: Lane) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

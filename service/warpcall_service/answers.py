@@ -1,0 +1,104 @@
+"""The formats of an answer: what each writes before the tensors' bytes, or instead of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from warpcall import wire
+from warpcall.errors import TooLarge, UnsupportedMedia
+
+from warpcall_service import npy, values
+from warpcall_service.media import JSON, Media
+from warpcall_service.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Bytes to send: `head`, then `data`, which lies in the arena."""
+
+    head: bytes
+    data: memoryview
+
+
+class Format(Protocol):
+    """A format of answers."""
+
+    media_type: bytes
+
+    def check(self, plan: Plan) -> None:
+        """Refuse, before anything is computed, a plan whose outputs this cannot write."""
+
+    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+        """The answer from the bytes of the output region."""
+
+
+class Safetensors:
+    """All outputs, as the region has them."""
+
+    media_type = wire.MEDIA_TYPE.encode()
+
+    def __init__(self) -> None:
+        self._head = functools.lru_cache(1024)(wire.encode_header)
+
+    def check(self, plan: Plan) -> None:
+        """Everything can be written."""
+
+    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+        return Answer(self._head(plan.outputs), outputs)
+
+
+class Npy:
+    """A single output, of a dtype that numpy has a name for."""
+
+    media_type = npy.MEDIA_TYPE.encode()
+
+    def check(self, plan: Plan) -> None:
+        if len(plan.outputs) != 1:
+            names = ", ".join(output.name for output in plan.outputs)
+            raise UnsupportedMedia(
+                f"{npy.MEDIA_TYPE} holds one tensor and {plan.op} gives {names}; ask for "
+                f"{wire.MEDIA_TYPE}",
+                field="accept",
+            )
+        npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape)
+
+    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+        return Answer(npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs)
+
+
+class Json:
+    """Small outputs, as values."""
+
+    media_type = JSON.encode()
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def check(self, plan: Plan) -> None:
+        if plan.output_nbytes > self._limit:
+            raise TooLarge(
+                f"a JSON answer holds at most {self._limit} bytes of tensors, {plan.op} gives "
+                f"{plan.output_nbytes}; ask for {wire.MEDIA_TYPE}",
+                field="accept",
+            )
+
+    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+        tensors = {
+            info.name: {
+                "dtype": info.dtype,
+                "shape": info.shape,
+                "data": values.to_json(outputs[info.begin : info.end], info),
+            }
+            for info in plan.outputs
+        }
+        text = json.dumps({"outputs": tensors}, allow_nan=False).encode()
+        return Answer(text, outputs[:0])
+
+
+def formats(max_json_bytes: int) -> Mapping[Media, Format]:
+    """Every format by the name that Accept comes down to."""
+    return {"safetensors": Safetensors(), "npy": Npy(), "json": Json(max_json_bytes)}

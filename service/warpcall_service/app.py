@@ -1,0 +1,124 @@
+"""The application: routes and calls over one engine, behind one door."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from warpcall.errors import InvalidInput, NotFound, Problem
+
+from warpcall_service import openapi, pages, routes
+from warpcall_service.calls import Calls
+from warpcall_service.edge import CALLS, Edge
+from warpcall_service.engine import LocalEngine
+from warpcall_service.metrics import Metrics
+from warpcall_service.problems import Internal, MethodNotAllowed, render
+from warpcall_service.settings import Settings
+
+SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
+
+
+def create_app(settings: Settings, engine: LocalEngine, stopping: Callable[[], bool]) -> Edge:
+    """The ASGI application over an engine that was started.
+
+    Args:
+        stopping: whether the server is about to leave, for /readyz.
+    """
+    metrics = Metrics(lambda: lane_metrics(engine))
+    app = FastAPI(
+        title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
+    )
+    app.include_router(routes.kernels(engine))
+    app.include_router(routes.health(engine, metrics, stopping))
+    app.include_router(pages.pages(engine.catalog))
+    plain = app.openapi
+    described = functools.cache(lambda: openapi.describe(plain(), engine.catalog))
+    app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
+    app.add_exception_handler(Problem, _tell)
+    app.add_exception_handler(RequestValidationError, _tell_validation)
+    app.add_exception_handler(HTTPException, _tell_http)
+    app.add_exception_handler(Exception, _tell_fault)
+    return Edge(app, Calls(settings, engine, metrics), metrics)
+
+
+def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
+    """Every lane's state at this moment, as Prometheus families."""
+    gauges = {
+        "ready": "Whether the lane can take calls now",
+        "queued": "Calls that wait for the lane's process",
+        "in_flight": "Calls that the lane's process has",
+        "arena_used": "Bytes of the arena that are lent to calls",
+        "arena_free": "Bytes of the arena that are free",
+        "arena_waiting": "Requests that wait for memory",
+    }
+    families = {
+        name: GaugeMetricFamily(f"warpcall_lane_{name}", text, labels=["lane"])
+        for name, text in gauges.items()
+    }
+    restarts = CounterMetricFamily(
+        "warpcall_lane_restarts", "Times that the lane's process was lost", labels=["lane"]
+    )
+    for lane in engine.status():
+        restarts.add_metric([lane.name], lane.restarts)
+        for name, family in families.items():
+            value = lane.state == "ready" if name == "ready" else getattr(lane, name)
+            family.add_metric([lane.name], float(value))
+    return [*families.values(), restarts]
+
+
+def _version() -> str:
+    try:
+        return version("warpcall-server")
+    except PackageNotFoundError:  # run from its sources
+        return "0"
+
+
+async def _tell(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    status, headers, body = render(problem, request.scope["state"]["request_id"])
+    response = Response(body, status)
+    response.raw_headers = headers
+    return response
+
+
+async def _tell_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    fault: dict[str, Any] = dict(error.errors()[0])
+    field = ".".join(map(str, fault["loc"][1:]))
+    return await _tell(
+        request, InvalidInput(f"{field}: {fault['msg']}, got {fault['input']!r:.60}", field=field)
+    )
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    """What routing raises: no such path, or a path without such a method."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 405:
+        return await _tell(request, MethodNotAllowed(request.method, ", ".join(_methods(request))))
+    return await _tell(request, NotFound(f"there is nothing at {path[:200]!r}", field="path"))
+
+
+async def _tell_fault(request: Request, error: Exception) -> Response:
+    return await _tell(request, Internal())  # Starlette raises it again, and the door logs it
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path at hand allows; calls do not pass through the router."""
+    scope = {**request.scope}
+    allowed = {
+        method
+        for route in request.app.routes
+        if route.matches(scope)[0] is not Match.NONE
+        for method in getattr(route, "methods", None) or ()
+    }
+    if request.url.path.startswith(CALLS):
+        allowed.add("POST")
+    return sorted(allowed)

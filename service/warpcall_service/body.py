@@ -1,0 +1,173 @@
+"""The body of a request, read once and in order, and the watch over the client that sends it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from warpcall.errors import InvalidInput, Problem, TimedOut, TooLarge
+
+from warpcall_service.exchange import ClientGone, Exchange
+from warpcall_service.protocol import Connection
+
+PROGRESS_BYTES = 64 << 10  # a client must move this much in each `body_timeout_s`, or the rest
+
+
+class Watch:
+    """Cancels a call whose client leaves, or neither sends nor reads for `timeout_s`.
+
+    It cancels the task rather than waiting beside it: a call that goes well pays for one timer.
+    `verdict` tells afterwards what a CancelledError meant.
+    """
+
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._pending = 0
+        self._idle = False
+        self._verdict: Problem | ClientGone | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] = task
+        self._timer = self._loop.call_later(timeout_s, self._check)
+        connection.on_gone(self._gone)
+
+    def progress(self, nbytes: int) -> None:
+        """The client sent or took this many bytes."""
+        self._pending += nbytes
+        if self._pending >= PROGRESS_BYTES:
+            self._pending = 0
+            self._since = self._loop.time()
+
+    def our_turn(self) -> None:
+        """The client need not do anything until `their_turn`."""
+        self._idle = True
+
+    def their_turn(self) -> None:
+        """The client is to send or to read."""
+        self._idle = False
+        self._pending = 0
+        self._since = self._loop.time()
+
+    def verdict(self) -> Problem | ClientGone | None:
+        """Why this watch cancelled the task; None if it was somebody else."""
+        if self._verdict is not None:
+            self._task.uncancel()
+        return self._verdict
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._connection.on_gone(None)
+        self._timer.cancel()
+
+    def _gone(self) -> None:
+        self._cancel(ClientGone())
+
+    def _check(self) -> None:
+        left = self._since + self._timeout_s - self._loop.time()
+        if self._idle or left > 0:
+            self._timer = self._loop.call_later(max(left, 1.0), self._check)
+        else:
+            self._cancel(
+                TimedOut(
+                    f"a body must move {PROGRESS_BYTES} bytes, or its rest, in "
+                    f"{self._timeout_s:g} s; it did not",
+                    field="body",
+                )
+            )
+
+    def _cancel(self, verdict: Problem | ClientGone) -> None:
+        if self._verdict is None:
+            self._verdict = verdict
+            self._task.cancel()
+
+
+class Body:
+    """Reads the body of a request as the transport delivers it.
+
+    Args:
+        limit: bytes; more is TooLarge, before a byte is read if the length is declared.
+    """
+
+    def __init__(self, exchange: Exchange, watch: Watch, limit: int) -> None:
+        self._exchange = exchange
+        self.watch = watch
+        self._limit = limit
+        self._rest: memoryview | bytes = b""
+        if exchange.declared is not None and exchange.declared > limit:
+            raise self._too_large(exchange.declared)
+
+    @property
+    def declared(self) -> int | None:
+        """Bytes by Content-Length, None if the body is chunked."""
+        return self._exchange.declared
+
+    async def chunk(self) -> memoryview | bytes:
+        """The next bytes, as many as have come; empty at the end of the body."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            return rest
+        exchange = self._exchange
+        while not exchange.complete:
+            message = await exchange.receive()
+            data: bytes = message.get("body", b"")
+            if data:
+                if exchange.received > self._limit:
+                    raise self._too_large(exchange.received)
+                self.watch.progress(len(data))
+                return data
+        return b""
+
+    async def exactly(self, nbytes: int) -> bytes:
+        """The next `nbytes` bytes, or fewer if the body ends before."""
+        data = await self.chunk()
+        if len(data) < nbytes:
+            parts = bytearray(data)
+            while len(parts) < nbytes and (more := await self.chunk()):
+                parts += more
+            data = memoryview(parts)
+        view = memoryview(data)
+        self._rest = view[nbytes:]
+        return bytes(view[:nbytes])
+
+    async def into(self, target: memoryview, what: str) -> None:
+        """Fill `target` with the next bytes; `what` names them in messages."""
+        filled, size = 0, len(target)
+        while filled < size:
+            data = await self.chunk()
+            if not data:
+                raise InvalidInput(
+                    f"{what} must have {size} bytes, got {filled}: the body ends early",
+                    field="body",
+                )
+            if len(data) > size - filled:
+                view = memoryview(data)
+                data, self._rest = view[: size - filled], view[size - filled :]
+            target[filled : filled + len(data)] = data
+            filled += len(data)
+
+    async def all_into(self, target: memoryview, what: str) -> int:
+        """Put the whole body into `target`; returns its length."""
+        filled = 0
+        while data := await self.chunk():
+            if filled + len(data) > len(target):
+                raise TooLarge(
+                    f"{what} must have at most {len(target)} bytes, got more", field="body"
+                )
+            target[filled : filled + len(data)] = data
+            filled += len(data)
+        return filled
+
+    async def end(self, what: str) -> None:
+        """Check that nothing follows."""
+        if data := await self.chunk():
+            raise InvalidInput(
+                f"{what} must end the body, {len(data)} bytes or more follow", field="body"
+            )
+
+    def _too_large(self, nbytes: int) -> TooLarge:
+        return TooLarge(
+            f"the body must have at most {self._limit} bytes, got {nbytes}", field="body"
+        )

@@ -1,0 +1,157 @@
+"""One request and its answer: what the door knows about it, and the two ways to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import re
+import secrets
+import time
+from collections.abc import Callable
+
+from starlette.types import Message, Receive, Scope, Send
+from warpcall.errors import Problem
+
+from warpcall_service.problems import Headers, render
+from warpcall_service.protocol import LINGER_S, Connection
+
+SLICE_BYTES = 512 << 10  # one write; measured on loopback: more leaves the cache, less costs calls
+JOIN_BYTES = 64 << 10  # up to here one copy costs less than a second write and a held slot
+REST_BYTES = (
+    256 << 10
+)  # a refused body with no more than this to come is read, so the connection lives
+DISCARD_BYTES = 256 << 20  # of a larger one, read before the connection is closed
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_prefix = secrets.token_hex(6)
+_numbers = itertools.count(1)
+
+
+class ClientGone(Exception):
+    """The client left before its answer; there is nobody to tell."""
+
+
+class Exchange:
+    """A request on its way, until its answer is sent.
+
+    Attributes:
+        headers: by lower-case name; of several with one name the last.
+        request_id: the caller's X-Request-Id if it is sane, else a new one.
+        began: when the head was read, by time.monotonic().
+        op: what is called, once known; for metrics and the log.
+        declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
+        received: bytes of the body so far; `complete` once it has ended.
+        status: of the answer, 0 before it, 499 if the client left first.
+        sent: bytes of the answer's body; `answered` once it has ended.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self.connection: Connection = scope["extensions"]["warpcall"]["connection"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = (
+            given.decode() if _SANE_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
+        )
+        scope["state"]["request_id"] = self.request_id
+        self.began = time.monotonic()
+        self.op = ""
+        chunked = b"transfer-encoding" in self.headers
+        self.declared = None if chunked else int(self.headers.get(b"content-length", b"0"))
+        self.received = 0
+        self.complete = self.declared == 0
+        self.status = 0
+        self.sent = 0
+        self.answered = False
+
+    async def receive(self) -> Message:
+        """ASGI's receive, counting the body.
+
+        Raises:
+            ClientGone: there is nobody to receive from.
+        """
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        self.received += len(message.get("body", b""))
+        self.complete = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """ASGI's send, noting what passes and adding the request id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"x-request-id", self.request_id.encode()),
+            ]
+        elif message["type"] == "http.response.body":
+            self.sent += len(message.get("body", b""))
+            self.answered = not message.get("more_body", False)
+        await self._send(message)
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a small answer at once; `headers` has the Content-Length."""
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def stream(
+        self, headers: Headers, head: bytes, data: memoryview, progress: Callable[[int], None]
+    ) -> None:
+        """Send `head`, then `data`, and return once nothing refers to the memory of `data`.
+
+        Args:
+            headers: of a 200 answer, with the Content-Length.
+            data: sent without a copy, in slices, unless it is small.
+            progress: told the bytes of each slice.
+        """
+        if len(head) + len(data) <= JOIN_BYTES:
+            await self.answer(200, headers, b"".join((head, data)))
+            return
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.body", "body": head, "more_body": True})
+        for begin in range(0, len(data), SLICE_BYTES):
+            part = data[begin : begin + SLICE_BYTES]
+            await self.send({"type": "http.response.body", "body": part, "more_body": True})
+            progress(len(part))
+        await self.connection.drained()
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def refuse(self, problem: Problem) -> None:
+        """Answer with a problem, in such a way that a client still sending sees it.
+
+        Closing a connection with bytes unread resets it, and the client may then lose the answer:
+        a short rest of the body is read first, a long one after the answer, within bounds.
+        """
+        if self.answered:
+            return
+        if self.status:
+            self.connection.abort()  # in the middle of an answer; cut short it cannot be mistaken
+            return
+        status, headers, body = render(problem, self.request_id)
+        expects = b"expect" in self.headers and not self.received
+        if (
+            self.declared is not None
+            and self.declared - self.received <= REST_BYTES
+            and not expects
+        ):
+            await self._discard(REST_BYTES)
+        if self.complete:
+            await self.answer(status, headers, body)
+            return
+        headers.append((b"connection", b"close"))
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        await self.connection.drained()
+        await self._discard(DISCARD_BYTES)
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def _discard(self, limit: int) -> None:
+        end = self.received + limit
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self.complete and self.received < end:
+                    await self.receive()

@@ -1,0 +1,82 @@
+"""A call as one JSON object, for small tensors and for people:
+
+{"inputs": {"x": {"dtype": "F32", "shape": [2, 3], "data": [[1, 2, 3], [4, 5, 6]]}},
+ "params": {"dims": [1, 0]}}
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from warpcall import wire
+from warpcall.errors import InvalidInput
+from warpcall.wire import TensorInfo
+from warpcall_service import values
+from warpcall_service.params import Params, brief, from_json
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCall:
+    """The tensors of a JSON body, placed one after the other, and its parameters."""
+
+    tensors: tuple[TensorInfo, ...]
+    arrays: dict[str, values.Array]
+    params: Params
+
+    def write(self, target: memoryview) -> None:
+        """Put the tensors' bytes where `tensors` says."""
+        for info in self.tensors:
+            target[info.begin : info.end] = self.arrays[info.name].view(np.uint8).data
+
+
+def decode(text: bytes) -> JsonCall:
+    """Read and check a JSON body.
+
+    Raises:
+        InvalidInput: anything but the object above; it names the tensor or member at fault.
+    """
+    body = from_json(text, "body")
+    for member in body:
+        if member not in ("inputs", "params"):
+            raise InvalidInput(
+                f"the body must have inputs and params, got {brief(member)}", field="body"
+            )
+    inputs, params = body.get("inputs", {}), body.get("params", {})
+    if not isinstance(inputs, dict) or len(inputs) > wire.MAX_TENSORS:
+        raise InvalidInput(
+            f"inputs must map at most {wire.MAX_TENSORS} names to tensors, got {brief(inputs)}",
+            field="inputs",
+        )
+    if not isinstance(params, dict):
+        raise InvalidInput(f"params must map names to values, got {brief(params)}", field="params")
+    infos = {name: _info(name, entry) for name, entry in inputs.items()}
+    arrays = {name: values.to_array(inputs[name]["data"], info) for name, info in infos.items()}
+    return JsonCall(wire.lay_out(infos.values()), arrays, params)
+
+
+def _info(name: str, entry: Any) -> TensorInfo:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data"}:
+        raise InvalidInput(
+            f"{name} must have dtype, shape and data, got {brief(entry)}", field=name
+        )
+    dtype, shape = entry["dtype"], entry["shape"]
+    if not isinstance(dtype, str) or dtype not in wire.ITEMSIZE:
+        raise InvalidInput(
+            f"{name} must have a dtype of {', '.join(wire.ITEMSIZE)}, got {brief(dtype)}",
+            field=name,
+        )
+    if (
+        not isinstance(shape, list)
+        or len(shape) > wire.MAX_DIMS
+        or not all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
+        or math.prod(shape) * wire.ITEMSIZE[dtype] >= 1 << 63
+    ):
+        raise InvalidInput(
+            f"the shape of {name} must be at most {wire.MAX_DIMS} integers from 0, less than 2^63 "
+            f"bytes in all, got {brief(shape)}",
+            field=name,
+        )
+    return TensorInfo(name, dtype, tuple(shape))

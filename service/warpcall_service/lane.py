@@ -1,0 +1,352 @@
+"""One lane: a device, its arena, its queue, and a process that is replaced when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from warpcall.errors import Busy, Problem, TimedOut, Unavailable
+
+from warpcall_service.arena import Arena, Slot
+from warpcall_service.lane_child import Child, LaneLost
+from warpcall_service.lane_messages import DONE, Hello
+from warpcall_service.plan import Plan
+from warpcall_service.settings import Settings
+
+State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+
+# Calls handed to the process before the first is answered, so that one wake-up serves several; but
+# only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.
+MAX_AHEAD = 8
+MAX_AHEAD_BYTES = 4 << 20
+START_S = 5.0  # what a start takes, until one was measured; for Retry-After
+
+log = logging.getLogger("warpcall.lane")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the time of one call went, in ms, and what ran it."""
+
+    queue_ms: float
+    h2d_ms: float
+    kernel_ms: float
+    d2h_ms: float
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """One lane, for /readyz and /metrics. `reason` is empty while the state is ready."""
+
+    name: str
+    state: State
+    reason: str
+    device: str
+    pid: int | None
+    restarts: int
+    queued: int
+    in_flight: int
+    arena_used: int
+    arena_free: int
+    arena_waiting: int
+
+
+class Call:
+    """One call on its way through a lane; it holds its slots until the lane is done with it."""
+
+    __slots__ = ("began", "deadline", "done", "id", "plan", "source", "target", "timer", "where")
+
+    def __init__(self, plan: Plan, source: Slot, target: Slot, where: int, deadline: float) -> None:
+        self.id = 0
+        self.plan = plan
+        self.source = source
+        self.target = target
+        self.where = where  # byte of the arena where the outputs go
+        self.deadline = deadline
+        self.began = time.monotonic()
+        self.done: asyncio.Future[Timing] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+        source.hold()
+        target.hold()
+
+    @property
+    def nbytes(self) -> int:
+        return self.plan.input_nbytes + self.plan.output_nbytes
+
+    def fail(self, problem: Problem) -> None:
+        """Tell the caller, if he still waits."""
+        if not self.done.done():
+            self.done.set_exception(problem)
+
+    def leave(self) -> None:
+        """Let go of the slots and the clock; once, at the end."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.source.drop()
+        self.target.drop()
+
+
+class Lane:
+    """A device and all that waits for it.
+
+    Args:
+        device: "cpu", "cuda:<i>", or "auto" for whichever the process finds.
+        on_change: called when the state changes.
+
+    Attributes:
+        hello: what the last process that became ready said.
+    """
+
+    def __init__(self, device: str, settings: Settings, on_change: Callable[[Lane], None]) -> None:
+        self.name = device
+        self.state: State = "starting"
+        self.reason = "its process is starting"
+        self.hello: Hello = {}
+        self.arena = Arena(int(settings.arena_bytes))
+        self._settings = settings
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._child: Child | None = None
+        self._queue: deque[Call] = deque()
+        self._sent: deque[Call] = deque()
+        self._sent_nbytes = 0
+        self._last_id = 0
+        self._restarts = 0
+        self._deaths = 0  # since a call was answered
+        self._mean_call_s = 0.0
+        self._start_s = START_S
+        self._back_at = 0.0  # when a new process is tried
+        self._prefault = self._loop.create_task(asyncio.to_thread(self.arena.prefault))
+        self._life = self._loop.create_task(self._live())
+
+    @property
+    def load(self) -> int:
+        """Calls that a new one would wait for."""
+        return self.arena.waiting + len(self._queue) + len(self._sent)
+
+    @property
+    def retry_after_s(self) -> float:
+        """When a process is likely to be ready again."""
+        return max(0.0, self._back_at - time.monotonic()) + self._start_s
+
+    def status(self) -> LaneStatus:
+        """What it does at present."""
+        arena = self.arena.stats()
+        return LaneStatus(
+            name=self.name,
+            state=self.state,
+            reason=self.reason,
+            device=self.hello.get("label", ""),
+            pid=self._child.pid if self._child else None,
+            restarts=self._restarts,
+            queued=len(self._queue),
+            in_flight=len(self._sent),
+            arena_used=arena.used,
+            arena_free=arena.free,
+            arena_waiting=arena.waiting,
+        )
+
+    async def run(
+        self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
+    ) -> Timing:
+        """As `LocalEngine.run`."""
+        self.check_open()
+        if len(self._queue) >= self._settings.max_queue:
+            raise Busy(
+                f"{len(self._queue)} calls wait for {self.name} already, it lets no more wait",
+                retry_after_s=max(1.0, self._mean_call_s * len(self._queue)),
+            )
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
+        call = Call(plan, source, target, target.offset + target_offset, deadline)
+        call.timer = self._loop.call_later(left_s, self._on_deadline, call)
+        self._queue.append(call)
+        self._pump()
+        try:
+            return await call.done
+        finally:
+            if call.done.cancelled():
+                self._withdraw(call)
+            elif call.done.done():
+                call.done.exception()  # seen, even when a cancellation came in the same moment
+
+    async def ask(self, question: bytes) -> dict[str, Any]:
+        """Put a question to the planning thread.
+
+        Raises:
+            LaneLost: the process ended first.
+        """
+        if self._child is None or self.state != "ready":
+            raise LaneLost(self.reason)
+        return await self._child.ask(question)
+
+    def check_open(self) -> None:
+        """Raise Unavailable if calls need not wait here."""
+        if self.state in ("failed", "stopped"):
+            raise self._unavailable(f"{self.name} cannot run calls: {self.reason}")
+
+    def kill(self, reason: str) -> None:
+        """End the process; a new one follows."""
+        if self._child is not None:
+            log.error("%s is killed: %s", self.name, reason)
+            self.reason = reason
+            self._child.kill()
+
+    async def drained(self) -> None:
+        """Wait until no call is left."""
+        while self._queue or self._sent:
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """End the process, whatever still runs, and unmap the arena."""
+        self._life.cancel()
+        await asyncio.wait((self._life,))
+        self._change("stopped", "the server is stopping")
+        if self._child is not None:
+            await self._child.end(kindly=True)
+            self._child = None
+        self._refuse_all(self._unavailable("the server is stopping"))
+        self.arena.stop_prefault()
+        await asyncio.wait((self._prefault,))
+        self.arena.close()
+
+    # The process's lives
+
+    async def _live(self) -> None:
+        while True:
+            began = time.monotonic()
+            how = ""
+            try:
+                self._child = Child(
+                    self.name, self.arena, self._settings.cpu_threads, self._on_done
+                )
+                hello = await self._child.hello(self._settings.start_timeout_s)
+            except LaneLost as error:
+                self.reason = str(error)
+            else:
+                self._start_s = time.monotonic() - began
+                self._become_ready(hello)
+                await self._child.lost
+                self._change("restarting", self.reason)
+            if self._child is not None:
+                how = await self._child.end()
+                self._child = None
+            self._after_death(how)
+            await asyncio.sleep(max(0.0, self._back_at - time.monotonic()))
+
+    def _become_ready(self, hello: Hello) -> None:
+        self.hello = hello
+        self.name = hello["device"]  # "auto" is settled once
+        log.info("%s is ready after %.1f s", hello["label"], self._start_s)
+        self._change("ready", "")
+        self._pump()
+
+    def _after_death(self, how: str) -> None:
+        """Settle what the process had, and say when the next one comes."""
+        self._restarts += 1
+        self._deaths += 1
+        reason = self.reason or f"its process ended ({how}) and is being replaced"
+        log.error("%s was lost: %s", self.name, reason)
+        settings = self._settings
+        if self._deaths > settings.max_restarts:
+            pause_s = settings.retry_pause_s
+        else:
+            pause_s = settings.restart_pause_s * (2 ** (self._deaths - 2)) * (self._deaths > 1)
+        self._back_at = time.monotonic() + pause_s
+        sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
+        for position, call in enumerate(sent):
+            if position == 0:  # calls run in order: this one was running, or about to
+                call.fail(self._unavailable(f"{self.name} was lost while it ran {call.plan.op}"))
+            if call.done.done():
+                call.leave()
+            else:
+                self._queue.insert(position - 1, call)
+        if self._deaths > settings.max_restarts:
+            self._change("failed", f"its process died {self._deaths} times in a row; {reason}")
+            self._refuse_all(self._unavailable(f"{self.name} cannot run calls: {self.reason}"))
+        else:
+            self._change("restarting", reason)
+
+    def _change(self, state: State, reason: str) -> None:
+        self.state, self.reason = state, reason
+        self._on_change(self)
+
+    def _refuse_all(self, problem: Problem) -> None:
+        for call in (*self._sent, *self._queue):
+            call.fail(problem)
+            call.leave()
+        self._sent.clear()
+        self._queue.clear()
+        self.arena.refuse_waiting(problem)
+
+    def _unavailable(self, detail: str) -> Unavailable:
+        return Unavailable(detail, retry_after_s=math.ceil(self.retry_after_s))
+
+    # Calls
+
+    def _pump(self) -> None:
+        """Hand over what the process may have."""
+        while (
+            self._queue
+            and self.state == "ready"
+            and self._child is not None
+            and len(self._sent) < MAX_AHEAD
+            and self._sent_nbytes < MAX_AHEAD_BYTES
+        ):
+            call = self._queue[0]
+            call.id = self._last_id = self._last_id + 1
+            if not self._child.send(
+                call.id, call.source.offset, call.where, call.deadline, call.plan.message
+            ):
+                return  # the next answer, or the next process, comes back here
+            self._queue.popleft()
+            self._sent.append(call)
+            self._sent_nbytes += call.nbytes
+
+    def _on_done(self, packet: bytes) -> None:
+        call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)
+        if not self._sent or self._sent[0].id != call_id:
+            self.kill(f"it answered call {call_id} out of turn")
+            return
+        call = self._sent.popleft()
+        self._sent_nbytes -= call.nbytes
+        self._deaths = 0
+        call.leave()
+        if len(packet) > DONE.size:
+            members = json.loads(packet[DONE.size :])
+            call.fail(Problem.from_json(members["status"], members))
+        elif not call.done.done():
+            self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
+            queue_ms = (began - call.began) * 1e3
+            call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
+        self._pump()
+
+    def _withdraw(self, call: Call) -> None:
+        """The caller left: drop the call if it was not sent; else the lane finishes it."""
+        with contextlib.suppress(ValueError):
+            self._queue.remove(call)
+            call.leave()
+
+    def _on_deadline(self, call: Call) -> None:
+        limit_s = call.deadline - call.began
+        if call in self._sent:
+            call.fail(TimedOut(f"{call.plan.op} was not done within {limit_s:.3g} s"))
+            call.timer = self._loop.call_later(self._settings.grace_s, self._on_overdue, call)
+        else:
+            call.fail(TimedOut(f"{call.plan.op} was not begun within {limit_s:.3g} s"))
+            self._withdraw(call)
+
+    def _on_overdue(self, call: Call) -> None:
+        """It runs and does not end; behind another that does not, that one has its own clock."""
+        if self._sent and self._sent[0] is call:
+            self.kill(f"{call.plan.op} ran {self._settings.grace_s:g} s past its deadline")

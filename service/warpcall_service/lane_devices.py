@@ -1,0 +1,232 @@
+"""How a lane runs a call on its device: tensors out of the arena, the op, results into it."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from warpcall.errors import KernelFailed
+from warpcall_kernels import Op, ops
+
+# Wire codes (client/warpcall/wire.py) as torch dtypes.
+DTYPES = {
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+    "F32": torch.float32,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor in a region of the arena; `strides` in elements, None in C order."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...] | None = None
+
+    def flat(self, arena: mmap.mmap, region: int) -> Tensor:
+        """Its elements in the order of memory; the region begins at byte `region`."""
+        count = math.prod(self.shape)
+        if not count:  # frombuffer refuses to make an empty tensor
+            return torch.empty(0, dtype=self.dtype)
+        return torch.frombuffer(arena, dtype=self.dtype, count=count, offset=region + self.offset)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """These elements as the tensor."""
+        if self.strides is None:
+            return flat.view(self.shape)
+        return flat.as_strided(self.shape, self.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A plan's message, decoded."""
+
+    op: Op
+    params: Mapping[str, Any]
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+
+    @staticmethod
+    def decode(message: bytes) -> Work:
+        """Read what `Plan.message` holds."""
+        told = json.loads(message)
+        params = {k: tuple(v) if isinstance(v, list) else v for k, v in told["params"].items()}
+        inputs = tuple(
+            Place(name, DTYPES[code], tuple(shape), offset, tuple(strides) if strides else None)
+            for name, code, shape, offset, strides in told["inputs"]
+        )
+        outputs = tuple(
+            Place(name, DTYPES[code], tuple(shape), offset)
+            for name, code, shape, offset in told["outputs"]
+        )
+        return Work(ops()[told["op"]], params, inputs, outputs)
+
+    def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run the op and hold it to its declaration: what it gives goes to places planned by it.
+
+        Raises:
+            KernelFailed: outputs of other names, shapes or dtypes than planned.
+        """
+        results = self.op.compute(tensors, self.params)
+        planned = {o.name: (o.shape, o.dtype) for o in self.outputs}
+        given = {name: (tuple(t.shape), t.dtype) for name, t in results.items()}
+        if given != planned:
+            raise KernelFailed(f"{self.op.name} declared {planned} and gave {given}")
+        return results
+
+
+Times = tuple[float, float, float]  # ms of h2d, kernel and d2h
+
+
+class Device(Protocol):
+    """What runs calls.
+
+    Attributes:
+        name: such as "cuda:0".
+        label: for readers of answers.
+        all: the devices of this kind.
+    """
+
+    name: str
+    label: str
+    all: list[str]
+
+    def run(self, work: Work, source: int, target: int) -> Times:
+        """Run `work`; its regions begin at these bytes of the arena."""
+        ...
+
+    def is_broken(self) -> bool:
+        """Whether nothing can run any more, after a call that raised."""
+        ...
+
+
+class Cpu:
+    """The torch references, for machines without a GPU."""
+
+    name = "cpu"
+    label = "cpu (torch reference)"
+
+    def __init__(self, arena: mmap.mmap, threads: int) -> None:
+        self.all = [self.name]
+        self._arena = arena
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+
+    def run(self, work: Work, source: int, target: int) -> Times:
+        """As `Device.run`. Nothing is transferred; a reference may return a view (permute does),
+        so that writing the result is part of the work."""
+        began = time.perf_counter()
+        tensors = {i.name: i.shaped(i.flat(self._arena, source)) for i in work.inputs}
+        results = work.compute(tensors)
+        for output in work.outputs:
+            output.shaped(output.flat(self._arena, target)).copy_(results[output.name])
+        return 0.0, (time.perf_counter() - began) * 1e3, 0.0
+
+    def is_broken(self) -> bool:
+        """Never: what breaks a CPU process ends it."""
+        return False
+
+
+class Cuda:
+    """One CUDA device: the kernels, and the arena page-locked for its DMA."""
+
+    def __init__(self, index: int, arena: mmap.mmap) -> None:
+        count = torch.cuda.device_count()
+        if index >= count:
+            raise RuntimeError(f"there is no cuda:{index}, this machine has {count} CUDA devices")
+        torch.cuda.set_device(index)
+        self.name = f"cuda:{index}"
+        self.all = [f"cuda:{i}" for i in range(count)]
+        self._arena = arena
+        self._device = torch.device("cuda", index)
+        whole = torch.frombuffer(arena, dtype=torch.uint8)
+        # Unregistered memory moves at 4 to 10 GB/s to and from an H200, registered at 55.
+        refused = int(
+            torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]  # torch has no types here
+                whole.data_ptr(), len(arena), 0
+            )
+        )
+        note = f", memory not page-locked: CUDA error {refused}" if refused else ""
+        self.label = f"{self.name} ({torch.cuda.get_device_name(index)}{note})"
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]  # nor here
+
+    def run(self, work: Work, source: int, target: int) -> Times:
+        """As `Device.run`."""
+        try:
+            return self._run(work, source, target)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()  # what earlier calls left in the caching allocator
+        try:
+            return self._run(work, source, target)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info()
+            raise KernelFailed(
+                f"{work.op.name} needs more device memory than there is for tensors of this size: "
+                f"{free} of {total} bytes are free"
+            ) from None
+
+    def is_broken(self) -> bool:
+        """Whether the context is lost, as after an illegal access: every later call would fail."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+        return False
+
+    def _run(self, work: Work, source: int, target: int) -> Times:
+        begin, copied, computed, end = self._events
+        begin.record()
+        tensors = {
+            i.name: i.shaped(i.flat(self._arena, source).to(self._device, non_blocking=True))
+            for i in work.inputs
+        }
+        copied.record()
+        results = work.compute(tensors)
+        computed.record()
+        for output in work.outputs:
+            place = output.shaped(output.flat(self._arena, target))
+            place.copy_(results[output.name], non_blocking=True)
+        end.record()
+        end.synchronize()
+        return (
+            begin.elapsed_time(copied),
+            copied.elapsed_time(computed),
+            computed.elapsed_time(end),
+        )
+
+
+def open_device(name: str, arena: mmap.mmap, threads: int) -> Device:
+    """The device `name`; "auto" is the first CUDA device, or else the CPU."""
+    if name == "auto":
+        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return Cpu(arena, threads)
+    return Cuda(int(name.removeprefix("cuda:")), arena)

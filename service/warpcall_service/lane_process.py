@@ -1,0 +1,172 @@
+"""The process of one lane: python -m warpcall_service.lane_process, started by the service.
+
+The main thread runs calls; a second one answers plans meanwhile. It ends with its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import functools
+import json
+import logging
+import mmap
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
+
+from warpcall_service.arena import prefault
+from warpcall_service.lane_messages import CALL, DONE, PACKET_BYTES, Hello, frame, read_frame
+
+if TYPE_CHECKING:
+    from warpcall_kernels import Op
+
+    from warpcall_service.lane_devices import Device
+
+PR_SET_PDEATHSIG = 1
+MAX_DETAIL = 1000  # characters of an exception's text that a caller sees
+
+log = logging.getLogger("warpcall.lane")
+
+
+def main() -> None:
+    """Serve until the parent closes its sockets or ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", required=True)
+    for name in ("parent", "arena-fd", "arena-nbytes", "calls-fd", "plans-fd", "threads"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    args = parser.parse_args()
+    _end_with(args.parent)
+    for fd in (args.arena_fd, args.calls_fd, args.plans_fd):
+        os.set_inheritable(fd, False)  # a compiler we start must not keep our sockets open
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold callers' data
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+
+    arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
+    touch = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)
+    touch.start()  # while torch is imported
+    calls = socket.socket(fileno=args.calls_fd)
+    plans = socket.socket(fileno=args.plans_fd)
+    try:
+        device, hello = _begin(args.device, arena, args.threads)
+    except Exception as error:
+        log.exception("the lane cannot start")
+        with contextlib.suppress(BrokenPipeError):  # the service has left meanwhile
+            plans.sendall(frame({"error": _brief(error)}))
+        raise SystemExit(1) from None
+    touch.join()
+    plans.sendall(frame(hello))
+    threading.Thread(target=_answer_plans, args=(plans,), daemon=True).start()
+    _run_calls(calls, device)
+    os._exit(0)  # no thread or CUDA context has anything to tidy that the kernel does not
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when the parent ends, and ignore the terminal's Ctrl-C: it is for the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the line above
+
+
+def _begin(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Device, Hello]:
+    from warpcall_kernels import ops  # torch comes with it: not before the lines above
+
+    from warpcall_service.lane_devices import open_device
+
+    device = open_device(device_name, arena, threads)
+    return device, {
+        "device": device.name,
+        "label": device.label,
+        "devices": device.all,
+        "catalog": [_describe(op) for op in ops().values()],
+    }
+
+
+def _describe(op: Op) -> dict[str, Any]:
+    from warpcall_service.lane_devices import CODES
+
+    described = op.describe()
+    for declared, entry in zip(op.inputs, described["inputs"], strict=True):
+        entry["dtypes"] = [CODES[dtype] for dtype in declared.dtypes]
+    return described
+
+
+def _run_calls(calls: socket.socket, device: Device) -> None:
+    """Run what comes, in order, until the other side closes."""
+    import torch
+
+    from warpcall_service.lane_devices import Work
+
+    decode = functools.lru_cache(4096)(Work.decode)  # a repeated signature is parsed once
+    with torch.inference_mode():
+        while packet := calls.recv(PACKET_BYTES):
+            call_id, source, target, deadline = CALL.unpack_from(packet)
+            began = time.monotonic()
+            times, problem, broken = (0.0, 0.0, 0.0), b"", False
+            try:
+                if began > deadline:
+                    raise TimedOut("the deadline passed while the call waited for the device")
+                times = device.run(decode(packet[CALL.size :]), source, target)
+            except Exception as error:  # noqa: BLE001  # one call's failure is its caller's
+                problem = json.dumps(_problem(error, "the call").to_json()).encode()
+                broken = device.is_broken()
+            calls.send(DONE.pack(call_id, began, *times) + problem)
+            if broken:
+                log.error("the device is lost to this process, which ends to be replaced")
+                os._exit(1)
+
+
+def _answer_plans(plans: socket.socket) -> None:
+    """Check calls before their bytes come, until the other side closes."""
+    while (question := read_frame(plans)) is not None:
+        try:
+            answer = _plan(json.loads(question))
+        except Exception as error:  # noqa: BLE001  # likewise
+            answer = {"problem": _problem(error, "planning").to_json()}
+        plans.sendall(frame(answer))
+
+
+def _plan(question: dict[str, Any]) -> dict[str, Any]:
+    from warpcall_kernels import ops
+    from warpcall_kernels._op import Meta
+
+    from warpcall_service.lane_devices import CODES, DTYPES
+
+    op = ops().get(question["op"])
+    if op is None:
+        raise NotFound(f"there is no kernel {question['op']!r:.60}, there are {', '.join(ops())}")
+    params = op.check_params(question["params"])
+    tensors = {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in question["tensors"]}
+    outputs = op.check(tensors, params)
+    return {
+        "params": params,
+        "outputs": [[name, CODES[m.dtype], m.shape] for name, m in outputs.items()],
+    }
+
+
+def _problem(error: Exception, what: str) -> Problem:
+    """What a caller is told of `error`."""
+    from warpcall_kernels import InvalidInput as RefusedByOp
+
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RefusedByOp):
+        return InvalidInput(str(error), field=error.argument)
+    log.error("%s failed", what, exc_info=error)
+    return KernelFailed(f"{what} failed: {_brief(error)}")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip()[:MAX_DETAIL]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What /metrics tells: requests, latency by stage, bytes moved, and the state behind them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from warpcall_service.exchange import Exchange
+
+# 0.1 ms, what a small call takes, to 60 s, what the largest may.
+_BUCKETS_S = (
+    1e-4,
+    2.5e-4,
+    5e-4,
+    1e-3,
+    2.5e-3,
+    5e-3,
+    1e-2,
+    2.5e-2,
+    5e-2,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    10,
+    60,
+)
+
+
+class Metrics:
+    """One registry per application, so that two of them in a process stay apart."""
+
+    def __init__(self, state: Callable[[], Iterable[Metric]]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        requests = Counter(
+            "warpcall_requests",
+            "Requests answered; op is empty for what is not a call",
+            ["op", "status"],
+            registry=self._registry,
+        )
+        stages = Histogram(
+            "warpcall_stage_seconds",
+            "Time of calls by stage: upload, queue, h2d, kernel, d2h, total",
+            ["stage"],
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+        moved = Counter(
+            "warpcall_body_bytes", "Bytes of bodies", ["direction"], registry=self._registry
+        )
+        self._received = moved.labels("in")
+        self._sent = moved.labels("out")
+        self._requests = functools.cache(requests.labels)
+        self._stage = functools.cache(stages.labels)
+        self._registry.register(_State(state))
+
+    def request(self, exchange: Exchange, seconds: float) -> None:
+        """Count an answered request."""
+        self._requests(exchange.op, str(exchange.status)).inc()
+        if exchange.op:
+            self._stage("total").observe(seconds)
+        self._received.inc(exchange.received)
+        self._sent.inc(exchange.sent)
+
+    def stage(self, name: str, milliseconds: float) -> None:
+        """Note how long one stage of a call took."""
+        self._stage(name).observe(milliseconds * 1e-3)
+
+    def text(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """Reads the state of lanes and arenas when it is asked for."""
+
+    def __init__(self, state: Callable[[], Iterable[Metric]]) -> None:
+        self._state = state
+
+    def collect(self) -> Iterable[Metric]:
+        return self._state()

@@ -1,0 +1,134 @@
+"""The .npy format: the description of one array, then its bytes. Never a pickle.
+
+Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import operator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from numpy.lib import format as numpy_format
+from warpcall.errors import InvalidInput, UnsupportedMedia
+from warpcall.wire import ITEMSIZE
+
+MEDIA_TYPE = "application/x-npy"
+MAGIC = b"\x93NUMPY"
+MAX_HEADER_BYTES = 16 << 10  # numpy's own writer stays below 200 bytes for a plain array
+
+# Wire code of each numpy dtype that both sides know. bfloat16 and float8 have no .npy name.
+_CODES = {
+    "<f8": "F64", "<f4": "F32", "<f2": "F16", "<c8": "C64",
+    "<u8": "U64", "<u4": "U32", "<u2": "U16", "|u1": "U8",
+    "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8",
+    "|b1": "BOOL",
+}  # fmt: skip
+_NAMES = {code: name for name, code in _CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Npy:
+    """What a .npy header says: wire code, shape, and whether the bytes lie column by column."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    fortran_order: bool
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        """In elements; None for C order."""
+        if not self.fortran_order:
+            return None
+        return tuple(accumulate(self.shape[:-1], operator.mul, initial=1)) if self.shape else ()
+
+
+def header_nbytes(start: bytes, field: str) -> int | None:
+    """Length of the whole header, magic included; None while `start` is too short to tell."""
+    if start[: len(MAGIC)] != MAGIC[: len(start)]:
+        raise InvalidInput(f"{field} must be a .npy file, its first bytes are not", field=field)
+    if len(start) < 8:
+        return None
+    version = start[6], start[7]
+    if version not in ((1, 0), (2, 0)):
+        raise InvalidInput(
+            f"{field} must be .npy version 1.0 or 2.0, got {version[0]}.{version[1]}", field=field
+        )
+    width = 2 if version == (1, 0) else 4
+    if len(start) < 8 + width:
+        return None
+    nbytes = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
+    if nbytes > MAX_HEADER_BYTES:
+        raise InvalidInput(
+            f"the header of {field} must have at most {MAX_HEADER_BYTES} bytes, got {nbytes}",
+            field=field,
+        )
+    return nbytes
+
+
+def decode_header(header: bytes, field: str) -> Npy:
+    """Read a whole .npy header.
+
+    Raises:
+        InvalidInput: a header numpy cannot read, objects (a pickle), or big-endian numbers.
+    """
+    file = io.BytesIO(header)
+    try:
+        version = numpy_format.read_magic(file)
+        read = (
+            numpy_format.read_array_header_1_0
+            if version == (1, 0)
+            else numpy_format.read_array_header_2_0
+        )
+        shape, fortran_order, dtype = read(file, max_header_size=MAX_HEADER_BYTES)
+    except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, SyntaxError):
+        raise InvalidInput(
+            f"{field} must have a .npy header that numpy reads", field=field
+        ) from None
+    if dtype.hasobject:
+        raise InvalidInput(
+            f"{field} must hold numbers, got Python objects: that is a pickle, never read here",
+            field=field,
+        )
+    if dtype.byteorder == ">":
+        raise InvalidInput(f"{field} must be little-endian, got {dtype.str}", field=field)
+    if dtype.str not in _CODES:
+        raise InvalidInput(
+            f"{field} must have a dtype of {', '.join(_CODES)}, got {dtype.str}; bfloat16 and "
+            "float8 travel as safetensors",
+            field=field,
+        )
+    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > 64:
+        raise InvalidInput(
+            f"the shape of {field} must be at most 64 integers from 0, got {str(shape)[:60]}",
+            field=field,
+        )
+    npy = Npy(_CODES[dtype.str], tuple(shape), bool(fortran_order))
+    if any(size >= 1 << 63 for size in npy.shape) or npy.nbytes >= 1 << 63:
+        raise InvalidInput(
+            f"{field} must have less than 2^63 bytes, got shape {str(shape)[:60]}", field=field
+        )
+    return npy
+
+
+def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The bytes before the data of a C-ordered array.
+
+    Raises:
+        UnsupportedMedia: a dtype that .npy has no name for.
+    """
+    if dtype not in _NAMES:
+        raise UnsupportedMedia(
+            f"{MEDIA_TYPE} cannot say {dtype}; ask for application/vnd.safetensors", field="accept"
+        )
+    file = io.BytesIO()
+    numpy_format.write_array_header_1_0(
+        file, {"descr": _NAMES[dtype], "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue()

@@ -1,0 +1,213 @@
+"""The OpenAPI description: the plain routes as FastAPI knows them, and one path for each op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from warpcall import errors, wire
+
+from warpcall_service import npy
+from warpcall_service.media import FORM, JSON
+
+Schema = dict[str, Any]
+
+_BINARY: Schema = {"type": "string", "format": "binary"}
+_CALL_PROBLEMS = (
+    errors.InvalidInput,
+    errors.TooLarge,
+    errors.UnsupportedMedia,
+    errors.Busy,
+    errors.KernelFailed,
+    errors.Unavailable,
+    errors.TimedOut,
+)
+
+
+def describe(plain: Mapping[str, Any], ops: Iterable[Mapping[str, Any]]) -> Schema:
+    """The whole description.
+
+    Args:
+        plain: what FastAPI generates for the routes it serves.
+        ops: the catalog's entries.
+    """
+    paths: Schema = dict(plain["paths"])
+    for op in ops:
+        paths[f"/v1/kernels/{op['name']}"] = {"post": _operation(op)}
+    components: Schema = dict(plain.get("components", {}))
+    components["schemas"] = {
+        **components.get("schemas", {}),
+        "Problem": _PROBLEM,
+        "Tensor": _TENSOR,
+    }
+    return {**plain, "paths": paths, "components": components}
+
+
+def problem_responses(kinds: Iterable[type[errors.Problem]]) -> dict[int | str, Schema]:
+    """The answers that such problems give, as an operation's `responses`."""
+    content = {errors.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        str(kind.status): {"description": f"{kind.title} ({kind.code})", "content": content}
+        for kind in kinds
+    }
+
+
+def _operation(op: Mapping[str, Any]) -> Schema:
+    outputs = [output["name"] for output in op["outputs"]]
+    answers: Schema = {wire.MEDIA_TYPE: {"schema": _BINARY}}
+    if len(outputs) == 1:
+        answers[npy.MEDIA_TYPE] = {"schema": _BINARY}
+    answers[JSON] = {"schema": _json_answer(outputs)}
+    return {
+        "operationId": op["name"],
+        "tags": ["calls"],
+        "summary": op["summary"],
+        "description": _description(op),
+        "parameters": [*(_query(param) for param in op["params"]), _TIMEOUT, _REQUEST_ID],
+        "requestBody": {
+            "required": True,
+            "content": {
+                wire.MEDIA_TYPE: {"schema": _BINARY},
+                FORM: {"schema": _form(op)},
+                JSON: {"schema": _json_call(op)},
+            },
+        },
+        "responses": {
+            "200": {"description": "The outputs", "headers": _HEADERS, "content": answers},
+            **problem_responses(_CALL_PROBLEMS),
+        },
+    }
+
+
+def _description(op: Mapping[str, Any]) -> str:
+    lines = [op["description"], "", f"Equivalent to: `{op['equivalent']}`"]
+    if op["limits"]:
+        lines += ["", op["limits"]]
+    lines += ["", "Inputs:", ""]
+    for i in op["inputs"]:
+        optional = ", optional" if i["optional"] else ""
+        lines.append(
+            f"- `{i['name']}` {i['shape']}{optional}: {i['doc']} ({', '.join(i['dtypes'])})"
+        )
+    lines += ["", "Outputs:", ""]
+    for o in op["outputs"]:
+        when = f" ({o['when']})" if o["when"] else ""
+        lines.append(f"- `{o['name']}` {o['shape']}: {o['doc']}{when}")
+    return "\n".join(lines)
+
+
+def _query(param: Mapping[str, Any]) -> Schema:
+    described: Schema = {
+        "name": param["name"],
+        "in": "query",
+        # A required one may also come in the body (params in JSON, in the safetensors metadata, or
+        # as a part of the form), so the query as such never needs it.
+        "required": False,
+        "description": param["doc"],
+        "schema": {k: v for k, v in param["schema"].items() if k != "description"},
+    }
+    if param["kind"] == "ints":
+        described |= {"style": "form", "explode": False}
+    return described
+
+
+def _form(op: Mapping[str, Any]) -> Schema:
+    files = {i["name"]: {**_BINARY, "description": i["doc"]} for i in op["inputs"]}
+    texts = {p["name"]: {"type": "string", "description": p["doc"]} for p in op["params"]}
+    return {
+        "type": "object",
+        "properties": {**files, **texts},
+        "required": [i["name"] for i in op["inputs"] if not i["optional"]],
+    }
+
+
+def _json_call(op: Mapping[str, Any]) -> Schema:
+    tensor = {"$ref": "#/components/schemas/Tensor"}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["inputs"],
+        "properties": {
+            "inputs": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": [i["name"] for i in op["inputs"] if not i["optional"]],
+                "properties": {i["name"]: tensor for i in op["inputs"]},
+            },
+            "params": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {p["name"]: p["schema"] for p in op["params"]},
+            },
+        },
+    }
+
+
+def _json_answer(outputs: list[str]) -> Schema:
+    tensor = {"$ref": "#/components/schemas/Tensor"}
+    return {
+        "type": "object",
+        "required": ["outputs"],
+        "properties": {
+            "outputs": {"type": "object", "properties": {name: tensor for name in outputs}}
+        },
+    }
+
+
+_PROBLEM: Schema = {
+    "type": "object",
+    "description": "RFC 9457 problem details",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "description": f"{errors.TYPE_PREFIX}<code>"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "what is wrong, what is allowed, what came"},
+        "field": {
+            "type": "string",
+            "description": "the tensor, parameter, header or query item at fault",
+        },
+        "request_id": {"type": "string"},
+    },
+}
+
+_TENSOR: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["dtype", "shape", "data"],
+    "properties": {
+        "dtype": {"type": "string", "enum": list(wire.ITEMSIZE)},
+        "shape": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "maxItems": wire.MAX_DIMS,
+        },
+        "data": {
+            "description": "values, flat or nested as the shape says; what JSON cannot say as the "
+            'strings "NaN", "Infinity", "-Infinity"; a complex number as [real, imaginary]',
+        },
+    },
+}
+
+_TIMEOUT: Schema = {
+    "name": "X-Warpcall-Timeout",
+    "in": "header",
+    "required": False,
+    "description": "seconds until the call is given up with `timed-out`",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
+_REQUEST_ID: Schema = {
+    "name": "X-Request-Id",
+    "in": "header",
+    "required": False,
+    "description": "names the request in the answer and in the server's log; generated if absent",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+}
+_HEADERS: Schema = {
+    "X-Request-Id": {"schema": {"type": "string"}, "description": "names this request"},
+    "X-Warpcall-Device": {"schema": {"type": "string"}, "description": "what ran it"},
+    "Server-Timing": {
+        "schema": {"type": "string"},
+        "description": "milliseconds: queue, h2d (to the device), kernel, d2h (from the device)",
+    },
+}

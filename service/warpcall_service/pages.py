@@ -1,0 +1,71 @@
+"""The pages for people: the front door and the API's documentation, without anything from outside."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+from warpcall.errors import NotFound
+
+# Swagger UI's own files, from a package that carries them so that no page needs the internet.
+_ASSETS = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon.png": "image/png",
+}
+_FRONT = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Warpcall</title>
+<style>body{{font:16px/1.5 system-ui;max-width:48rem;margin:3rem auto;padding:0 1rem}}
+td{{padding:.2rem 1rem .2rem 0;vertical-align:top}}</style>
+<h1>Warpcall</h1>
+<p>GPU kernels as a service: tensors up, kernel, tensors back.</p>
+<p><a href="docs">API documentation</a> · <a href="openapi.json">OpenAPI</a> ·
+<a href="v1/kernels">kernels</a> · <a href="readyz">ready</a> · <a href="metrics">metrics</a></p>
+<table>{rows}</table>
+</html>
+"""
+
+
+def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
+    """`/`, `/docs` and the files of the latter."""
+    router = APIRouter(include_in_schema=False)
+    front = _FRONT.format(
+        rows="".join(
+            f'<tr><td><a href="v1/kernels/{op["name"]}">{op["name"]}</a></td>'
+            f"<td>{html.escape(op['summary'])}</td></tr>"
+            for op in ops
+        )
+    )
+
+    @router.get("/")
+    async def index() -> Response:
+        return HTMLResponse(front)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title="Warpcall API",
+            swagger_js_url="docs/swagger-ui-bundle.js",
+            swagger_css_url="docs/swagger-ui.css",
+            swagger_favicon_url="docs/favicon.png",
+        )
+
+    @router.get("/docs/{name}")
+    async def asset(name: str) -> Response:
+        if name not in _ASSETS:
+            raise NotFound(f"there is no {name!r:.60} here", field="name")
+        content = (files("fastapi_offline") / "static" / name).read_bytes()
+        return Response(
+            content, media_type=_ASSETS[name], headers={"cache-control": "max-age=86400"}
+        )
+
+    return router

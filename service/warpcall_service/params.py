@@ -1,0 +1,126 @@
+"""An op's parameters as they come: text in a query string or a form, JSON beside the tensors.
+
+Text is converted by the declared kind (`dims=1,0`, `causal=true`, `scale=0.5`); whether a value is
+allowed is then for the op's own declaration to say, so names and ranges are not checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+from urllib.parse import unquote_plus
+
+from warpcall.errors import InvalidInput
+
+Params = dict[str, object]
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)  # 2^63 has 19 digits
+_EXAMPLES = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "ints": "integers separated by commas, such as 1,0",
+}
+
+
+def from_query(raw: bytes, op: Mapping[str, Any]) -> Params:
+    """The parameters in a query string such as `dims=1,0&causal=true`."""
+    return from_text((_decoded(item) for item in raw.split(b"&") if item), op)
+
+
+def from_text(pairs: Iterable[tuple[str, str]], op: Mapping[str, Any]) -> Params:
+    """Values by name from text, each in the type that `op` declares for it.
+
+    Raises:
+        InvalidInput: a parameter given twice, or text that is not of its kind.
+    """
+    kinds = {param["name"]: param["kind"] for param in op["params"]}
+    params: Params = {}
+    for name, text in pairs:
+        _refuse_repeat(name, params)
+        params[name] = _convert(name, text, kinds.get(name))
+    return params
+
+
+def from_json(text: str | bytes, field: str) -> dict[str, Any]:
+    """A strict JSON object: no name twice, no NaN or Infinity; `field` names it in messages.
+
+    Raises:
+        InvalidInput: anything else, integers of thousands of digits included.
+    """
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{field} must be JSON: {_brief(error)}", field=field) from None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{field} must be a JSON object, got {brief(value)}", field=field)
+    return value
+
+
+def merge(one: Params, other: Mapping[str, object]) -> Params:
+    """Both together; a name in both is an error, since one of the two would be ignored."""
+    for name in other:
+        _refuse_repeat(name, one)
+    return {**one, **other}
+
+
+def brief(value: object) -> str:
+    """What came, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _decoded(item: bytes) -> tuple[str, str]:
+    name, _, value = item.partition(b"=")
+    try:
+        return (
+            unquote_plus(name.decode("ascii"), errors="strict"),
+            unquote_plus(value.decode("ascii"), errors="strict"),
+        )
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            f"the query string must be percent-encoded UTF-8, got {brief(item)}", field="query"
+        ) from None
+
+
+def _convert(name: str, text: str, kind: str | None) -> object:
+    if kind is None:
+        return text  # an unknown name; the op's declaration refuses it and says what it knows
+    if kind == "bool" and text in ("true", "false"):
+        return text == "true"
+    if kind == "int" and _INTEGER.fullmatch(text):
+        return int(text)
+    if kind == "float":
+        try:
+            return float(text)
+        except ValueError:
+            pass
+    if kind == "ints":
+        parts = text.split(",") if text else []
+        if all(_INTEGER.fullmatch(part) for part in parts):
+            return [int(part) for part in parts]
+    raise InvalidInput(f"{name} must be {_EXAMPLES[kind]}, got {brief(text)}", field=name)
+
+
+def _refuse_repeat(name: str, params: Mapping[str, object]) -> None:
+    if name in params:
+        raise InvalidInput(f"{name} must be given once, it came twice", field=name)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a name is given twice in one object")
+    return entries
+
+
+def _refuse_constant(literal: str) -> NoReturn:
+    raise ValueError(f'{literal} is not JSON; in float data write "{literal}" as a string')
+
+
+def _brief(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]

@@ -1,0 +1,58 @@
+"""Problems as the server writes them: RFC 9457 JSON, and the few that only HTTP itself raises."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from warpcall.errors import MEDIA_TYPE, Problem
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class BadRequest(Problem):
+    """Bytes that are not an HTTP request."""
+
+    status, code, title = 400, "bad-request", "Bad request"
+
+
+class MethodNotAllowed(Problem):
+    """A method that the route does not have."""
+
+    status, code, title = 405, "method-not-allowed", "Method not allowed"
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"this route takes {allowed}, got {method}", field="method")
+        self.allowed = allowed
+
+
+class HeadTooLarge(Problem):
+    """A request line and headers of more bytes than the server takes."""
+
+    status, code, title = 431, "head-too-large", "Request header fields too large"
+
+
+class Internal(Problem):
+    """A fault of the server, told without its insides; the log has them under the request id."""
+
+    status, code, title = 500, "internal", "Internal error"
+
+    def __init__(self) -> None:
+        super().__init__("the server failed on this request; its log has the cause")
+
+
+def render(problem: Problem, request_id: str | None) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of the answer that tells `problem`."""
+    members = problem.to_json()
+    if request_id is not None:
+        members["request_id"] = request_id
+    body = json.dumps(members).encode()
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if problem.retry_after_s is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(problem.retry_after_s))).encode()))
+    if isinstance(problem, MethodNotAllowed):
+        headers.append((b"allow", problem.allowed.encode()))
+    return problem.status, headers, body

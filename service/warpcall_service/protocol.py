@@ -1,0 +1,158 @@
+"""The HTTP connection: uvicorn's, with bounds on what it lacks and two things for the hot path.
+
+Bounded: the bytes of a request's head (and of trailers), and the time a head may take; httptools
+limits neither. Added for the application, as `scope["extensions"]["warpcall"]["connection"]`: a call back when the
+client leaves, without a task that waits for it; and a drain that returns once every byte handed
+over has reached the socket, so that the memory those bytes lie in can be used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from warpcall.errors import Problem
+from warpcall_service.problems import BadRequest, HeadTooLarge, render
+
+MAX_HEAD_BYTES = 64 << 10
+HEAD_TIMEOUT_S = 10.0
+LINGER_S = 2.0  # time to read and drop what a refused client still sends: closing at once resets it
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection."""
+
+    _on_gone: Callable[[], None] | None = None
+    _head_nbytes = 0  # of request line and headers, as the parser reports them
+    _silent_nbytes = 0  # fed to the parser since it last reported anything
+    _parsed = False  # whether the parser reported anything for the bytes at hand
+    _in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+    _refusal: Problem | None = None
+    _lingering = False
+
+    # What the application uses
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` when the client leaves; at once if it has left; None to forget it."""
+        self._on_gone = callback
+        if callback is not None and self.transport.is_closing():
+            callback()
+
+    async def drained(self) -> None:
+        """Wait until nothing handed to the transport is still unsent (or the client has left).
+
+        uvicorn's own `send` returns while up to 64 KiB wait in the transport, as references to the
+        memory they lie in.
+        """
+        if self.transport.is_closing():
+            return
+        self.transport.set_write_buffer_limits(0)
+        await self.flow.drain()
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits()
+
+    def abort(self) -> None:
+        """Drop the connection now, unsent bytes and all."""
+        self.transport.abort()
+
+    # What the transport and the parser call
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+        if self._on_gone is not None:
+            self._on_gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        self._parsed = False
+        super().data_received(data)
+        if self._lingering or self.transport.is_closing():
+            return
+        self._silent_nbytes = 0 if self._parsed else self._silent_nbytes + len(data)
+        if self._silent_nbytes > MAX_HEAD_BYTES:
+            self._refuse(self._too_large())
+        elif not (self._in_head or (self._idle and not self._parsed)):
+            self._stop_head_timer()
+        elif self._head_timer is None:
+            self._start_head_timer()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {"warpcall": {"connection": self}}
+        self._parsed, self._in_head, self._head_nbytes = True, True, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._parsed, self._in_head = True, False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._parsed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._parsed = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls when the parser gave up, or one of the callbacks above raised."""
+        self._refuse(
+            self._refusal or BadRequest("the request must be HTTP/1.1, got something else")
+        )
+
+    def _count(self, nbytes: int) -> None:
+        self._head_nbytes += nbytes
+        if self._head_nbytes > MAX_HEAD_BYTES:
+            self._refusal = self._too_large()
+            raise self._refusal
+
+    def _too_large(self) -> Problem:
+        return HeadTooLarge(
+            f"the request line and headers must have at most {MAX_HEAD_BYTES} bytes together",
+            field="headers",
+        )
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer on the bare connection, where no application runs yet, and close it."""
+        self._stop_head_timer()
+        if not self._idle:
+            self.transport.close()
+            return
+        status, headers, body = render(problem, None)
+        fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[status] + fields + b"connection: close\r\n\r\n" + body)
+        self.transport.write_eof()
+        self._lingering = True
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
+
+    def _on_slow_head(self) -> None:
+        self._head_timer = None
+        if self._idle:
+            self.transport.close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

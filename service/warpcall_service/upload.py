@@ -1,0 +1,200 @@
+"""From the body of a call to a plan and memory that holds its inputs, whatever the format."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from warpcall import wire
+from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
+
+from warpcall_service import form_body, json_body, params
+from warpcall_service.arena import Slot
+from warpcall_service.body import Body
+from warpcall_service.engine import LocalEngine
+from warpcall_service.exchange import Exchange
+from warpcall_service.media import content_type
+from warpcall_service.plan import InputTensor, Plan
+from warpcall_service.settings import Settings
+
+JSON_TURNS = (
+    4  # JSON bodies unpacked at a time: as Python objects they take up to 25 times their size
+)
+CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time rather than kept as a key
+ALIGNMENT = 64  # of the output region: a cache line, and more than any element or GPU load
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A call that is all here.
+
+    Attributes:
+        source: its inputs are at the start.
+        target: its outputs go here, from `target_offset`; may be `source`.
+        held: further slots to give back with these.
+    """
+
+    plan: Plan
+    source: Slot
+    target: Slot
+    target_offset: int
+    held: list[Slot] = field(default_factory=list)
+
+    def outputs(self) -> memoryview:
+        """The bytes of the output region."""
+        return self.target.view[self.target_offset : self.target_offset + self.plan.output_nbytes]
+
+    def release(self) -> None:
+        """Give the memory back; again is harmless."""
+        for slot in (self.source, self.target, *self.held):
+            slot.release()
+
+
+class Uploads:
+    """Reads calls into the arena."""
+
+    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._json_turns = asyncio.Semaphore(JSON_TURNS)
+
+    async def read(
+        self,
+        exchange: Exchange,
+        body: Body,
+        op: Mapping[str, Any],
+        check: Callable[[Plan], None],
+    ) -> Upload:
+        """Read a call of `op`; `check` may refuse its plan before the tensors are read.
+
+        Raises:
+            Problem: what is wrong with it, or that there is no room; no memory is kept then.
+        """
+        headers = exchange.headers
+        if encoding := headers.get(b"content-encoding"):
+            raise UnsupportedMedia(
+                f"the body must come without Content-Encoding, got {encoding[:60]!r}",
+                field="content-encoding",
+            )
+        kind = content_type(headers.get(b"content-type"))
+        query: bytes = exchange.scope["query_string"]
+        if kind.media == "safetensors":
+            return await self._safetensors(body, op, query, check)
+        if kind.media == "json":
+            return await self._json(body, op, query, check)
+        return await self._form(body, op, query, kind.boundary, check)
+
+    async def _safetensors(
+        self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
+    ) -> Upload:
+        prefix = await body.exactly(8)
+        nbytes = wire.header_nbytes(prefix)
+        if body.declared is not None and body.declared < 8 + nbytes:
+            raise InvalidInput(
+                f"the body must hold its header of {nbytes} bytes, got {body.declared - 8} after "
+                "the length",
+                field="body",
+            )
+        text = await body.exactly(nbytes)
+        if len(text) < nbytes:
+            raise InvalidInput(
+                f"the header must have {nbytes} bytes, got {len(text)}: the body ends early",
+                field="body",
+            )
+        key = op["name"], query, text
+        plan = self._engine.cached_plan(key)
+        if plan is None:
+            header = wire.decode_header(text)
+            given = params.from_query(query, op)
+            if wire.PARAMS_KEY in header.metadata:
+                given = params.merge(
+                    given, params.from_json(header.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
+                )
+            body.watch.our_turn()
+            tensors = [InputTensor.of(info) for info in header.tensors]
+            plan = await self._engine.plan(op["name"], tensors, given)
+            if nbytes <= CACHED_HEADER_BYTES:
+                self._engine.remember(key, plan)
+        expected = 8 + nbytes + plan.input_nbytes
+        if body.declared is not None and body.declared != expected:
+            raise InvalidInput(
+                f"the body must have {expected} bytes as its header says, got {body.declared}",
+                field="body",
+            )
+        check(plan)
+        slot, offset = await self._both(body, plan)
+        try:
+            await body.into(slot.view[: plan.input_nbytes], "the data after the header")
+            await body.end("the last tensor")
+        except BaseException:
+            slot.release()
+            raise
+        return Upload(plan, slot, slot, offset)
+
+    async def _json(
+        self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
+    ) -> Upload:
+        """The text waits in the arena; what it becomes is on the heap, for few calls at a time."""
+        limit = self._settings.max_json_bytes
+        if body.declared is not None and body.declared > limit:
+            raise TooLarge(
+                f"a JSON body must have at most {limit} bytes, got {body.declared}", field="body"
+            )
+        text = await self._room(body, limit if body.declared is None else body.declared)
+        try:
+            nbytes = await body.all_into(text.view, "a JSON body")
+            body.watch.our_turn()
+            async with self._json_turns:
+                call = json_body.decode(bytes(text.view[:nbytes]))
+                text.release()
+                given = params.merge(params.from_query(query, op), call.params)
+                tensors = [InputTensor.of(info) for info in call.tensors]
+                plan = await self._engine.plan(op["name"], tensors, given)
+                check(plan)
+                slot, offset = await self._both(body, plan)
+                call.write(slot.view)
+        finally:
+            text.release()
+        return Upload(plan, slot, slot, offset)
+
+    async def _form(
+        self,
+        body: Body,
+        op: Mapping[str, Any],
+        query: bytes,
+        boundary: bytes,
+        check: Callable[[Plan], None],
+    ) -> Upload:
+        """What a form holds is known at its end, so the outputs' memory is asked for then."""
+        if body.declared is None:
+            raise InvalidInput(
+                "a form must come with its Content-Length, not chunked", field="content-length"
+            )
+        source = await self._room(body, body.declared)
+        try:
+            form = form_body.Form(boundary, source.view, op)
+            while data := await body.chunk():
+                form.feed(bytes(data))
+            form.finish()
+            body.watch.our_turn()
+            given = params.merge(params.from_query(query, op), form.params)
+            plan = await self._engine.plan(op["name"], form.tensors, given)
+            check(plan)
+            target = await self._room(body, plan.output_nbytes, like=source)
+        except BaseException:
+            source.release()
+            raise
+        return Upload(plan, source, target, 0)
+
+    async def _both(self, body: Body, plan: Plan) -> tuple[Slot, int]:
+        """One slot for inputs and outputs, so that a call never holds one and waits for the other."""
+        offset = -(-plan.input_nbytes // ALIGNMENT) * ALIGNMENT
+        return await self._room(body, offset + plan.output_nbytes), offset
+
+    async def _room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
+        body.watch.our_turn()
+        slot = await self._engine.acquire(nbytes, self._settings.queue_timeout_s, like=like)
+        body.watch.their_turn()
+        return slot

@@ -1,0 +1,143 @@
+"""Tensors as JSON values, and back.
+
+Numbers as JSON has them, so that any parser reads them: what JSON cannot say is written as the
+strings "NaN", "Infinity" and "-Infinity" (as Protocol Buffers do), and read from them. A complex
+number is a pair [real, imaginary]. Data may come nested as the shape says, or flat; it goes out
+nested.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from warpcall.errors import InvalidInput
+from warpcall.wire import TensorInfo
+from warpcall_service.params import brief
+
+Array = npt.NDArray[Any]
+
+_FLOATS: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "C64": np.dtype(np.float32),  # pairs
+}
+_INTEGERS: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype(np.uint8),
+    "U16": np.dtype(np.uint16),
+    "U32": np.dtype(np.uint32),
+    "U64": np.dtype(np.uint64),
+    "I8": np.dtype(np.int8),
+    "I16": np.dtype(np.int16),
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
+}
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def to_array(data: object, info: TensorInfo) -> Array:
+    """The tensor `info` from JSON `data`, flat.
+
+    Raises:
+        InvalidInput: data of another shape, of another kind of value, or out of the dtype's range.
+    """
+    shape = (*info.shape, 2) if info.dtype == "C64" else info.shape
+    leaves = _leaves(data, shape, info)
+    kinds = set(map(type, leaves))
+    if info.dtype == "BOOL":
+        _refuse(kinds - {bool}, "true or false", leaves, info)
+        return np.array(leaves, np.bool_)
+    if info.dtype in _INTEGERS:
+        _refuse(kinds - {int}, "integers", leaves, info)
+        return _integers(cast("list[int]", leaves), _INTEGERS[info.dtype], info)
+    if str in kinds:
+        leaves = [_WORDS.get(leaf, leaf) if type(leaf) is str else leaf for leaf in leaves]
+        kinds = set(map(type, leaves))
+    _refuse(kinds - {int, float}, 'numbers, "NaN", "Infinity" or "-Infinity"', leaves, info)
+    return _floats(cast("list[float]", leaves), _FLOATS[info.dtype], info)
+
+
+def to_json(data: memoryview, info: TensorInfo) -> Any:
+    """The JSON value of a tensor's bytes: nested lists, a plain value if it has no dimensions."""
+    if info.dtype == "BOOL":
+        return np.frombuffer(data, np.bool_).reshape(info.shape).tolist()
+    if info.dtype in _INTEGERS:
+        return np.frombuffer(data, _INTEGERS[info.dtype]).reshape(info.shape).tolist()
+    shape = (*info.shape, 2) if info.dtype == "C64" else info.shape
+    numbers = np.frombuffer(data, _FLOATS[info.dtype]).astype(np.float64)
+    if np.isfinite(numbers).all():
+        return numbers.reshape(shape).tolist()
+    words = numbers.astype(object)
+    words[np.isnan(numbers)] = "NaN"
+    words[np.isposinf(numbers)] = "Infinity"
+    words[np.isneginf(numbers)] = "-Infinity"
+    return words.reshape(shape).tolist()
+
+
+def _leaves(data: object, shape: tuple[int, ...], info: TensorInfo) -> list[object]:
+    if isinstance(data, list) and not any(isinstance(entry, list) for entry in data):
+        count = math.prod(shape)
+        if len(data) != count:
+            raise InvalidInput(
+                f"{info.name} of shape {info.shape} must have {count} values, got {len(data)}",
+                field=info.name,
+            )
+        return data
+    level = [data]
+    for depth, size in enumerate(shape):
+        if not all(isinstance(entry, list) and len(entry) == size for entry in level):
+            raise InvalidInput(
+                f"{info.name} must be nested as its shape {info.shape} says: lists of {size} at "
+                f"depth {depth}, or one flat list",
+                field=info.name,
+            )
+        level = list(chain.from_iterable(cast("list[list[object]]", level)))
+    return level
+
+
+def _refuse(kinds: set[type], wanted: str, leaves: list[object], info: TensorInfo) -> None:
+    if kinds:
+        wrong = next(leaf for leaf in leaves if type(leaf) in kinds)
+        raise InvalidInput(
+            f"{info.name} of dtype {info.dtype} must hold {wanted}, got {brief(wrong)}",
+            field=info.name,
+        )
+
+
+def _integers(leaves: list[int], dtype: np.dtype[Any], info: TensorInfo) -> Array:
+    bounds = np.iinfo(dtype)
+    for value in (min(leaves, default=0), max(leaves, default=0)):
+        if not bounds.min <= value <= bounds.max:
+            raise _out_of_range(value, info)
+    return np.array(leaves, dtype)
+
+
+def _floats(leaves: list[float], dtype: np.dtype[Any], info: TensorInfo) -> Array:
+    try:
+        exact = np.array(leaves, np.float64)
+    except OverflowError:  # an integer beyond the largest float64
+        raise _out_of_range(max(leaves, key=abs), info) from None
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = exact.astype(dtype)
+    wide = rounded.astype(np.float64)
+    changed = (np.isfinite(exact) != np.isfinite(wide)) | (np.isnan(exact) != np.isnan(wide))
+    if changed.any():
+        raise _out_of_range(leaves[int(np.argmax(changed))], info)
+    return rounded
+
+
+def _out_of_range(value: object, info: TensorInfo) -> InvalidInput:
+    return InvalidInput(
+        f"{info.name} must hold values that {info.dtype} can, got {brief(value)}", field=info.name
+    )
