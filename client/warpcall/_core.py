@@ -19,9 +19,11 @@ from warpcall._http import ConnectionFailed, Reply, Request, Road
 from warpcall._progress import Display
 from warpcall.errors import Busy, InvalidInput, Problem, TransportError, Unavailable
 
+MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own words then come in time
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
+TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which nobody waits for the answer any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +141,11 @@ class Core:
         deadline = time.monotonic() + self.timeout_s
         failures = 0
         while True:
+            left_s = max(0.001, deadline - time.monotonic())
+            server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
+            fields = {**self._headers, **headers, TIMEOUT_HEADER: f"{server_s:.3f}"}
             meter = self._display.meter(label, body.nbytes if body else 0)
-            request = Request(
-                method,
-                self.config.prefix + path,
-                deadline,
-                {**self._headers, **headers},
-                body,
-                meter,
-            )
+            request = Request(method, self.config.prefix + path, deadline, fields, body, meter)
             try:
                 reply = await self.road.send(request)
                 if reply.status in accepted:

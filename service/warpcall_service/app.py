@@ -11,7 +11,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 from warpcall.errors import InvalidInput, NotFound, Problem
 
 from warpcall_service import openapi, pages, routes
@@ -102,23 +101,13 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == 405:
-        return await _tell(request, MethodNotAllowed(request.method, ", ".join(_methods(request))))
+        allowed = {*(error.headers or {}).get("Allow", "").split(", ")} - {""}
+        if path.startswith(CALLS):
+            allowed.add("POST")  # calls do not pass through the router
+        return await _tell(request, MethodNotAllowed(request.method, ", ".join(sorted(allowed))))
     return await _tell(request, NotFound(f"there is nothing at {path[:200]!r}", field="path"))
 
 
 async def _tell_fault(request: Request, error: Exception) -> Response:
     return await _tell(request, Internal())  # Starlette raises it again, and the door logs it
 
-
-def _methods(request: Request) -> list[str]:
-    """What the path at hand allows; calls do not pass through the router."""
-    scope = {**request.scope}
-    allowed = {
-        method
-        for route in request.app.routes
-        if route.matches(scope)[0] is not Match.NONE
-        for method in getattr(route, "methods", None) or ()
-    }
-    if request.url.path.startswith(CALLS):
-        allowed.add("POST")
-    return sorted(allowed)

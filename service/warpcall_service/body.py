@@ -32,6 +32,7 @@ class Watch:
         assert task is not None
         self._task: asyncio.Task[Any] = task
         self._timer = self._loop.call_later(timeout_s, self._check)
+        self._deadline: asyncio.TimerHandle | None = None
         connection.on_gone(self._gone)
 
     def progress(self, nbytes: int) -> None:
@@ -57,13 +58,26 @@ class Watch:
             self._task.uncancel()
         return self._verdict
 
+    def limit(self, timeout_s: float) -> None:
+        """Cancel the call if it has not got to the engine in this time; `unlimit` when it has."""
+        self._deadline = self._loop.call_later(timeout_s, self._expire)
+
+    def unlimit(self) -> None:
+        """The engine has the call, and keeps its deadline from here on."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+
     def close(self) -> None:
         """Stop watching."""
         self._connection.on_gone(None)
         self._timer.cancel()
+        self.unlimit()
 
     def _gone(self) -> None:
         self._cancel(ClientGone())
+
+    def _expire(self) -> None:
+        self._cancel(TimedOut("the deadline passed before the call was begun"))
 
     def _check(self) -> None:
         left = self._since + self._timeout_s - self._loop.time()

@@ -57,11 +57,14 @@ class Calls:
         exchange.op = name
         format_ = self._formats[accepted(exchange.headers.get(b"accept"))]
         timeout_s = self._timeout_s(exchange)
+        if timeout_s is not None:
+            watch.limit(timeout_s)
         body = Body(exchange, watch, self._settings.max_body_bytes)
         upload = await self._uploads.read(exchange, body, op, format_.check)
         try:
             uploaded = time.monotonic()
             watch.our_turn()
+            watch.unlimit()
             timing = await self._engine.run(
                 upload.plan,
                 upload.source,

@@ -18,6 +18,7 @@ from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
 MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
+CACHED_QUESTION_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key
 
 
 class EngineError(Exception):
@@ -36,6 +37,7 @@ class LocalEngine:
         self.catalog: list[dict[str, Any]] = []
         self._lanes: list[Lane] = []
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._asking = 0  # calls that wait for their plan
         self._changed = asyncio.Event()  # set, and replaced, whenever a lane's state changes
 
     async def start(self) -> None:
@@ -85,12 +87,19 @@ class LocalEngine:
 
         Raises:
             NotFound: no such op.
+            Busy: too many wait for such an answer.
             InvalidInput: tensors or parameters that do not fit it.
             Unavailable: no lane lives to ask.
             TimedOut: it did not answer within `call_timeout_s`.
         """
         told = [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
         question = frame({"op": op, "params": dict(params), "tensors": told})
+        key = (question, tuple(tensors))
+        if plan := self.cached_plan(key):
+            return plan
+        if self._asking >= self.settings.max_queue:
+            raise Busy(f"{self._asking} calls wait to be checked already", retry_after_s=1)
+        self._asking += 1
         try:
             async with asyncio.timeout(self.settings.call_timeout_s):
                 answer = await self._ask(question)
@@ -98,10 +107,15 @@ class LocalEngine:
             raise TimedOut(
                 f"{op} was not checked within {self.settings.call_timeout_s:g} s"
             ) from None
+        finally:
+            self._asking -= 1
         if problem := answer.get("problem"):
             raise Problem.from_json(problem["status"], problem)
         outputs = [TensorInfo(name, code, tuple(shape)) for name, code, shape in answer["outputs"]]
-        return Plan.of(op, tensors, answer["params"], outputs)
+        plan = Plan.of(op, tensors, answer["params"], outputs)
+        if len(question) <= CACHED_QUESTION_BYTES:
+            self.remember(key, plan)
+        return plan
 
     def cached_plan(self, key: Hashable) -> Plan | None:
         """The plan remembered under `key`, if there is one."""
@@ -193,4 +207,5 @@ class LocalEngine:
 
     def _on_change(self, lane: Lane) -> None:
         self._changed.set()
+        self._asking = 0  # calls that wait for their plan
         self._changed = asyncio.Event()

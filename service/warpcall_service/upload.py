@@ -115,7 +115,7 @@ class Uploads:
             body.watch.our_turn()
             tensors = [InputTensor.of(info) for info in header.tensors]
             plan = await self._engine.plan(op["name"], tensors, given)
-            if nbytes <= CACHED_HEADER_BYTES:
+            if nbytes + len(query) <= CACHED_HEADER_BYTES:
                 self._engine.remember(key, plan)
         expected = 8 + nbytes + plan.input_nbytes
         if body.declared is not None and body.declared != expected:

@@ -1,0 +1,15 @@
+"""A real server for the tests that do not break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from demo.server import Server, running_server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running

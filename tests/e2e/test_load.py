@@ -1,0 +1,75 @@
+"""Many callers at once, and large tensors: every answer right, nothing kept, memory bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+from warpcall import Client
+
+from bench.machine import memory_of
+from demo.server import Server, running_server
+from demo.steps import steps
+from tests.e2e.test_survives import metric, until
+
+CLIENTS, CALLS = 8, 200
+LARGE_ARENA = (1 << 30) + (64 << 20)
+MB = 1 << 20
+REST_MB = 300  # of the HTTP process, beside the arena
+TORCH_MB = 400  # of a lane, beside the arena: torch and the largest temporaries of a reference
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server({"WARPCALL_ARENA_BYTES": str(LARGE_ARENA)}) as running:
+        yield running
+
+
+def call_at_random(url: str, seed: int) -> list[str]:
+    """One client's calls; what was wrong with their answers."""
+    draw = random.Random(seed)
+    known = steps()
+    wrong = []
+    with Client(url, progress=False) as client:
+        for _ in range(CALLS):
+            step = draw.choice(known)
+            answer = client.call(step.op, step.inputs, step.params)
+            if said := step.wrong(answer.outputs):
+                wrong.append(f"{step.op}: {said}")
+    return wrong
+
+
+def test_eight_clients_with_mixed_calls_get_right_answers_and_leave_nothing(server: Server) -> None:
+    http = psutil.Process(server.process.pid)
+    call_at_random(server.url, 0)
+    descriptors, children = http.num_fds(), [c.pid for c in http.children(recursive=True)]
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        wrong = list(pool.map(call_at_random, [server.url] * CLIENTS, range(CLIENTS)))
+
+    assert wrong == [[]] * CLIENTS
+    assert metric(server, "warpcall_lane_arena_used") == 0
+    until(lambda: http.num_fds() <= descriptors)
+    assert [c.pid for c in http.children(recursive=True)] == children
+    memory = memory_of(http.pid)
+    assert memory.http_rest < REST_MB * MB
+    assert memory.lanes_rest < TORCH_MB * MB
+
+
+def test_512_mb_go_through_permute_and_back(server: Server) -> None:
+    x = np.arange(512 * MB // 8, dtype=np.int64).reshape(1 << 13, 1 << 13)
+
+    with Client(server.url, progress=False) as client:
+        there = client.permute(x, dims=(1, 0))
+        back = client.permute(there, dims=(1, 0))
+
+    assert there[123, 4567] == x[4567, 123]
+    assert np.array_equal(back, x)
+    memory = memory_of(server.process.pid)
+    assert memory.http_rest < REST_MB * MB
+    assert memory.http_arena <= LARGE_ARENA
+    assert metric(server, "warpcall_lane_arena_used") == 0

@@ -1,0 +1,120 @@
+"""Every op through the whole path: SDK, socket, arena, lane and back, compared with its reference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from warpcall import AsyncClient, Client, InvalidInput
+from warpcall_kernels import Op, ops
+from warpcall_kernels._cases import Case
+
+from demo.server import Server
+from tests.kernels import suite
+
+CASES = [
+    pytest.param(op, case, id=f"{op.name} {case.name}")
+    for op in ops().values()
+    for case in op.cases
+    if case.size == "small"
+]
+NUMPY_DTYPES = [
+    *(np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64),
+    *(np.float16, np.float32, np.float64, np.complex64),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+]
+
+
+@pytest.fixture(scope="module")
+def gpu(server: Server) -> Iterator[Client]:
+    with Client(server.url, progress=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("op", "case"), CASES)
+def test_every_case_of_every_op_comes_back_right(op: Op, case: Case, gpu: Client) -> None:
+    inputs = case.tensors()
+    params = op.check_params(case.params)
+
+    answer = gpu.call(op.name, inputs, params)
+
+    expected = suite.reference_of(op, inputs, params)
+    assert answer.outputs.keys() == expected.keys()
+    for name, output in answer.outputs.items():
+        suite.assert_matches(op, output, expected[name])
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5, 1), (3, 4)], ids=str)
+def test_numpy_arrays_of_every_dtype_come_back_permuted(
+    dtype: npt.DTypeLike, shape: tuple[int, ...], gpu: Client
+) -> None:
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+
+    y = gpu.permute(x, dims=range(x.ndim)[::-1])
+
+    assert (y.dtype, y.shape) == (x.dtype, x.shape[::-1])
+    assert y.tobytes() == x.T.tobytes()
+
+
+def test_strided_arrays_are_read_as_they_look(gpu: Client) -> None:
+    x = np.arange(60, dtype=np.int32).reshape(3, 4, 5)[::2, ::-1, 1::2]
+
+    y = gpu.permute(x, dims=(2, 0, 1))
+
+    np.testing.assert_array_equal(y, x.transpose(2, 0, 1))
+
+
+def test_what_has_autograd_history_is_sent_as_values(gpu: Client) -> None:
+    x = torch.randn(3, 4, requires_grad=True) * 2
+
+    y = gpu.permute(x, dims=(1, 0))
+
+    assert torch.equal(y, x.detach().T)
+
+
+def test_an_optional_output_is_there_when_asked_for(gpu: Client) -> None:
+    x, weight = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
+
+    without = gpu.conv_backward(x, x, weight)
+    with_bias = gpu.conv_backward(x, x, weight, bias=True)
+
+    assert without[2] is None
+    np.testing.assert_allclose(with_bias[2], [5, 5])
+
+
+def test_async_calls_run_side_by_side(server: Server) -> None:
+    arrays = [np.full((8, i + 1), i, np.int16) for i in range(32)]
+
+    async def call_all() -> list[Any]:
+        async with AsyncClient(server.url) as gpu:
+            return await asyncio.gather(*(gpu.permute(a, dims=(1, 0)) for a in arrays))
+
+    answers = asyncio.run(call_all())
+
+    assert all(np.array_equal(y, a.T) for y, a in zip(answers, arrays, strict=True))
+
+
+def test_an_answer_says_what_ran_it_and_how_long(gpu: Client) -> None:
+    answer = gpu.call("permute", {"x": np.zeros((64, 64))}, {"dims": (1, 0)})
+
+    assert answer.device == "cpu (torch reference)"
+    assert answer.timing_ms.keys() == {"queue", "h2d", "kernel", "d2h"}
+    assert answer.timing_ms["kernel"] > 0
+    assert answer.request_id
+
+
+def test_a_refusal_names_the_field_and_the_next_call_works(gpu: Client) -> None:
+    x = np.zeros((2, 3))
+
+    with pytest.raises(InvalidInput, match="dims") as refused:
+        gpu.permute(x, dims=(0, 0))
+
+    assert refused.value.field == "dims"
+    assert gpu.permute(x, dims=(1, 0)).shape == (3, 2)
