@@ -1,0 +1,118 @@
+"""One new file in `warpcall_kernels/` is an op: listed, served, documented, callable and tested.
+
+The file is the one that docs/add-a-kernel.md tells readers to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import warpcall_kernels
+from warpcall import Client
+
+from demo.server import Server, running_server
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (ROOT / "docs/add-a-kernel.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def name(page: str) -> str:
+    found = re.search(r'Op\(\s*name="([a-z-]+)"', page)
+    assert found
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def sources(page: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package as it is, and the new file; nothing else is touched."""
+    folder = tmp_path_factory.mktemp("sources")
+    package = folder / "warpcall_kernels"
+    shutil.copytree(Path(warpcall_kernels.__file__).parent, package)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (source,) = (block for block in blocks if f'name="{name}"' in block)
+    (package / f"{name.replace('-', '_')}.py").write_text(source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(sources: Path) -> Iterator[Server]:
+    with running_server({"PYTHONPATH": str(sources)}) as running:
+        yield running
+
+
+def test_it_is_listed(server: Server, name: str) -> None:
+    listed = json.loads(server.get("/v1/kernels")[1])["kernels"]
+
+    assert name in [op["name"] for op in listed]
+    assert set(warpcall_kernels.ops()) < {op["name"] for op in listed}
+
+
+def test_it_is_documented(server: Server, name: str) -> None:
+    described = json.loads(server.get("/openapi.json")[1])["paths"][f"/v1/kernels/{name}"]["post"]
+    declared = json.loads(server.get(f"/v1/kernels/{name}")[1])
+
+    assert described["summary"] == declared["summary"]
+    assert declared["equivalent"] in described["description"]
+
+
+def test_it_is_served_and_callable(server: Server, name: str) -> None:
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+
+    with Client(server.url) as client:
+        declared = client.kernel(name)
+        answer = client.run(name, **{declared["inputs"][0]["name"]: x})
+
+    assert answer.shape == x.shape
+    assert not np.array_equal(answer, x)
+
+
+def test_it_becomes_a_method_of_the_sdk(sources: Path, name: str) -> None:
+    rendered = in_new_process(
+        sources,
+        "-c",
+        "from warpcall_kernels import ops\n"
+        "from warpcall_service.generate import render\n"
+        "print(render(ops()))",
+    )
+
+    assert f"def {name.replace('-', '_')}(" in rendered
+
+
+def test_it_is_tested_by_the_suite_of_all_ops(sources: Path, name: str) -> None:
+    said = in_new_process(
+        sources, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels", "-k", name
+    )
+
+    passed = re.search(r"(\d+) passed", said)
+    assert passed
+    assert int(passed[1]) > 20
+    assert "failed" not in said
+
+
+def in_new_process(sources: Path, *arguments: str) -> str:
+    """What Python prints when the package is the one in `sources`."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(sources)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
