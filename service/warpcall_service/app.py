@@ -110,4 +110,3 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 async def _tell_fault(request: Request, error: Exception) -> Response:
     return await _tell(request, Internal())  # Starlette raises it again, and the door logs it
-

@@ -12,6 +12,8 @@ from warpcall_service.protocol import Connection
 
 PROGRESS_BYTES = 64 << 10  # a client must move this much in each `body_timeout_s`, or the rest
 
+DIRECT_BYTES = 128 << 10  # from here on a body goes straight to its place: less comes in one read
+
 
 class Watch:
     """Cancels a call whose client leaves, or neither sends nor reads for `timeout_s`.
@@ -150,6 +152,9 @@ class Body:
         """Fill `target` with the next bytes; `what` names them in messages."""
         filled, size = 0, len(target)
         while filled < size:
+            if self._is_rest(size - filled):
+                await self._exchange.receive_into(target[filled:], self.watch.progress)
+                return
             data = await self.chunk()
             if not data:
                 raise InvalidInput(
@@ -165,6 +170,9 @@ class Body:
     async def all_into(self, target: memoryview, what: str) -> int:
         """Put the whole body into `target`; returns its length."""
         filled = 0
+        if self._exchange.declared is not None and self._is_rest(self._exchange.declared):
+            filled = self._exchange.declared
+            await self._exchange.receive_into(target[:filled], self.watch.progress)
         while data := await self.chunk():
             if filled + len(data) > len(target):
                 raise TooLarge(
@@ -180,6 +188,16 @@ class Body:
             raise InvalidInput(
                 f"{what} must end the body, {len(data)} bytes or more follow", field="body"
             )
+
+    def _is_rest(self, nbytes: int) -> bool:
+        """Whether exactly so many are to come, enough to make it worth taking them directly."""
+        exchange = self._exchange
+        return (
+            nbytes >= DIRECT_BYTES
+            and not self._rest
+            and exchange.declared is not None
+            and exchange.declared - exchange.received == nbytes
+        )
 
     def _too_large(self, nbytes: int) -> TooLarge:
         return TooLarge(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
-from warpcall.errors import Problem
+from warpcall.errors import InvalidInput, Problem
 
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
@@ -72,13 +72,30 @@ class Exchange:
 
         Raises:
             ClientGone: there is nobody to receive from.
+            InvalidInput: the client stopped before the end of the body.
         """
+        if self.connection.exhausted:
+            raise self._ended()
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        self.received += len(message.get("body", b""))
+        nbytes = len(message.get("body", b""))
+        if not nbytes and self.connection.exhausted:
+            raise self._ended()
+        self.received += nbytes
         self.complete = not message.get("more_body", False)
         return message
+
+    async def receive_into(self, target: memoryview, progress: Callable[[int], None]) -> None:
+        """Receive the whole rest of the body straight into `target`, which has its length.
+
+        Raises:
+            InvalidInput: the client stopped before the end.
+        """
+        self.received += await self.connection.receive_into(target, progress)
+        self.complete = self.received == self.declared
+        if not self.complete:
+            raise self._ended()
 
     async def send(self, message: Message) -> None:
         """ASGI's send, noting what passes and adding the request id."""
@@ -149,9 +166,17 @@ class Exchange:
         await self._discard(DISCARD_BYTES)
         await self.send({"type": "http.response.body", "body": b""})
 
+    def _ended(self) -> InvalidInput:
+        wanted = (
+            "end with an empty chunk" if self.declared is None else f"have {self.declared} bytes"
+        )
+        return InvalidInput(
+            f"the body must {wanted}, the client stopped after {self.received}", field="body"
+        )
+
     async def _discard(self, limit: int) -> None:
         end = self.received + limit
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, InvalidInput):
             async with asyncio.timeout(LINGER_S):
                 while not self.complete and self.received < end:
                     await self.receive()

@@ -1,9 +1,10 @@
-"""The HTTP connection: uvicorn's, with bounds on what it lacks and two things for the hot path.
+"""The HTTP connection: uvicorn's, with bounds on what it lacks and three things for the hot path.
 
 Bounded: the bytes of a request's head (and of trailers), and the time a head may take; httptools
-limits neither. Added for the application, as `scope["extensions"]["warpcall"]["connection"]`: a call back when the
-client leaves, without a task that waits for it; and a drain that returns once every byte handed
-over has reached the socket, so that the memory those bytes lie in can be used again.
+limits neither. Added for the application, as `scope["extensions"]["warpcall"]["connection"]`: a
+call back when the client leaves, without a task that waits for it; a body that is received straight
+into its place; and a drain that returns once every byte handed over has reached the socket, so that
+the memory those bytes lie in can be used again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from warpcall.errors import Problem
+
+from warpcall_service.intake import Intake
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
 MAX_HEAD_BYTES = 64 << 10
@@ -31,6 +35,8 @@ class Connection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _refusal: Problem | None = None
     _lingering = False
+    _received: asyncio.Future[None] | None = None
+    _ended = False  # the client has sent its last byte, in the middle of a body
 
     # What the application uses
 
@@ -39,6 +45,44 @@ class Connection(HttpToolsProtocol):
         self._on_gone = callback
         if callback is not None and self.transport.is_closing():
             callback()
+
+    async def receive_into(self, target: memoryview, progress: Callable[[int], None]) -> int:
+        """Receive the rest of the body, whose length `target` has, straight into it.
+
+        Cancelled, or cut short by the client, it leaves a connection that can still answer and
+        then has to be closed.
+
+        Returns:
+            The bytes received, fewer than asked for if the client stopped.
+        """
+        cycle = self.cycle
+        if cycle.waiting_for_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            cycle.waiting_for_100_continue = False
+        came, cycle.body = cycle.body, bytearray()
+        target[: len(came)] = came
+        rest = target[len(came) :]
+        if not rest or self._ended or self.transport.is_closing():
+            return len(came)
+        self._received = self.loop.create_future()
+        intake = Intake(self, rest, progress, self._on_full)
+        self._read_with(intake)
+        try:
+            await self._received
+        finally:
+            full = intake.filled == len(rest)
+            self._lingering = not full
+            if not self.transport.is_closing():
+                self.parser = _parser(self)
+                self._read_with(self)
+        if full:
+            self.on_message_complete()
+        return len(came) + intake.filled
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the body will have no byte more than were received, although it should."""
+        return self._ended and not self.cycle.body
 
     async def drained(self) -> None:
         """Wait until nothing handed to the transport is still unsent (or the client has left).
@@ -68,6 +112,15 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._on_gone is not None:
             self._on_gone()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """A client that stops in the middle of a body is told so; any other one has left."""
+        if self._idle or not self.cycle.more_body:
+            return None
+        self._ended = True
+        self.cycle.message_event.set()
+        self._stop_receiving()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:
@@ -115,6 +168,21 @@ class Connection(HttpToolsProtocol):
             self._refusal or BadRequest("the request must be HTTP/1.1, got something else")
         )
 
+    def _on_full(self) -> None:
+        """Read no further: what follows, if anything, is the next request."""
+        self.flow.pause_reading()
+        self._stop_receiving()
+
+    def _stop_receiving(self) -> None:
+        if self._received is not None and not self._received.done():
+            self._received.set_result(None)
+
+    def _read_with(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have the transport give what it reads to `protocol`; it looks only when it starts."""
+        self.flow.pause_reading()
+        self.transport.set_protocol(protocol)
+        self.flow.resume_reading()
+
     def _count(self, nbytes: int) -> None:
         self._head_nbytes += nbytes
         if self._head_nbytes > MAX_HEAD_BYTES:
@@ -156,3 +224,10 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _parser(connection: Connection) -> httptools.HttpRequestParser:
+    """A new one, as uvicorn makes it."""
+    parser = httptools.HttpRequestParser(connection)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
