@@ -11,7 +11,7 @@ import pytest
 import torch
 import warpcall_kernels
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
+from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Meta
 
 from tests.kernels import suite
@@ -25,9 +25,19 @@ def _cases(size: str) -> list[tuple[Op, Case]]:
 
 
 def _spread(op: Op, count: int) -> list[tuple[Op, Case]]:
-    """Some small cases of an op, evenly spread over its list."""
-    small = [(op, case) for case in op.cases if case.size == "small"]
+    """Some small cases of an op, evenly spread over its list, of values that opcheck can compare."""
+    small = [
+        (op, case)
+        for case in op.cases
+        if case.size == "small" and all(map(_comparable, case.inputs.values()))
+    ]
     return small[:: -(-len(small) // count)]
+
+
+def _comparable(sample: Sample) -> bool:
+    """Whether opcheck does: NaN is a difference to it, and torch does not multiply fp8."""
+    fp8 = sample.dtype.is_floating_point and sample.dtype.itemsize == 1
+    return sample.values != "special" and not fp8
 
 
 def _each(pairs: Iterable[tuple[Op, Case]]) -> pytest.MarkDecorator:
@@ -179,9 +189,8 @@ def test_the_description_is_complete_and_plain_data(op: Op) -> None:
     assert len(names) == len(set(names))
     assert all(x["doc"] for part in ("inputs", "outputs", "params") for x in described[part])
     assert all(i["dtypes"] for i in described["inputs"])
-    assert op.check_params({p.name: p.default for p in op.params if not p.required}).keys() >= {
-        p.name for p in op.params if not p.required
-    }
+    required = {p.name: op.cases[0].params[p.name] for p in op.params if p.required}
+    assert op.check_params(required).keys() == {p.name for p in op.params}
 
 
 @every_op

@@ -1,0 +1,63 @@
+"""Dims, sizes and strides: what permute and transpose-add work out before a launch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+
+INT32_REACH = 2**31  # elements that 32-bit offsets reach
+VECTOR_BYTES = 16  # the widest access of a thread
+
+Dim = tuple[int, tuple[int, ...]]  # a size, and the stride of each operand along it
+
+
+def merge(sizes: Sequence[int], *strides: Sequence[int]) -> list[Dim]:
+    """The same walk with as few dims as possible, in the same order.
+
+    Dims of size 1 go, and neighbours along which every operand steps evenly become one.
+    """
+    merged: list[Dim] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        step = tuple(steps)
+        if merged and merged[-1][1] == tuple(s * size for s in step):
+            merged[-1] = (merged[-1][0] * size, step)
+        else:
+            merged.append((size, step))
+    return merged
+
+
+def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, in elements."""
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first of a tensor to its last, both included."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
+def alignment(itemsize: int, numbers: Sequence[int]) -> int:
+    """Elements, a power of two, that one access may take: they divide all of `numbers`."""
+    return math.gcd(VECTOR_BYTES // itemsize, *numbers)
+
+
+@triton.jit
+def offset(index: tl.tensor, sizes: tl.tensor, strides: tl.tensor, NDIM: tl.constexpr) -> tl.tensor:
+    """Where linear indices over `sizes` (C order) lie by `strides`."""
+    total = index * 0
+    for d in tl.static_range(NDIM - 1, -1, -1):
+        if d == 0:
+            total += index * strides[0]
+        else:
+            total += index % sizes[d] * strides[d]
+            index = index // sizes[d]
+    return total
