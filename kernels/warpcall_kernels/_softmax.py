@@ -1,0 +1,287 @@
+"""What masked softmax and its gradient share: which rows a program takes, and how far it reads.
+
+The dims before the last are rows. They are merged as far as the strides of all operands allow, and
+one of the merged dims is cut into tiles of rows; at most two others remain, and a program's place
+in them is worked out once, in scalars. Broadcast operands have a stride of zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels._op import TensorLike, dtype_name
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LENGTHS = (torch.int32, torch.int64)
+
+# Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
+TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}
+
+LONG_BYTES = 65536  # a row of more, as it is computed with, is too much for a block's registers
+LONG_BLOCK = 4096  # positions of a longer row at a time
+LONG_WARPS = 8
+TILE_BYTES = 4096  # of rows that a warp takes: 8 loads of 16 bytes in flight a thread
+
+OUTER = 2  # merged dims that a program is placed in besides the one cut into tiles
+VECTOR_BYTES = 16  # the widest access of a thread
+MAX_GRID_Y = 65535  # CUDA's limit on the second and third axis of a grid
+MIN_SHARED = 4  # rows that must share a mask row for its dim to be the one cut into tiles
+PLAIN = (
+    *("columns", "places", "count", "diagonal"),
+    *("x_strides", "mask_strides", "lengths_strides", "q_strides", "out_strides"),
+)  # integers that no variant is compiled for: the kernels are told what divides them
+UNALIGNED = ("inner", "stride_xk", "stride_mk")  # only whether they are 1 matters
+MAX_COLUMN_STRIDE = 8  # elements; a wider one fetches a 32-byte sector for each, a copy costs less
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How a launch walks the rows of its operands.
+
+    Args:
+        count: rows along the dim that is cut into tiles.
+        inner: size of the inner of the two other dims.
+        outer: product of the sizes of both.
+        strides: for each operand, in elements, along (outer dim, inner dim, tile dim).
+        wide: an offset within a tile may not fit 32 bits.
+    """
+
+    count: int
+    inner: int
+    outer: int
+    strides: tuple[tuple[int, int, int], ...]
+
+    def grid(self, rows: int) -> tuple[int, int, int]:
+        """Tiles of `rows` rows by the places in the other dims, split where CUDA needs it."""
+        y = min(self.outer, MAX_GRID_Y)
+        return triton.cdiv(self.count, rows), y, triton.cdiv(self.outer, y)
+
+
+class Tile(NamedTuple):
+    """What a program takes: some short rows, one row, or (`long`) one row a block at a time."""
+
+    rows: int
+    block: int
+    warps: int
+    long: bool
+
+    @staticmethod
+    def of(columns: int, itemsize: int, count: int) -> Tile:
+        """The tile for `count` rows of so many positions."""
+        block = triton.next_power_of_2(columns)
+        nbytes = block * itemsize
+        if block * max(itemsize, 4) > LONG_BYTES:
+            return Tile(1, LONG_BLOCK, LONG_WARPS, True)
+        rows = min(max(1, TILE_BYTES // nbytes), triton.next_power_of_2(count))
+        return Tile(rows, block, max(1, nbytes // TILE_BYTES), False)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_rows(
+    sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], shared: int | None
+) -> Rows | None:
+    """Merge dims and choose the one to cut into tiles.
+
+    Args:
+        sizes: of the row dims, none of them zero.
+        strides: of each operand, along those dims.
+        shared: the operand whose rows are worth loading once for several others, or None.
+
+    Returns:
+        The plan, or None when more than three dims remain.
+    """
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for size, *along in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        step = tuple(along)
+        if merged and merged[-1][1] == tuple(s * size for s in step):
+            merged[-1] = (merged[-1][0] * size, step)
+        else:
+            merged.append((size, step))
+    if len(merged) > OUTER + 1:
+        return None
+    tiled = _tile_dim(merged, shared)
+    last = merged.pop(tiled) if merged else (1, (0,) * len(strides))
+    nothing = (1, (0,) * len(strides))
+    outer, inner = [nothing] * (OUTER - len(merged)) + merged
+    return Rows(
+        count=last[0],
+        inner=inner[0],
+        outer=outer[0] * inner[0],
+        strides=tuple(zip(outer[1], inner[1], last[1], strict=True)),
+    )
+
+
+def _tile_dim(merged: Sequence[tuple[int, tuple[int, ...]]], shared: int | None) -> int:
+    """The innermost dim along which the shared operand repeats, or else the longest."""
+    for i in reversed(range(len(merged))):
+        if shared is not None and merged[i][1][shared] == 0 and merged[i][0] >= MIN_SHARED:
+            return i
+    return max(range(len(merged)), key=lambda i: (merged[i][0], i), default=0)
+
+
+def broadcast_strides(
+    shape: Sequence[int], strides: Sequence[int], target: Sequence[int]
+) -> tuple[int, ...]:
+    """The strides of a tensor once it is broadcast to `target`, which it must fit."""
+    missing = len(target) - len(shape)
+    kept = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+    return (0,) * missing + tuple(kept)
+
+
+def row_index_strides(rank: int) -> tuple[int, ...]:
+    """Strides of the "operand" that holds each row's index q along the last row dim."""
+    return (0,) * (rank - 1) + (1,)
+
+
+def alignment(itemsize: int, numbers: Sequence[int]) -> int:
+    """Elements, a power of two, that one access may take: they divide all of `numbers`."""
+    return math.gcd(VECTOR_BYTES // itemsize, *numbers)
+
+
+def readable(x: Tensor) -> Tensor:
+    """`x` itself, or a contiguous copy where reading along its last dim would waste bandwidth."""
+    return x if x.stride(-1) <= MAX_COLUMN_STRIDE or x.shape[-1] == 1 else x.contiguous()
+
+
+def reach(rows: Rows, tile: int, columns: int, column_strides: Sequence[int]) -> int:
+    """The largest offset, in elements, between two elements of one tile of any operand."""
+    steps = max(strides[-1] for strides in rows.strides)
+    return tile * steps + columns * max(column_strides)
+
+
+def check_rows(name: str, x: TensorLike, causal: bool) -> None:
+    """Raise InvalidInput unless `x` has rows to take a softmax of."""
+    check_dtype(name, x, FLOATS)
+    if len(x.shape) < 1:
+        raise InvalidInput(name, f"{name} must have at least 1 dim, [..., K], got shape ()")
+    if causal and len(x.shape) < 2:
+        raise InvalidInput(
+            "causal",
+            f"causal needs {name} to have at least 2 dims, [..., Q, K], got {tuple(x.shape)}",
+        )
+
+
+def check_lengths(lengths: TensorLike, shape: Sequence[int]) -> None:
+    """Raise InvalidInput unless there is one length for each row of a tensor of this shape."""
+    check_dtype("lengths", lengths, LENGTHS)
+    check_broadcast("lengths", lengths, shape[:-1], "the shape of the rows")
+
+
+def check_broadcast(name: str, t: TensorLike, shape: Sequence[int], whose: str) -> None:
+    """Raise InvalidInput unless `t` can be broadcast to `shape`."""
+    ours, theirs = tuple(t.shape), tuple(shape)
+    fits = len(ours) <= len(theirs) and all(
+        ours[-i] in (1, theirs[-i]) for i in range(1, len(ours) + 1)
+    )
+    if not fits:
+        raise InvalidInput(name, f"{name} must be broadcastable to {theirs}, {whose}, got {ours}")
+
+
+def check_dtype(name: str, t: TensorLike, allowed: Sequence[torch.dtype]) -> None:
+    """Raise InvalidInput unless `t` has one of the allowed dtypes."""
+    if t.dtype not in allowed:
+        names = ", ".join(map(dtype_name, allowed))
+        raise InvalidInput(name, f"{name} must be one of {names}, got {dtype_name(t.dtype)}")
+
+
+def check_scale(scale: float) -> None:
+    """Raise InvalidInput unless `scale` is finite."""
+    if not math.isfinite(scale):
+        raise InvalidInput("scale", f"scale must be finite, got {scale}")
+
+
+def check_device(x: Tensor, **others: Tensor | None) -> None:
+    """Raise InvalidInput unless all tensors live where `x` does."""
+    for name, t in others.items():
+        if t is not None and t.device != x.device:
+            raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
+
+
+def beyond_prefix(
+    shape: Sequence[int], lengths: Tensor | None, causal: bool, device: torch.device
+) -> Tensor | None:
+    """The positions that lengths and causality mask, broadcastable to `shape`; None if no such."""
+    k = torch.arange(shape[-1], device=device)
+    beyond = None
+    if lengths is not None:
+        beyond = k >= lengths.unsqueeze(-1)
+    if causal:
+        q = torch.arange(shape[-2], device=device)
+        after = k > q.unsqueeze(-1) + (shape[-1] - shape[-2])
+        beyond = after if beyond is None else beyond | after
+    return beyond
+
+
+def prefix_elements(shape: Sequence[int], lengths: TensorLike | None, causal: bool) -> int:
+    """Elements of a tensor of this shape that are not beyond its rows' prefixes.
+
+    Exact where `lengths` is a tensor; from a mere description of it, the upper bound.
+    """
+    *rows, columns = shape
+    limits = torch.tensor(columns)
+    if isinstance(lengths, Tensor):
+        limits = lengths.long().clamp(0, columns).cpu()
+    if causal:
+        q = torch.arange(rows[-1])
+        limits = torch.minimum(limits, (q + 1 + columns - rows[-1]).clamp(0, columns))
+    return int(limits.sum()) * (math.prod(rows) // max(1, limits.numel()))
+
+
+@triton.jit
+def place(
+    ROWS: tl.constexpr, places: tl.tensor, inner: tl.tensor, count: tl.tensor, WIDE: tl.constexpr
+) -> tl.tensor:
+    """Where this program is: (outer index, inner index, first row), all 64-bit; its rows; which exist.
+
+    Places and rows past the end stand for the last one, so that no load needs a mask along them.
+    """
+    index = tl.minimum(tl.program_id(1) + tl.program_id(2) * tl.num_programs(1), places - 1)
+    first = tl.program_id(0) * ROWS
+    rows = tl.arange(0, ROWS)
+    exist = (rows < count - first)[:, None]
+    rows = tl.minimum(rows, count - first - 1)
+    if WIDE:
+        rows = rows.to(tl.int64)
+    at = ((index // inner).to(tl.int64), (index % inner).to(tl.int64), first.to(tl.int64))
+    return at, rows, exist
+
+
+@triton.jit
+def start(at: tl.tensor, strides: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
+    """The offset of a place, in elements, 64-bit, a multiple of ALIGN."""
+    return tl.multiple_of(at[0] * strides[0] + at[1] * strides[1] + at[2] * strides[2], ALIGN)
+
+
+@triton.jit
+def row_limits(
+    lengths_ptr: tl.tensor,
+    at: tl.tensor,
+    lengths_strides: tl.tensor,
+    q_strides: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    diagonal: tl.tensor,
+    CAUSAL: tl.constexpr,
+) -> tl.tensor:
+    """How many leading positions of each row lengths and causality leave; `diagonal` is K - Q + 1."""
+    limit = rows * 0 + columns
+    if lengths_ptr is not None:
+        steps = rows.to(tl.int64) * lengths_strides[2]
+        length = tl.load(lengths_ptr + start(at, lengths_strides, 1) + steps)
+        limit = tl.minimum(tl.maximum(length, 0), columns).to(limit.dtype)
+    if CAUSAL:
+        q = start(at, q_strides, 1) + rows.to(tl.int64) * q_strides[2]
+        limit = tl.minimum(limit, tl.maximum(q + diagonal, 0)).to(limit.dtype)
+    return limit

@@ -1,0 +1,319 @@
+"""y = softmax(scale * x) over the last dim, of the positions that are not masked; exact 0 elsewhere.
+
+Rows are merged dims, cut into tiles; a tile of rows that fit is read once, kept in registers and
+written once (see `_softmax_forward.py`), so that the time is that of moving the bytes.
+Bytes: (prefixes read + rows * K written) * itemsize + the mask or lengths as they lie in memory.
+Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019 (the
+mask form and the kept-length form).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels import _softmax
+from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
+from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
+from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
+
+MASKS = (torch.bool, torch.uint8)
+FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors are sane
+
+
+def _launch(
+    x: Tensor,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+) -> Tensor:
+    _infer(x, mask, lengths, scale, causal)
+    _softmax.check_device(x, mask=mask, lengths=lengths)
+    if not x.numel():
+        return x.new_empty(x.shape)
+    if not runs_kernel(x):
+        return masked_softmax_reference(x, mask, lengths, scale, causal).contiguous()
+    x = _softmax.readable(x)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    rows = _rows(x, mask, lengths, out, causal)
+    if rows is None:  # more dims than a program is placed in: with copies they merge
+        x = x.contiguous()
+        mask = None if mask is None else mask.expand(x.shape).contiguous()
+        lengths = None if lengths is None else lengths.expand(x.shape[:-1]).contiguous()
+        rows = _rows(x, mask, lengths, out, causal)
+        assert rows is not None
+    _run(rows, x, mask, lengths, out, scale, causal)
+    return out
+
+
+def _rows(
+    x: Tensor, mask: Tensor | None, lengths: Tensor | None, out: Tensor, causal: bool
+) -> _softmax.Rows | None:
+    """How the rows of all operands are walked, in the order of `Rows.strides`."""
+    shape = tuple(x.shape)
+    absent = (0,) * (len(shape) - 1)
+    along = (
+        x.stride()[:-1],
+        absent if mask is None else _strides(mask, shape)[:-1],
+        absent if lengths is None else _strides(lengths, shape[:-1]),
+        _softmax.row_index_strides(len(absent)) if causal else absent,
+        out.stride()[:-1],
+    )
+    return _softmax.plan_rows(shape[:-1], along, None if mask is None else 1)
+
+
+def _strides(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return _softmax.broadcast_strides(t.shape, t.stride(), shape)
+
+
+def _run(
+    rows: _softmax.Rows,
+    x: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    out: Tensor,
+    scale: float,
+    causal: bool,
+) -> None:
+    columns, itemsize = x.shape[-1], x.dtype.itemsize
+    strides = rows.strides
+    stride_mk = 0 if mask is None else _strides(mask, tuple(x.shape))[-1]
+    align = mask_align = 1
+    if x.stride(-1) == 1:
+        begin = x.data_ptr() // itemsize
+        align = _softmax.alignment(itemsize, [begin, columns, *strides[0], *strides[4]])
+    if mask is not None and stride_mk == 1:
+        mask_align = _softmax.alignment(1, [mask.data_ptr(), columns, *strides[1]])
+    tile = _softmax.Tile.of(columns, itemsize, rows.count)
+    widest = _softmax.reach(rows, tile.rows, tile.block, (x.stride(-1), stride_mk))
+    low, high = FOLDED_SCALES
+    arguments: dict[str, Any] = {
+        "scale": scale,
+        "columns": columns,
+        "places": rows.outer,
+        "inner": rows.inner,
+        "count": rows.count,
+        "diagonal": columns - x.shape[-2] + 1 if causal else 0,
+        "x_strides": strides[0],
+        "mask_strides": strides[1],
+        "lengths_strides": strides[2],
+        "q_strides": strides[3],
+        "out_strides": strides[4],
+        "stride_xk": x.stride(-1),
+        "stride_mk": stride_mk,
+        "CAUSAL": causal,
+        "FOLDED": low <= scale <= high,
+        "WIDE": widest >= 2**31,
+        "ALIGN": align,
+        "MASK_ALIGN": mask_align,
+        "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
+        "BLOCK": tile.block,
+        "num_warps": tile.warps,
+    }
+    if not tile.long:
+        arguments |= {
+            "SHARED": strides[1][2] == 0,
+            "EVEN": tile.block == columns and lengths is None and not causal,
+            "ROWS": tile.rows,
+        }
+    kernel = masked_softmax_long_kernel if tile.long else masked_softmax_kernel
+    octets = mask.view(torch.uint8) if mask is not None else None
+    with on_device(x):
+        kernel[rows.grid(tile.rows)](x, octets, lengths, out, **arguments)
+
+
+def _infer(
+    x: TensorLike,
+    mask: TensorLike | None = None,
+    lengths: TensorLike | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+) -> dict[str, Meta]:
+    _softmax.check_rows("x", x, causal)
+    if mask is not None:
+        _softmax.check_dtype("mask", mask, MASKS)
+        _softmax.check_broadcast("mask", mask, x.shape, "the shape of x")
+    if lengths is not None:
+        _softmax.check_lengths(lengths, x.shape)
+    _softmax.check_scale(scale)
+    return {"out": Meta(tuple(x.shape), x.dtype)}
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.scale = inputs[3]
+    ctx.save_for_backward(output)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    (output,) = ctx.saved_tensors
+    return masked_softmax_backward(grad, output, ctx.scale), None, None, None, None
+
+
+_op = register("masked_softmax", _launch, _infer, backward=_backward, setup_context=_setup_context)
+
+
+def masked_softmax(
+    x: Tensor,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+) -> Tensor:
+    """Softmax over the last dim of the positions that are not masked; 0 at the others.
+
+    A row without any position that counts is all zeros. What lies under the mask, NaN and infinities
+    included, has no influence. Masks combine: a position counts if none of them masks it. Needs no
+    device memory but the result (and copies of operands whose strides fit no three dims).
+
+    Args:
+        x: (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are computed in fp32.
+        mask: bool or uint8, not 0 where masked, broadcastable to x.
+        lengths: int32 or int64, the leading positions of each row that count, broadcastable to
+            (...); below 0 is as 0, above K as K.
+        scale: what x is multiplied by; finite.
+        causal: x is (..., Q, K), and row q counts positions up to q + K - Q.
+
+    Returns:
+        As x, contiguous.
+
+    Raises:
+        InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, or tensors on
+            different devices.
+    """
+    if direct(x, mask, lengths):
+        return _launch(x, mask, lengths, scale, causal)
+    out: Tensor = _op(x, mask, lengths, scale, causal)
+    return out
+
+
+def masked_softmax_reference(
+    x: Tensor,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+) -> Tensor:
+    """The same in plain torch."""
+    masked = _softmax.beyond_prefix(x.shape, lengths, causal, x.device)
+    if mask is not None:
+        masked = mask != 0 if masked is None else masked | (mask != 0)
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scores = x.to(dtype) * scale
+    if masked is None:
+        return scores.softmax(-1).to(x.dtype)
+    scores = scores.masked_fill_(masked, -math.inf)
+    return scores.softmax(-1).masked_fill_(masked, 0).to(x.dtype)
+
+
+def _bytes_moved(
+    x: TensorLike,
+    mask: TensorLike | None = None,
+    lengths: TensorLike | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+) -> int:
+    read = _softmax.prefix_elements(x.shape, lengths, causal) + math.prod(x.shape)
+    beside = sum(math.prod(t.shape) * t.dtype.itemsize for t in (mask, lengths) if t is not None)
+    return read * x.dtype.itemsize + beside
+
+
+def _case(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    *,
+    mask: tuple[int, ...] | None = None,
+    lengths: tuple[int, ...] | None = None,
+    params: Mapping[str, Any] | None = None,
+    large: bool = False,
+    **how: Any,
+) -> Case:
+    inputs = {"x": Sample(shape, dtype, **how)}
+    if mask is not None:
+        inputs["mask"] = Sample(mask, MASKS[len(name) % 2], "mask")
+    if lengths is not None:
+        high = shape[-1] + 3
+        inputs["lengths"] = Sample(lengths, torch.int32, "integers", low=-1, high=high)
+    return Case(name, inputs, params or {}, "large" if large else "small")
+
+
+CASES = (
+    _case("rows", (5, 7, 33)),
+    _case("key padding", (2, 3, 5, 40), mask=(2, 1, 1, 40), params={"scale": 0.125}),
+    _case("rows share a mask", (2, 3, 9, 32), torch.float16, mask=(1, 1, 9, 32)),
+    _case("full mask", (3, 4, 65), torch.bfloat16, mask=(3, 4, 65)),
+    _case("lengths", (6, 10, 48), lengths=(6, 10)),
+    _case("lengths by batch, fp16", (4, 3, 72), torch.float16, lengths=(4, 1)),
+    _case("causal", (2, 8, 8), params={"causal": True}),
+    _case("causal, more keys", (2, 5, 40), torch.bfloat16, params={"causal": True, "scale": 2.0}),
+    _case("causal, fewer keys", (2, 12, 5), torch.float64, params={"causal": True}),
+    _case("all together", (2, 3, 8, 24), mask=(1, 3, 1, 24), lengths=(2, 1, 1), params={"causal": True}),
+    _case("NaN and inf", (4, 30), values="special"),
+    _case("NaN and inf under a mask", (6, 30), torch.float16, mask=(6, 30), values="special"),
+    _case("one row", (17,), torch.float64),
+    _case("one position", (4, 1)),
+    _case("no rows", (0, 5)),
+    _case("no positions", (3, 0)),
+    _case("negative scale", (3, 20), params={"scale": -3.0}),
+    _case("scale 0", (3, 20), torch.float64, params={"scale": 0.0}),
+    _case("1000 positions", (2, 1000), torch.bfloat16, mask=(1, 1000)),
+    _case("4097 positions", (2, 4097), lengths=(2,)),
+    _case("20000 positions", (2, 20000), mask=(2, 20000), lengths=(2,)),
+    _case("20000 positions, causal", (2, 20000), torch.float16, params={"causal": True}),
+    _case("transposed", (3, 8, 16), layout="transposed", mask=(8, 16)),
+    _case("strided", (5, 6, 20), torch.float16, layout="strided"),
+    _case("offset", (4, 24), torch.bfloat16, layout="offset", mask=(4, 24)),
+    _case("expanded", (4, 3, 12), layout="expanded"),
+    _case("five dims, no two of which merge", (2, 2, 2, 2, 3), mask=(2, 1, 2, 1, 3)),
+    _case("[32, 16, 512, 512] fp16 key", (32, 16, 512, 512), torch.float16, mask=(32, 1, 1, 512), large=True),
+    _case("[32, 16, 512, 512] bf16 key", (32, 16, 512, 512), torch.bfloat16, mask=(32, 1, 1, 512), large=True),
+    _case("[32, 16, 512, 512] fp32 key", (32, 16, 512, 512), mask=(32, 1, 1, 512), large=True),
+    _case("[8, 16, 2048, 2048] bf16 key", (8, 16, 2048, 2048), torch.bfloat16, mask=(8, 1, 1, 2048), large=True),
+    _case("[8, 16, 2048, 2048] bf16 causal", (8, 16, 2048, 2048), torch.bfloat16, params={"causal": True}, large=True),
+    _case("[8, 16, 2048, 2048] bf16 lengths", (8, 16, 2048, 2048), torch.bfloat16, lengths=(8, 1, 1), large=True),
+    _case("[8, 16, 1024, 1024] bf16 full", (8, 16, 1024, 1024), torch.bfloat16, mask=(8, 16, 1024, 1024), large=True),
+    _case("[128, 8, 64, 64] fp16 key", (128, 8, 64, 64), torch.float16, mask=(128, 1, 1, 64), large=True),
+    _case("[128, 8, 64, 64] fp32 key", (128, 8, 64, 64), mask=(128, 1, 1, 64), large=True),
+    _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
+)  # fmt: skip
+
+OP = Op(
+    name="masked-softmax",
+    function=masked_softmax,
+    reference=masked_softmax_reference,
+    infer=_infer,
+    bytes_moved=_bytes_moved,
+    inputs=(
+        Input("x", _softmax.FLOATS, "[..., K]", "the scores"),
+        Input("mask", MASKS, "broadcastable to x", "not 0 where a position is masked", True),
+        Input(
+            "lengths",
+            _softmax.LENGTHS,
+            "broadcastable to x without its last dim",
+            "how many leading positions of each row count",
+            True,
+        ),
+    ),
+    outputs=(Output("out", "[..., K]", "probabilities, 0 at masked positions"),),
+    equivalent="(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)",
+    cases=CASES,
+    params=(
+        Param("scale", "float", "what x is multiplied by", default=1.0),
+        Param(
+            "causal",
+            "bool",
+            "mask position k of row q where k > q + K - Q, for x of [..., Q, K]",
+            default=False,
+        ),
+    ),
+    tolerance=_softmax.TOLERANCE,
+    differentiable=("x",),
+)

@@ -1,0 +1,305 @@
+"""grad_x = scale * y * (g - sum(g * y)) over the last dim, from the output y of masked softmax.
+
+A row of both operands is read once, kept in registers, and its gradient written. The mask is not
+needed: y is 0 exactly where a position is masked, and there the gradient is 0 whatever g holds.
+Bytes: 3 * numel * itemsize.
+Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels import _softmax
+from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
+from warpcall_kernels._softmax import place, start
+from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+
+PLAIN = ("columns", "places", "inner", "count", "g_strides", "y_strides", "out_strides")
+UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
+
+
+@triton.jit
+def _terms(
+    g_ptrs: tl.tensor, y_ptrs: tl.tensor, read: tl.tensor, EVEN: tl.constexpr, ACC: tl.constexpr
+) -> tl.tensor:
+    """g, 0 where y is 0, and y."""
+    if EVEN:
+        g, y = tl.load(g_ptrs).to(ACC), tl.load(y_ptrs).to(ACC)
+    else:
+        g = tl.load(g_ptrs, mask=read, other=0.0).to(ACC)
+        y = tl.load(y_ptrs, mask=read, other=0.0).to(ACC)
+    return tl.where(y == 0.0, 0.0, g), y
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _masked_softmax_backward_kernel(
+    g_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    g_strides: tl.tensor,
+    y_strides: tl.tensor,
+    out_strides: tl.tensor,
+    stride_gk: tl.tensor,
+    stride_yk: tl.tensor,
+    EVEN: tl.constexpr,
+    WIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ACC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    columns = columns // ALIGN * ALIGN  # the same, but now the compiler knows what divides it
+    at, rows, exist = place(ROWS, places, inner, count, WIDE)
+    cols = tl.arange(0, BLOCK).to(rows.dtype)[None, :]
+    g_ptrs = (
+        g_ptr
+        + start(at, g_strides, ALIGN)
+        + (tl.multiple_of(rows * g_strides[2], ALIGN)[:, None] + cols * stride_gk)
+    )
+    y_ptrs = (
+        y_ptr
+        + start(at, y_strides, ALIGN)
+        + (tl.multiple_of(rows * y_strides[2], ALIGN)[:, None] + cols * stride_yk)
+    )
+    g, y = _terms(g_ptrs, y_ptrs, cols < columns, EVEN, ACC)
+    total = tl.sum(g * y, axis=1)
+    grad = y * (g - total[:, None]) * tl.full([], scale, ACC)
+    grad = tl.where(y == 0.0, 0.0, grad)
+    out_ptrs = (
+        out_ptr
+        + start(at, out_strides, ALIGN)
+        + (tl.multiple_of(rows * out_strides[2], ALIGN)[:, None] + cols)
+    )
+    tl.store(out_ptrs, grad.to(out_ptr.dtype.element_ty), mask=exist & (cols < columns))
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _masked_softmax_backward_long_kernel(
+    g_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    g_strides: tl.tensor,
+    y_strides: tl.tensor,
+    out_strides: tl.tensor,
+    stride_gk: tl.tensor,
+    stride_yk: tl.tensor,
+    WIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ACC: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One row, read twice: for the sum, and, from the L2, for the result."""
+    columns = columns // ALIGN * ALIGN
+    at, rows, _ = place(1, places, inner, count, WIDE)
+    g_ptr += start(at, g_strides, ALIGN)
+    y_ptr += start(at, y_strides, ALIGN)
+    out_ptr += start(at, out_strides, ALIGN)
+    line = tl.arange(0, BLOCK).to(rows.dtype)
+    total = tl.zeros([BLOCK], ACC)
+    for first in range(0, columns, BLOCK):
+        cols = first + line
+        g, y = _terms(
+            g_ptr + cols * stride_gk, y_ptr + cols * stride_yk, cols < columns, False, ACC
+        )
+        total += g * y
+    total = tl.sum(total, axis=0)
+    for first in range(0, columns, BLOCK):
+        cols = first + line
+        g, y = _terms(
+            g_ptr + cols * stride_gk, y_ptr + cols * stride_yk, cols < columns, False, ACC
+        )
+        grad = y * (g - total) * tl.full([], scale, ACC)
+        grad = tl.where(y == 0.0, 0.0, grad)
+        tl.store(out_ptr + cols, grad.to(out_ptr.dtype.element_ty), mask=cols < columns)
+
+
+def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
+    _infer(grad_output, output, scale)
+    _softmax.check_device(grad_output, output=output)
+    if not output.numel():
+        return output.new_empty(output.shape)
+    if not runs_kernel(output):
+        return masked_softmax_backward_reference(grad_output, output, scale).contiguous()
+    g, y = _softmax.readable(grad_output), _softmax.readable(output)
+    out = torch.empty_like(y, memory_format=torch.contiguous_format)
+    sizes = tuple(y.shape[:-1])
+    rows = _softmax.plan_rows(sizes, (g.stride()[:-1], y.stride()[:-1], out.stride()[:-1]), None)
+    if rows is None:  # more dims than a program is placed in: with copies they merge
+        g, y = g.contiguous(), y.contiguous()
+        rows = _softmax.plan_rows(
+            sizes, (g.stride()[:-1], y.stride()[:-1], out.stride()[:-1]), None
+        )
+        assert rows is not None
+    columns, itemsize = y.shape[-1], y.dtype.itemsize
+    strides = rows.strides
+    align = 1
+    if g.stride(-1) == y.stride(-1) == 1:
+        begins = [t.data_ptr() // itemsize for t in (g, y)]
+        steps = [step for s in strides for step in s]
+        align = _softmax.alignment(itemsize, [*begins, columns, *steps])
+    tile = _softmax.Tile.of(columns, itemsize, rows.count)
+    arguments: dict[str, Any] = {
+        "scale": scale,
+        "columns": columns,
+        "places": rows.outer,
+        "inner": rows.inner,
+        "count": rows.count,
+        "g_strides": strides[0],
+        "y_strides": strides[1],
+        "out_strides": strides[2],
+        "stride_gk": g.stride(-1),
+        "stride_yk": y.stride(-1),
+        "WIDE": _softmax.reach(rows, tile.rows, tile.block, (g.stride(-1), y.stride(-1))) >= 2**31,
+        "ALIGN": align,
+        "ACC": tl.float64 if y.dtype == torch.float64 else tl.float32,
+        "BLOCK": tile.block,
+        "num_warps": tile.warps,
+    }
+    if not tile.long:
+        arguments |= {"EVEN": tile.block == columns, "ROWS": tile.rows}
+    kernel = _masked_softmax_backward_long_kernel if tile.long else _masked_softmax_backward_kernel
+    with on_device(y):
+        kernel[rows.grid(tile.rows)](g, y, out, **arguments)
+    return out
+
+
+def _infer(grad_output: TensorLike, output: TensorLike, scale: float = 1.0) -> dict[str, Meta]:
+    _softmax.check_rows("output", output, False)
+    if tuple(grad_output.shape) != tuple(output.shape):
+        raise InvalidInput(
+            "grad_output",
+            f"grad_output must have the shape of output, {tuple(output.shape)}, "
+            f"got {tuple(grad_output.shape)}",
+        )
+    if grad_output.dtype != output.dtype:
+        raise InvalidInput(
+            "grad_output",
+            f"grad_output must be {dtype_name(output.dtype)} as output is, "
+            f"got {dtype_name(grad_output.dtype)}",
+        )
+    _softmax.check_scale(scale)
+    return {"grad_x": Meta(tuple(output.shape), output.dtype)}
+
+
+_op = register("masked_softmax_backward", _launch, _infer)
+
+
+def masked_softmax_backward(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
+    """The gradient of masked softmax with respect to x, from its output.
+
+    It is 0 wherever the output is 0, whatever `grad_output` holds there. Needs no device memory but
+    the result.
+
+    Args:
+        grad_output: (..., K), the gradient of what masked softmax returned; any strides.
+        output: what it returned: fp16, bf16, fp32 or fp64; fp16 and bf16 are computed in fp32.
+        scale: as masked softmax was given; finite.
+
+    Returns:
+        As output, contiguous.
+
+    Raises:
+        InvalidInput: shapes or dtypes that differ, a scale that is not finite, or tensors on
+            different devices.
+    """
+    if direct(grad_output, output):
+        return _launch(grad_output, output, scale)
+    grad_x: Tensor = _op(grad_output, output, scale)
+    return grad_x
+
+
+def masked_softmax_backward_reference(
+    grad_output: Tensor, output: Tensor, scale: float = 1.0
+) -> Tensor:
+    """The same in plain torch."""
+    dtype = torch.float64 if output.dtype == torch.float64 else torch.float32
+    y = output.to(dtype)
+    g = grad_output.to(dtype).masked_fill(y == 0, 0)
+    grad = scale * y * (g - (g * y).sum(-1, keepdim=True))
+    return grad.masked_fill_(y == 0, 0).to(output.dtype)
+
+
+def _bytes_moved(grad_output: TensorLike, output: TensorLike, scale: float = 1.0) -> int:
+    return 3 * math.prod(output.shape) * output.dtype.itemsize
+
+
+def _case(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    scale: float = 1.0,
+    *,
+    large: bool = False,
+    **how: Any,
+) -> Case:
+    inputs = {"grad_output": Sample(shape, dtype, **how), "output": Sample(shape, dtype)}
+    return Case(name, inputs, {"scale": scale}, "large" if large else "small")
+
+
+CASES = (
+    _case("rows", (5, 7, 33)),
+    _case("fp16", (4, 3, 64), torch.float16, 0.125),
+    _case("bf16, odd", (3, 65), torch.bfloat16),
+    _case("fp64", (2, 3, 20), torch.float64, -2.0),
+    _case("one row", (17,)),
+    _case("one position", (4, 1)),
+    _case("no rows", (0, 5)),
+    _case("no positions", (3, 0)),
+    _case("scale 0", (3, 20), scale=0.0),
+    _case("1000 positions", (2, 1000), torch.bfloat16),
+    _case("4097 positions", (2, 4097)),
+    _case("20000 positions", (2, 20000), torch.float16, 0.5),
+    _case("transposed", (3, 8, 16), layout="transposed"),
+    _case("strided", (5, 6, 20), torch.float16, layout="strided"),
+    _case("offset", (4, 24), torch.bfloat16, layout="offset"),
+    _case("expanded", (4, 3, 12), layout="expanded"),
+    *(
+        _case(f"{list(shape)} {short} {kind}", shape, dtype, large=True)
+        for shape, dtype, short, kind in (
+            ((32, 16, 512, 512), torch.float16, "fp16", "key"),
+            ((32, 16, 512, 512), torch.bfloat16, "bf16", "key"),
+            ((32, 16, 512, 512), torch.float32, "fp32", "key"),
+            ((8, 16, 2048, 2048), torch.bfloat16, "bf16", "key"),
+            ((8, 16, 2048, 2048), torch.bfloat16, "bf16", "causal"),
+            ((128, 8, 64, 64), torch.float16, "fp16", "key"),
+            ((128, 8, 64, 64), torch.float32, "fp32", "key"),
+        )
+    ),
+    _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
+)
+
+OP = Op(
+    name="masked-softmax-backward",
+    function=masked_softmax_backward,
+    reference=masked_softmax_backward_reference,
+    infer=_infer,
+    bytes_moved=_bytes_moved,
+    inputs=(
+        Input("grad_output", _softmax.FLOATS, "[..., K]", "the gradient of the output"),
+        Input("output", _softmax.FLOATS, "[..., K]", "what masked-softmax returned"),
+    ),
+    outputs=(Output("grad_x", "[..., K]", "the gradient of x, 0 where the output is 0"),),
+    equivalent="scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output",
+    cases=CASES,
+    params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
+    tolerance=_softmax.TOLERANCE,
+)
