@@ -214,6 +214,9 @@ class CheckedBuilder(stock.InterpreterBuilder):  # type: ignore[misc]  # triton 
     def get_bf16(self, value: float) -> TensorHandle:
         return TensorHandle(np.array([value], NARROW[tl.bfloat16]), tl.bfloat16)
 
+    def get_all_ones_value(self, dtype: Any) -> TensorHandle:
+        return TensorHandle(np.array([-1]).astype(_np_dtype(dtype)), dtype.scalar)
+
     # memory
 
     def create_masked_load(
