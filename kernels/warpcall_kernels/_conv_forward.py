@@ -1,0 +1,265 @@
+"""Lightweight convolution along the last dim: the two kernels, and how one is chosen.
+
+`conv` runs them as they are, `conv-backward` with the filter flipped.
+
+Few taps, and fp32 or fp64: `_fma_kernel`. A thread owns one piece, 16 bytes of a row, and loads it
+and the pieces that its window reaches into with 16-byte accesses (DRAM is read once, the rest hits
+L1); the taps, unrolled, are then fused multiply-adds of registers with fixed numbers.
+Many taps of fp16 or bf16: `_dot_kernel`. A window of X, [blocks, 2 N], times the banded Toeplitz
+matrix of the filter, [2 N, N], is one `tl.dot`: tensor cores make 31 taps as cheap as 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels._conv import (
+    NARROW,
+    OCTET,
+    PLAIN,
+    SOFTMAX_STEP,
+    UNALIGNED,
+    Tiling,
+    common_unit,
+    correlate,
+    filter_of,
+    load_block,
+    locate,
+    multiply,
+    store_block,
+    toeplitz,
+    weights_of,
+    window,
+    without_strangers,
+)
+from warpcall_kernels._torch import on_device
+
+FMA_MAX_TAPS = 8  # of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot
+
+FMA_PIECES = 256  # a tile: 2 pieces a thread
+FMA_WARPS = 4
+BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
+BAND_FP64 = 16  # a weight takes two registers
+
+DOT_TILE = 4096  # outputs a program: 128 blocks of 32
+DOT_WARPS = 4  # twice as many where accesses are narrow: each address takes registers
+DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
+DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _fma_kernel(
+    x_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    taps: tl.tensor,
+    lead_pieces: tl.tensor,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.int64,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    REST: tl.constexpr,
+    LOOP: tl.constexpr,
+    BAND: tl.constexpr,
+    SHIFT: tl.constexpr,
+    FLIP: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    STEP: tl.constexpr,
+    UNIT: tl.constexpr,
+    V: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    batch, channel, start, live = locate(tile, head, rows, group, tiles_wide, V, PIECES, WIDE, BIG)
+    length = units * UNIT  # so that the compiler knows what divides it, and how wide it may load
+    x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
+    out_ptrs = out_ptr + (batch * channels + channel) * length
+    w_ptr, step, peak, scale = filter_of(
+        w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, ACC
+    )
+
+    begin = start - lead_pieces * V
+    acc = tl.zeros((PIECES, V), ACC)
+    if LOOP:
+        COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
+        for _ in range(taps // BAND):
+            weights = weights_of(w_ptr, step, peak, scale, BAND, SOFTMAX, ACC)
+            values = window(x_ptrs, begin, live, length, stride_xt, COUNT, PIECES, V, ACC)
+            acc += correlate(values, weights, SHIFT, BAND, PIECES, V, ACC)
+            w_ptr += BAND * step
+            begin += BAND
+    if REST > 0:
+        REACH: tl.constexpr = (REST + SHIFT + 2 * V - 2) // V
+        weights = weights_of(w_ptr, step, peak, scale, REST, SOFTMAX, ACC)
+        values = window(x_ptrs, begin, live, length, stride_xt, REACH, PIECES, V, ACC)
+        acc += correlate(values, weights, SHIFT, REST, PIECES, V, ACC)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + channel, mask=live, other=0.0).to(ACC)[:, None]
+    store_block(out_ptrs, acc, start, live, length, V)
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _dot_kernel(
+    x_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    taps: tl.tensor,
+    lead_octets: tl.tensor,
+    padding: tl.tensor,
+    bands: tl.tensor,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.int64,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    LOOP: tl.constexpr,
+    FLIP: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    STEP: tl.constexpr,
+    UNIT: tl.constexpr,
+    N: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+) -> None:
+    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    batch, channel, start, live = locate(tile, head, rows, group, tiles_wide, N, BLOCKS, WIDE, BIG)
+    length = units * UNIT
+    x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
+    out_ptrs = out_ptr + (batch * channels + channel) * length
+    w_ptr, step, peak, scale = filter_of(
+        w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, tl.float32
+    )
+
+    begin = start - lead_octets * OCTET
+    first = padding - lead_octets * OCTET  # the tap on the main diagonal: 0, or up to -7
+    acc = tl.zeros((BLOCKS, N), tl.float32)
+    if LOOP:
+        for _ in range(bands):
+            w = toeplitz(w_ptr, first, taps, step, peak, scale, N, N, SOFTMAX)
+            x = load_block(x_ptrs, begin, live, length, stride_xt, 2 * N)
+            acc = multiply(x, w, acc, SOFTMAX)
+            begin += N
+            first += N
+    else:
+        w = toeplitz(w_ptr, first, taps, step, peak, scale, N + 1, N, SOFTMAX)
+        x = load_block(x_ptrs, begin, live, length, stride_xt, 2 * N)
+        acc = multiply(x, w, acc, SOFTMAX)
+    acc = without_strangers(
+        acc, x_ptrs, start, live, length, stride_xt,
+        w_ptr, taps, padding, step, peak, scale, BLOCKS, N, SOFTMAX,
+    )  # fmt: skip
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + channel, mask=live, other=0.0).to(tl.float32)[:, None]
+    store_block(out_ptrs, acc, start, live, length, N)
+
+
+def takes_dot(x: Tensor, taps: int) -> bool:
+    """Whether tensor cores pay for so many taps of x's type."""
+    return x.dtype in NARROW and taps > FMA_MAX_TAPS
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    padding_l: int,
+    softmax_weight: bool,
+    *,
+    flip: bool = False,
+) -> Tensor:
+    """Launch the convolution of x [B, C, T] (any strides, not empty) with weight [H, K].
+
+    `flip` reverses the filter, after its softmax. Returns [B, C, T], contiguous.
+    """
+    batches, channels, length = x.shape
+    heads, taps = weight.shape
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    group = channels // heads
+    rows = batches * group
+    unit = common_unit(x)
+    launch: dict[str, Any] = {
+        "rows": rows,
+        "group": group,
+        "channels": channels,
+        "units": length // unit,
+        "taps": taps,
+        "stride_xb": x.stride(0) // unit,
+        "stride_xc": x.stride(1) // unit,
+        "stride_xt": x.stride(2),
+        "stride_wh": weight.stride(0),
+        "stride_wk": weight.stride(1),
+        "FLIP": flip,
+        "SOFTMAX": softmax_weight,
+        "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
+        "UNIT": unit,
+    }
+    if takes_dot(x, taps):
+        lead = -(-padding_l // OCTET.value)
+        reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
+        block = DOT_SHORT if reach <= DOT_SHORT + 1 else DOT_LONG
+        pieces = DOT_TILE // block
+        tiling = Tiling.of(rows, length, block, pieces)
+        launch |= {
+            "padding": padding_l,
+            "lead_octets": lead,
+            "bands": -(-reach // block),
+            "LOOP": reach > block + 1,
+            "N": block,
+            "BLOCKS": pieces,
+            "num_warps": DOT_WARPS if unit >= OCTET.value else 2 * DOT_WARPS,
+        }
+        kernel = _dot_kernel
+    else:
+        width = 16 // x.dtype.itemsize
+        band = BAND_FP64 if x.dtype == torch.float64 else BAND
+        lead = -(-padding_l // width)
+        tiling = Tiling.of(rows, length, width, FMA_PIECES)
+        launch |= {
+            "lead_pieces": lead,
+            "SHIFT": lead * width - padding_l,
+            "REST": taps % band,
+            "LOOP": taps >= band,
+            "BAND": band,
+            "V": width,
+            "PIECES": FMA_PIECES,
+            "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
+            "num_warps": FMA_WARPS,
+        }
+        kernel = _fma_kernel
+    with on_device(x):
+        kernel[(heads * tiling.tiles,)](
+            x,
+            weight,
+            bias,
+            out,
+            tiles=tiling.tiles,
+            tiles_wide=tiling.tiles_wide,
+            WIDE=tiling.wide,
+            BIG=tiling.big,
+            **launch,
+        )
+    return out

@@ -1,0 +1,227 @@
+"""out[b, c, t] = sum_j w[c // (C / H), j] * x[b, c, t + j - padding_l] + bias[c], 0 outside of a row.
+
+Lightweight convolution: depthwise, with one filter for the C / H channels of a head. Each element
+of x is read from memory once and the taps are applied in registers (few of them, or fp32) or by
+tensor cores as a product with the filter's banded Toeplitz matrix (see `_conv_forward.py`), so that
+the time is that of moving the bytes whatever the number of taps, to 31 and beyond.
+Bytes: (2 * B * C * T + H * K + C with a bias) * itemsize.
+Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019, and
+fairseq's lightconv.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
+from torch import Tensor
+
+from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._conv import FLOATS, check_device, check_filter
+from warpcall_kernels._conv_forward import convolve
+from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
+from warpcall_kernels._torch import direct, register, runs_kernel
+from warpcall_kernels.conv_backward import (
+    PARAMS,
+    TOLERANCE,
+    conv_backward,
+    effective_weight,
+    expand_weight,
+)
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+) -> Tensor:
+    padding = check_filter("x", x, weight, bias, padding_l)
+    check_device(x, weight=weight, bias=bias)
+    if not x.numel():
+        return x.new_empty(x.shape)
+    if not runs_kernel(x):
+        return conv_reference(x, weight, bias, padding_l, softmax_weight).contiguous()
+    return convolve(x, weight, bias, padding, softmax_weight)
+
+
+def _infer(
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+) -> dict[str, Meta]:
+    check_filter("x", x, weight, bias, padding_l)
+    return {"out": Meta(tuple(x.shape), x.dtype)}
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, ctx.padding_l, ctx.softmax_weight = inputs
+    ctx.bias = bias is not None
+    ctx.save_for_backward(x, weight)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    grads = conv_backward(grad, x, weight, ctx.padding_l, ctx.softmax_weight, ctx.bias)
+    return (*grads, None, None)
+
+
+_op = register("conv", _launch, _infer, backward=_backward, setup_context=_setup_context)
+
+
+def conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+) -> Tensor:
+    """Convolve each channel with the filter of its head, keeping the length.
+
+    Needs no device memory but the result.
+
+    Args:
+        x: (B, C, T), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are summed in fp32.
+        weight: (H, K), C divisible by H: channels c with the same c // (C / H) share a filter.
+        bias: (C,).
+        padding_l: zeros before each row, 0 to K - 1; None is K - 1, which is causal.
+        softmax_weight: normalise each filter by softmax over its taps first.
+
+    Returns:
+        (B, C, T), contiguous.
+
+    Raises:
+        InvalidInput: shapes or dtypes that do not fit, a padding out of range, or tensors on
+            different devices.
+    """
+    if direct(x, weight, bias):
+        return _launch(x, weight, bias, padding_l, softmax_weight)
+    out: Tensor = _op(x, weight, bias, padding_l, softmax_weight)
+    return out
+
+
+def conv_reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+) -> Tensor:
+    """The same in plain torch."""
+    if not x.numel():
+        return x
+    channels, taps = x.shape[1], weight.shape[1]
+    padding = taps - 1 if padding_l is None else padding_l
+    w = expand_weight(effective_weight(weight, softmax_weight), channels)
+    padded = F.pad(x.to(w.dtype), (padding, taps - 1 - padding))
+    wide_bias = None if bias is None else bias.to(w.dtype)
+    return F.conv1d(padded, w, wide_bias, groups=channels).to(x.dtype)
+
+
+def _bytes_moved(
+    x: TensorLike,
+    weight: TensorLike,
+    bias: TensorLike | None = None,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+) -> int:
+    numel = 2 * math.prod(x.shape) + math.prod(weight.shape)
+    return (numel + (x.shape[1] if bias is not None else 0)) * x.dtype.itemsize
+
+
+def _case(
+    name: str,
+    shape: tuple[int, int, int],
+    weight: tuple[int, int],
+    dtype: torch.dtype = torch.float32,
+    params: Mapping[str, Any] | None = None,
+    *,
+    bias: bool = False,
+    large: bool = False,
+    **how: Any,
+) -> Case:
+    inputs = {"x": Sample(shape, dtype, **how), "weight": Sample(weight, dtype)}
+    if bias:
+        inputs["bias"] = Sample(shape[1:2], dtype)
+    return Case(name, inputs, params or {}, "large" if large else "small")
+
+
+def _large(shape: tuple[int, int, int], heads: int) -> list[Case]:
+    """The shapes and filters that others were measured with."""
+    cases = []
+    filters = [(3, "K-1"), (7, "K-1"), (15, "K-1"), (31, "K-1"), (7, "K//2")]
+    for dtype, short in (
+        (torch.bfloat16, "bf16"),
+        (torch.float32, "fp32"),
+        (torch.float16, "fp16"),
+    ):
+        for taps, padding in filters:
+            if (short == "fp16" and taps != 31) or (short == "fp32" and taps == 15):
+                continue
+            if short != "bf16" and padding == "K//2":
+                continue
+            sizes = ",".join(map(str, shape))
+            name = f"[{sizes}] H{heads} K{taps} pad{padding} {short}"
+            params = {} if padding == "K-1" else {"padding_l": taps // 2}
+            cases.append(_case(name, shape, (heads, taps), dtype, params, large=True))
+    return cases
+
+
+CASES = (
+    _case("causal", (2, 8, 40), (4, 3)),
+    _case("centred", (2, 6, 33), (3, 5), params={"padding_l": 2}),
+    _case("not causal", (1, 4, 20), (2, 4), params={"padding_l": 0}),
+    _case("one tap", (2, 4, 16), (4, 1)),
+    _case("one head", (2, 3, 24), (1, 7), torch.float16, bias=True),
+    _case("bias", (3, 4, 31), (2, 3), torch.bfloat16, bias=True),
+    _case("softmax", (2, 4, 30), (2, 6), params={"softmax_weight": True}),
+    _case("15 taps", (2, 4, 50), (2, 15), torch.bfloat16, {"padding_l": 7}),
+    _case("31 taps", (2, 4, 64), (2, 31), torch.float16),
+    _case("31 taps, softmax", (1, 2, 50), (2, 31), torch.bfloat16, {"softmax_weight": True}),
+    _case("31 taps, fp32", (1, 4, 45), (2, 31), bias=True),
+    _case("40 taps, fp16", (1, 2, 60), (1, 40), torch.float16, {"padding_l": 11}),
+    _case("40 taps, fp32", (1, 2, 24), (1, 40), params={"padding_l": 11}),
+    _case("70 taps, softmax", (1, 2, 50), (1, 70), torch.bfloat16, {"softmax_weight": True}),
+    _case("fp64", (2, 4, 23), (2, 5), torch.float64, {"softmax_weight": True}, bias=True),
+    _case("one position", (3, 4, 1), (2, 3)),
+    _case("fewer positions than taps", (2, 2, 4), (1, 9), torch.float64),
+    _case("no batches", (0, 4, 8), (2, 3)),
+    _case("no positions", (2, 4, 0), (2, 3)),
+    _case("no channels", (2, 0, 8), (2, 3)),
+    _case("NaN and inf", (2, 4, 40), (2, 3), values="special"),
+    _case("NaN and inf, 15 taps", (2, 4, 60), (2, 15), torch.bfloat16, values="special"),
+    _case("transposed", (2, 6, 16), (3, 3), layout="transposed"),
+    _case("strided", (2, 4, 24), (2, 15), torch.float16, layout="strided"),
+    _case("offset", (2, 4, 32), (2, 3), torch.bfloat16, layout="offset"),
+    _case("expanded", (3, 4, 16), (2, 3), layout="expanded"),
+    *_large((32, 512, 512), 8),
+    *_large((8, 1024, 2048), 16),
+    *_large((64, 512, 32), 8),
+    *_large((4, 1024, 8192), 16),
+)
+
+OP = Op(
+    name="conv",
+    function=conv,
+    reference=conv_reference,
+    infer=_infer,
+    bytes_moved=_bytes_moved,
+    inputs=(
+        Input("x", FLOATS, "[B, C, T]", "the rows"),
+        Input("weight", FLOATS, "[H, K]", "a filter for each head of C / H channels"),
+        Input("bias", FLOATS, "[C]", "what is added to each channel", True),
+    ),
+    outputs=(Output("out", "[B, C, T]", "the rows, filtered"),),
+    equivalent="F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), "
+    "weight.repeat_interleave(C // H, 0)[:, None], bias, groups=C)",
+    cases=CASES,
+    params=PARAMS,
+    tolerance=TOLERANCE,
+    differentiable=("x", "weight", "bias"),
+)

@@ -1,0 +1,396 @@
+"""The gradients of conv with respect to x, weight and bias.
+
+grad_x is a convolution of grad_output with the filters flipped, by the kernels of conv.
+grad_weight[h, j] = sum over b, the channels c of h, and t of grad_output[b, c, t] *
+x[b, c, t + j - padding_l]: each program sums its share of a head's rows, for up to BAND taps, in
+registers, and writes one partial sum a tap; these are added in a fixed order, so that the same
+inputs give the same bits.
+Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: the partial sums, at most PARTS * K sums in
+all plus one for each filter weight, in fp32 (fp64 for fp64).
+Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._conv import (
+    FLOATS,
+    PLAIN,
+    UNALIGNED,
+    Tiling,
+    check_device,
+    check_filter,
+    common_unit,
+    load_block,
+    locate,
+    pack,
+    unpack,
+    window,
+)
+from warpcall_kernels._conv_forward import convolve
+from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
+from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
+
+BAND = 16  # taps that a program sums: as many registers a piece
+PIECES = 128  # one a thread
+WARPS = 4
+PARTS = 2048  # programs in all, some 15 for each of 132 multiprocessors, where rows suffice
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _grad_weight_kernel(
+    g_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    part_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    taps: tl.tensor,
+    padding: tl.tensor,
+    parts: tl.tensor,
+    bands: tl.tensor,
+    stride_gb: tl.int64,
+    stride_gc: tl.int64,
+    stride_gt: tl.int64,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.int64,
+    UNIT: tl.constexpr,
+    SHIFT: tl.constexpr,
+    EVEN: tl.constexpr,
+    BAND: tl.constexpr,
+    V: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    band = tl.program_id(0) % bands
+    part = tl.program_id(0) // bands % parts
+    head = tl.program_id(0) // bands // parts
+    length = units * UNIT  # so that the compiler knows what divides it, and how wide it may load
+    COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
+    # The window begins SHIFT elements before what the band's first tap meets, at a multiple of V.
+    lead = band * BAND - padding - SHIFT
+    acc = tl.zeros((PIECES, BAND), ACC)
+    for tile in range(part, tiles, parts):
+        batch, channel, start, live = locate(
+            tile, head, rows, group, tiles_wide, V, PIECES, WIDE, BIG
+        )
+        live = live & (start < length)
+        g_ptrs = g_ptr + (batch * stride_gb + channel * stride_gc) * UNIT
+        x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
+        g = unpack(load_block(g_ptrs, start, live, length, stride_gt, V).to(ACC), PIECES, V)
+        x = window(x_ptrs, start + lead, live, length, stride_xt, COUNT, PIECES, V, ACC)
+        sums = ()
+        for j in tl.static_range(BAND):
+            total = tl.zeros((PIECES,), ACC)
+            for i in tl.static_range(V):
+                term = g[i] * x[i + j + SHIFT]
+                if not EVEN:  # past the end of a row g is 0, but x may be NaN
+                    term = tl.where(start + i < length, term, 0.0)
+                total += term
+            sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
+        acc += pack(sums, PIECES, BAND)
+    j = band * BAND + tl.arange(0, BAND)
+    at = (head * parts + part).to(tl.int64) * taps + j
+    tl.store(part_ptr + at, tl.sum(acc, axis=0), mask=j < taps)
+
+
+def _grad_weight(g: Tensor, x: Tensor, heads: int, taps: int, padding: int) -> Tensor:
+    """The sums [H, K] for filters as they are applied, in fp32 (fp64 for fp64)."""
+    batches, channels, length = x.shape
+    group = channels // heads
+    rows = batches * group
+    width = 16 // x.dtype.itemsize
+    unit = common_unit(x, g)
+    tiling = Tiling.of(rows, length, width, PIECES)
+    bands = triton.cdiv(taps, BAND)
+    parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
+    acc = torch.float64 if x.dtype == torch.float64 else torch.float32
+    partial = torch.empty(heads, parts, taps, dtype=acc, device=x.device)
+    with on_device(x):
+        _grad_weight_kernel[(heads * parts * bands,)](
+            g,
+            x,
+            partial,
+            rows=rows,
+            group=group,
+            units=length // unit,
+            tiles=tiling.tiles,
+            tiles_wide=tiling.tiles_wide,
+            taps=taps,
+            padding=padding,
+            parts=parts,
+            bands=bands,
+            stride_gb=g.stride(0) // unit,
+            stride_gc=g.stride(1) // unit,
+            stride_gt=g.stride(2),
+            stride_xb=x.stride(0) // unit,
+            stride_xc=x.stride(1) // unit,
+            stride_xt=x.stride(2),
+            UNIT=unit,
+            SHIFT=-padding % width,
+            EVEN=length % width == 0,
+            BAND=BAND,
+            V=width,
+            PIECES=PIECES,
+            WIDE=tiling.wide,
+            BIG=tiling.big,
+            ACC=tl.float64 if acc == torch.float64 else tl.float32,
+            num_warps=WARPS,
+        )
+    return partial.sum(1)
+
+
+def _launch(
+    grad_output: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+    bias: bool = False,
+) -> list[Tensor]:
+    _infer(grad_output, x, weight, padding_l, softmax_weight, bias)
+    check_device(x, grad_output=grad_output, weight=weight)
+    if not (x.numel() and runs_kernel(x)):
+        grads = conv_backward_reference(grad_output, x, weight, padding_l, softmax_weight, bias)
+        return [t.contiguous() for t in grads if t is not None]
+    heads, taps = weight.shape
+    padding = taps - 1 if padding_l is None else padding_l
+    grad_x = convolve(grad_output, weight, None, taps - 1 - padding, softmax_weight, flip=True)
+    applied = _grad_weight(grad_output, x, heads, taps, padding)
+    grads = [grad_x, _through_softmax(applied, weight, softmax_weight)]
+    if bias:
+        grads.append(grad_output.sum((0, 2), dtype=applied.dtype).to(x.dtype))
+    return grads
+
+
+def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:
+    """The gradient of the given weights from that of the applied ones, in the type of the former."""
+    if softmax_weight:
+        w = weight.to(grad.dtype).softmax(-1)
+        grad = w * (grad - (grad * w).sum(-1, keepdim=True))
+    return grad.to(weight.dtype)
+
+
+def _infer(
+    grad_output: TensorLike,
+    x: TensorLike,
+    weight: TensorLike,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+    bias: bool = False,
+) -> dict[str, Meta]:
+    check_filter("x", x, weight, None, padding_l)
+    if tuple(grad_output.shape) != tuple(x.shape):
+        raise InvalidInput(
+            "grad_output",
+            f"grad_output must have the shape of x, {tuple(x.shape)}, "
+            f"got {tuple(grad_output.shape)}",
+        )
+    if grad_output.dtype != x.dtype:
+        raise InvalidInput(
+            "grad_output",
+            f"grad_output must be {dtype_name(x.dtype)} as x is, "
+            f"got {dtype_name(grad_output.dtype)}",
+        )
+    grads = {
+        "grad_x": Meta(tuple(x.shape), x.dtype),
+        "grad_weight": Meta(tuple(weight.shape), x.dtype),
+    }
+    return grads | ({"grad_bias": Meta((x.shape[1],), x.dtype)} if bias else {})
+
+
+_op = register("conv_backward", _launch, _infer)
+
+
+def conv_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+    bias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of conv. The same inputs give the same bits.
+
+    Needs device memory for partial sums beside the results: at most 2048 * 16 fp32 values, and one
+    for each value of weight.
+
+    Args:
+        grad_output: (B, C, T), the gradient of what conv returned; any strides.
+        x, weight, padding_l, softmax_weight: as conv was given.
+        bias: whether the gradient of a bias is wanted, too.
+
+    Returns:
+        grad_x (B, C, T), grad_weight (H, K) summed in fp32 (fp64 for fp64), and grad_bias (C,) or
+        None; contiguous, of the dtype of x.
+
+    Raises:
+        InvalidInput: shapes or dtypes that do not fit, a padding out of range, or tensors on
+            different devices.
+    """
+    launch = _launch if direct(grad_output, x, weight) else _op
+    grads = launch(grad_output, x, weight, padding_l, softmax_weight, bias)
+    return grads[0], grads[1], grads[2] if bias else None
+
+
+def effective_weight(weight: Tensor, softmax_weight: bool) -> Tensor:
+    """The filters as they are applied, as wide as sums are computed: fp32, or fp64 for fp64."""
+    wide = weight.to(torch.float64 if weight.dtype == torch.float64 else torch.float32)
+    return wide.softmax(-1) if softmax_weight else wide
+
+
+def expand_weight(weight: Tensor, channels: int) -> Tensor:
+    """[H, K] as the [C, 1, K] that a depthwise F.conv1d takes."""
+    return weight.repeat_interleave(channels // weight.shape[0], 0)[:, None]
+
+
+def conv_backward_reference(
+    grad_output: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+    bias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same in plain torch."""
+    heads, taps = weight.shape
+    channels, length = x.shape[1:]
+    padding = taps - 1 if padding_l is None else padding_l
+    w = effective_weight(weight, softmax_weight)
+    g = grad_output.to(w.dtype)
+    grad_bias = g.sum((0, 2)).to(x.dtype) if bias else None
+    if not x.numel():
+        return x.new_zeros(x.shape), torch.zeros_like(weight), grad_bias
+    flipped = expand_weight(w.flip(1), channels)
+    grad_x = F.conv1d(F.pad(g, (taps - 1 - padding, padding)), flipped, groups=channels)
+    padded = F.pad(x.to(w.dtype), (padding, taps - 1 - padding))
+    by_tap = [(g * padded[..., j : j + length]).sum((0, 2)) for j in range(taps)]
+    applied = torch.stack(by_tap, -1).view(heads, channels // heads, taps).sum(1)
+    grad_weight = _through_softmax(applied, weight, softmax_weight)
+    return grad_x.to(x.dtype), grad_weight, grad_bias
+
+
+def _bytes_moved(
+    grad_output: TensorLike,
+    x: TensorLike,
+    weight: TensorLike,
+    padding_l: int | None = None,
+    softmax_weight: bool = False,
+    bias: bool = False,
+) -> int:
+    numel = 3 * math.prod(x.shape) + 2 * math.prod(weight.shape)
+    return (numel + (x.shape[1] if bias else 0)) * x.dtype.itemsize
+
+
+PARAMS = (
+    Param(
+        "padding_l", "int", "zeros before each row, 0 to K - 1; K - 1, causal, if absent", minimum=0
+    ),
+    Param("softmax_weight", "bool", "apply the softmax of each filter", default=False),
+)
+
+
+def _case(
+    name: str,
+    shape: tuple[int, int, int],
+    weight: tuple[int, int],
+    dtype: torch.dtype = torch.float32,
+    params: Mapping[str, Any] | None = None,
+    *,
+    large: bool = False,
+    **how: Any,
+) -> Case:
+    if large:  # integers: sums of millions of terms are then exact in fp32, whatever their order
+        how = {"values": "integers", "low": -3, "high": 4}
+    inputs = {
+        "grad_output": Sample(shape, dtype, **how),
+        "x": Sample(shape, dtype, **how),
+        "weight": Sample(weight, dtype),
+    }
+    return Case(name, inputs, params or {}, "large" if large else "small")
+
+
+def _large(shape: tuple[int, int, int], heads: int) -> list[Case]:
+    """The shapes and filters that others were measured with."""
+    cases = []
+    for dtype, short, taps in (
+        *((torch.bfloat16, "bf16", taps) for taps in (3, 7, 15, 31)),
+        *((torch.float32, "fp32", taps) for taps in (3, 7, 31)),
+        (torch.float16, "fp16", 31),
+    ):
+        sizes = ",".join(map(str, shape))
+        name = f"[{sizes}] H{heads} K{taps} padK-1 {short}"
+        cases.append(_case(name, shape, (heads, taps), dtype, large=True))
+    name = f"[{','.join(map(str, shape))}] H{heads} K7 padK//2 bf16"
+    half = {"padding_l": 3}
+    return [*cases, _case(name, shape, (heads, 7), torch.bfloat16, half, large=True)]
+
+
+CASES = (
+    _case("causal", (2, 8, 40), (4, 3)),
+    _case("centred, with bias", (2, 6, 33), (3, 5), params={"padding_l": 2, "bias": True}),
+    _case("not causal", (1, 4, 20), (2, 4), params={"padding_l": 0}),
+    _case("one tap", (2, 4, 16), (4, 1), torch.float16),
+    _case("one head", (2, 3, 24), (1, 7), torch.float16, {"bias": True}),
+    _case("softmax", (2, 4, 30), (2, 6), params={"softmax_weight": True}),
+    _case("15 taps", (2, 4, 50), (2, 15), torch.bfloat16, {"padding_l": 7}),
+    _case("31 taps", (1, 4, 64), (2, 31), torch.float16),
+    _case("31 taps, softmax", (1, 4, 70), (2, 31), torch.bfloat16, {"softmax_weight": True}),
+    _case("31 taps, fp32", (1, 4, 45), (2, 31)),
+    _case("40 taps", (1, 2, 24), (1, 40), params={"padding_l": 20}),
+    _case("fp64", (2, 4, 23), (2, 5), torch.float64, {"softmax_weight": True, "bias": True}),
+    _case("one position", (3, 4, 1), (2, 3)),
+    _case("fewer positions than taps", (2, 2, 4), (1, 9), torch.float64),
+    _case("no batches", (0, 4, 8), (2, 3), params={"bias": True}),
+    _case("no positions", (2, 4, 0), (2, 3)),
+    _case("many rows", (40, 4, 17), (2, 3)),
+    _case("NaN and inf", (2, 4, 37), (2, 3), values="special"),
+    _case("transposed", (2, 6, 16), (3, 3), layout="transposed"),
+    _case("strided", (2, 4, 24), (2, 15), torch.float16, layout="strided"),
+    _case("offset", (2, 4, 32), (2, 3), torch.bfloat16, layout="offset"),
+    _case("expanded", (3, 4, 16), (2, 3), layout="expanded"),
+    *_large((32, 512, 512), 8),
+    *_large((8, 1024, 2048), 16),
+    *_large((64, 512, 32), 8),
+    *_large((4, 1024, 8192), 16),
+)
+
+OP = Op(
+    name="conv-backward",
+    function=conv_backward,
+    reference=conv_backward_reference,
+    infer=_infer,
+    bytes_moved=_bytes_moved,
+    inputs=(
+        Input("grad_output", FLOATS, "[B, C, T]", "the gradient of the output"),
+        Input("x", FLOATS, "[B, C, T]", "as conv was given"),
+        Input("weight", FLOATS, "[H, K]", "as conv was given"),
+    ),
+    outputs=(
+        Output("grad_x", "[B, C, T]", "the gradient of x"),
+        Output("grad_weight", "[H, K]", "the gradient of weight, deterministic"),
+        Output("grad_bias", "[C]", "the gradient of bias", when="bias is true"),
+    ),
+    equivalent="torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)",
+    cases=CASES,
+    params=(*PARAMS, Param("bias", "bool", "give the gradient of a bias, too", default=False)),
+    tolerance=TOLERANCE,
+)
