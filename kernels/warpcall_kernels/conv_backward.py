@@ -169,8 +169,8 @@ def _launch(
     _infer(grad_output, x, weight, padding_l, softmax_weight, bias)
     check_device(x, grad_output=grad_output, weight=weight)
     if not (x.numel() and runs_kernel(x)):
-        grads = conv_backward_reference(grad_output, x, weight, padding_l, softmax_weight, bias)
-        return [t.contiguous() for t in grads if t is not None]
+        plain = conv_backward_reference(grad_output, x, weight, padding_l, softmax_weight, bias)
+        return [t.contiguous() for t in plain if t is not None]
     heads, taps = weight.shape
     padding = taps - 1 if padding_l is None else padding_l
     grad_x = convolve(grad_output, weight, None, taps - 1 - padding, softmax_weight, flip=True)

@@ -21,9 +21,9 @@ every_case = pytest.mark.parametrize(
         pytest.param(op, case, id=f"{op.name} {case.name}")
         for op in ops().values()
         for case in op.cases
-        if case.size == "small"
+        if case.size == "small" and all(0 not in sample.shape for sample in case.inputs.values())
     ],
-)
+)  # an empty tensor launches nothing
 
 
 def _call(op: Op, inputs: dict[str, Tensor], params: dict[str, Any]) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ def _assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
 @every_case
 def test_a_kernel_runs_on_the_current_stream(op: Op, case: Case) -> None:
     params = op.check_params(case.params)
-    inputs = case.tensors("cuda")
+    inputs = {name: t.contiguous() for name, t in case.tensors("cuda").items()}
     expected = _call(op, inputs, params)
     late = {name: torch.zeros_like(t) for name, t in inputs.items()}
     torch.cuda.synchronize()

@@ -161,6 +161,7 @@ def _outputs(op: Op, inputs: dict[str, torch.Tensor], params: dict[str, Any]) ->
     return list(suite.by_name(op, op.function(**inputs, **params)).values())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch 2.11's own
 @every_op
 def test_torch_compile_takes_the_function_whole(op: Op, device: str) -> None:
     case = next(c for c in op.cases if all(0 not in s.shape for s in c.inputs.values()))
