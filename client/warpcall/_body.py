@@ -75,16 +75,17 @@ def decode(body: Bytes, kind: Kind[ArrayT]) -> dict[str, ArrayT]:
 
 
 def _params_json(params: Mapping[str, object]) -> str:
+    parts = []
     for name, value in params.items():
         try:
-            json.dumps(value, allow_nan=False, default=_plain)
+            parts.append(f"{json.dumps(name)}:{_PARAM_JSON.encode(value)}")
         except (TypeError, ValueError, RecursionError):
             raise InvalidInput(
                 f"{name} must be made of booleans, finite numbers and lists of them, "
                 f"got {_brief(value)}",
                 field=name,
             ) from None
-    return json.dumps(dict(params), allow_nan=False, default=_plain, separators=(",", ":"))
+    return f"{{{','.join(parts)}}}"
 
 
 def _plain(value: Any) -> Any:
@@ -92,6 +93,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError
+
+
+_PARAM_JSON = json.JSONEncoder(allow_nan=False, default=_plain, separators=(",", ":"))
 
 
 def _brief(value: object) -> str:

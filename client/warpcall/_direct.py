@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import selectors
+import select
 import socket
 import threading
 import time
@@ -35,7 +35,13 @@ class Waiter(Protocol):
 
     async def connect(self, host: str, port: int, deadline: float) -> socket.socket: ...
 
-    async def ready(self, sock: socket.socket, events: int, deadline: float) -> int: ...
+    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
+        """Bytes sent; 0 if the peer has said something, or left, and so may not read any more."""
+        ...
+
+    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
+        """Bytes received into `view`; 0 at the end."""
+        ...
 
     def room(self, deadline: float) -> contextlib.AbstractAsyncContextManager[None]: ...
 
@@ -100,11 +106,7 @@ class DirectRoad:
                 since, sock = self._idle.pop()
             except IndexError:  # not `if`: another thread may take the last one
                 return None
-            with contextlib.suppress(BlockingIOError):
-                sock.recv(1, socket.MSG_PEEK)  # an end, or bytes nobody asked for
-                sock.close()
-                continue
-            if time.monotonic() - since < MAX_IDLE_S:
+            if time.monotonic() - since < MAX_IDLE_S and _is_quiet(sock):
                 return sock
             sock.close()
 
@@ -187,14 +189,11 @@ class _Exchange:
         return True
 
     async def _send_piece(self, piece: memoryview) -> bool:
-        both = selectors.EVENT_READ | selectors.EVENT_WRITE
         while piece.nbytes:
-            try:
-                piece = piece[self._sock.send(piece) :]
-            except BlockingIOError:
-                ready = await self._waiter.ready(self._sock, both, self._request.deadline)
-                if ready & selectors.EVENT_READ:
-                    return False
+            n = await self._waiter.send(self._sock, piece, self._request.deadline)
+            if not n:
+                return False
+            piece = piece[n:]
         return True
 
     async def _head(self) -> h11.Response:
@@ -220,28 +219,20 @@ class _Exchange:
                 self._parser.receive_data(await self._receive_some())
 
     async def _receive_some(self) -> bytes:
-        while True:
-            try:
-                return self._sock.recv(HEAD_BYTES)
-            except BlockingIOError:
-                await self._readable()
+        space = bytearray(HEAD_BYTES)
+        n = await self._waiter.receive(self._sock, memoryview(space), self._request.deadline)
+        return bytes(space[:n])
 
     async def _receive(self, view: memoryview, meter: Meter) -> None:
         while view.nbytes:
-            try:
-                n = self._sock.recv_into(view[:RECEIVE_BYTES])
-            except BlockingIOError:
-                await self._readable()
-                continue
+            piece = view[:RECEIVE_BYTES]
+            n = await self._waiter.receive(self._sock, piece, self._request.deadline)
             if not n:
                 raise ConnectionResetError(
                     f"the last {view.nbytes} bytes of the answer are missing"
                 )
             meter.received(n)
             view = view[n:]
-
-    async def _readable(self) -> None:
-        await self._waiter.ready(self._sock, selectors.EVENT_READ, self._request.deadline)
 
 
 class BlockingWaiter:
@@ -253,13 +244,21 @@ class BlockingWaiter:
     async def connect(self, host: str, port: int, deadline: float) -> socket.socket:
         return socket.create_connection((host, port), timeout=_left(deadline))
 
-    async def ready(self, sock: socket.socket, events: int, deadline: float) -> int:
-        with _Selector() as selector:
-            selector.register(sock, events)
-            found = selector.select(_left(deadline))
-        if not found:
-            raise TimeoutError("the deadline passed")
-        return found[0][1]
+    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
+        sock.setblocking(False)
+        while True:
+            try:
+                return sock.send(piece)
+            except BlockingIOError:
+                poll = select.poll()  # not select, which ends at 1024 descriptors
+                poll.register(sock, select.POLLIN | select.POLLOUT)
+                for _, event in poll.poll(_left(deadline) * 1000):
+                    if event & select.POLLIN:
+                        return 0
+
+    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
+        sock.settimeout(_left(deadline))  # waits in C: at 64 MB a third faster than polling here
+        return sock.recv_into(view)
 
     @contextlib.asynccontextmanager
     async def room(self, deadline: float) -> AsyncIterator[None]:
@@ -300,18 +299,35 @@ class LoopWaiter:
                     return sock
             raise failure or OSError(f"{host} has no address")
 
-    async def ready(self, sock: socket.socket, events: int, deadline: float) -> int:
+    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
+        while True:
+            try:
+                return sock.send(piece)
+            except BlockingIOError:
+                if await self._readable(sock, deadline, or_writable=True):
+                    return 0
+
+    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
+        while True:
+            try:
+                return sock.recv_into(view)
+            except BlockingIOError:
+                await self._readable(sock, deadline)
+
+    async def _readable(
+        self, sock: socket.socket, deadline: float, *, or_writable: bool = False
+    ) -> bool:
+        """Wait until `sock` is readable (or writable); whether it is the former."""
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[int] = loop.create_future()
+        found: asyncio.Future[bool] = loop.create_future()
 
-        def report(event: int) -> None:
+        def report(readable: bool) -> None:
             if not found.done():
-                found.set_result(event)
+                found.set_result(readable)
 
-        if events & selectors.EVENT_READ:
-            loop.add_reader(sock, report, selectors.EVENT_READ)
-        if events & selectors.EVENT_WRITE:
-            loop.add_writer(sock, report, selectors.EVENT_WRITE)
+        loop.add_reader(sock, report, True)
+        if or_writable:
+            loop.add_writer(sock, report, False)
         try:
             async with asyncio.timeout(_left(deadline)):
                 return await found
@@ -332,8 +348,16 @@ class LoopWaiter:
         await asyncio.sleep(seconds)
 
 
-# Not epoll: it would open a descriptor for each wait.
-_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+def _is_quiet(sock: socket.socket) -> bool:
+    """Whether an idle connection has neither ended nor sent what nobody asked for."""
+    sock.setblocking(False)
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _left(deadline: float) -> float:

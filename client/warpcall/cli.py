@@ -129,15 +129,20 @@ def health(as_json: Json = False, url: Url = None) -> None:
     """Say whether the server is ready; exit code 1 if it is not."""
     with Client(url) as gpu:
         said = gpu.health()
-    ready = said.get("status") == "ready"
     if as_json:
         _print_json(said)
     else:
-        for key, value in said.items():
-            shown = value if isinstance(value, str) else json.dumps(value)
-            sys.stdout.write(f"{key}: {shown}\n")
-    if not ready:
+        _print_health(said)
+    if said.get("ready") is not True:
         raise typer.Exit(1)
+
+
+def _print_health(said: dict[str, Any]) -> None:
+    lines = ["ready" if said.get("ready") is True else "not ready"]
+    lines += [f"  {reason}" for reason in said.get("reasons", [])]
+    for lane in said.get("lanes", []):
+        lines.append(f"{lane['name']}: {lane['state']}, {lane['device'] or 'no device yet'}")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _print_list(found: list[dict[str, Any]]) -> None:

@@ -47,7 +47,7 @@ BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled
 BAND_FP64 = 16  # a weight takes two registers
 
 DOT_TILE = 4096  # outputs a program: 128 blocks of 32
-DOT_WARPS = 4  # twice as many where accesses are narrow: each address takes registers
+DOT_WARPS = 4
 DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
 DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
 
@@ -220,7 +220,8 @@ def convolve(
     if takes_dot(x, taps):
         lead = -(-padding_l // OCTET.value)
         reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
-        block = DOT_SHORT if reach <= DOT_SHORT + 1 else DOT_LONG
+        narrow = unit < OCTET.value  # accesses, and each address takes registers
+        block = DOT_SHORT if narrow or reach <= DOT_SHORT + 1 else DOT_LONG
         pieces = DOT_TILE // block
         tiling = Tiling.of(rows, length, block, pieces)
         launch |= {
@@ -230,7 +231,7 @@ def convolve(
             "LOOP": reach > block + 1,
             "N": block,
             "BLOCKS": pieces,
-            "num_warps": DOT_WARPS if unit >= OCTET.value else 2 * DOT_WARPS,
+            "num_warps": 2 * DOT_WARPS if narrow else DOT_WARPS,
         }
         kernel = _dot_kernel
     else:
