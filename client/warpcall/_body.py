@@ -89,9 +89,11 @@ def _params_json(params: Mapping[str, object]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and small arrays as what JSON has."""
+    """numpy scalars and small arrays, ranges and other sequences as what JSON has."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return list(value)
     raise TypeError
 
 

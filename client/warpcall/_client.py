@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from warpcall._arrays import ArrayT, is_array
+from warpcall._async_ops import AsyncOps
 from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
 from warpcall._direct import BlockingWaiter, DirectRoad, LoopWaiter
 from warpcall._http import Road, run_now
-from warpcall._ops import AsyncOps, Ops
+from warpcall._ops import Ops
 from warpcall._progress import Display
 from warpcall.errors import InvalidInput
 

@@ -1,7 +1,7 @@
-"""Write the typed methods of the SDK, client/warpcall/_ops.py, from the ops' declarations.
+"""Write the typed methods of the SDK, client/warpcall/_ops.py and _async_ops.py, from the ops.
 
-    python -m warpcall_service.generate          write the file
-    python -m warpcall_service.generate --check  fail if it is stale
+    python -m warpcall_service.generate          write the files
+    python -m warpcall_service.generate --check  fail if one is stale
 
 The text is laid out as ruff formats it, so that formatting changes nothing.
 """
@@ -51,22 +51,24 @@ class {name}(ABC):
 '''
 
 
-def render(found: Mapping[str, Op]) -> str:
-    """The text of _ops.py for these ops.
+def render(found: Mapping[str, Op]) -> dict[str, str]:
+    """The texts of the files for these ops, by file name.
 
     Raises:
         ValueError: an op whose name cannot be a method's.
     """
     lists = any(p.kind == "ints" for op in found.values() for p in op.params)
-    text = HEAD.format(sequence=", Sequence" if lists else "")
-    for name, how, begin, wait in (
-        ("Ops", ", blocking", "", "self.call"),
-        ("AsyncOps", ", to be awaited", "async ", "await self.call"),
+    texts = {}
+    for file, name, how, begin, wait in (
+        ("_ops.py", "Ops", ", blocking", "", "self.call"),
+        ("_async_ops.py", "AsyncOps", ", to be awaited", "async ", "await self.call"),
     ):
+        text = HEAD.format(sequence=", Sequence" if lists else "")
         text += CLASS.format(name=name, how=how, begin=begin)
         for op in found.values():
             text += "\n" + textwrap.indent(_method(op, begin, wait), "    ", _is_filled)
-    return text
+        texts[file] = text
+    return texts
 
 
 def _method(op: Op, begin: str, call: str) -> str:
@@ -170,29 +172,31 @@ def _is_filled(line: str) -> bool:
 
 
 def target() -> Path:
-    """Where the SDK's sources are; found without running them, for they may be what is broken."""
+    """The folder of the SDK's sources; found without running them, for they may be what is broken."""
     spec = importlib.util.find_spec("warpcall")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package warpcall is not installed")
-    return Path(next(iter(spec.submodule_search_locations))) / "_ops.py"
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; 1 if --check finds the file stale."""
+    """The command; 1 if --check finds a file stale."""
     parser = argparse.ArgumentParser(
         prog="python -m warpcall_service.generate", description=__doc__
     )
     parser.add_argument("--check", action="store_true", help="write nothing, fail if stale")
     check = parser.parse_args(arguments).check
-    path = target()
-    text = render(ops())
-    if path.exists() and path.read_text() == text:
-        return 0
-    if check:
-        sys.stderr.write(f"{path} is stale: run python -m warpcall_service.generate\n")
-        return 1
-    path.write_text(text)
-    return 0
+    stale = 0
+    for name, text in render(ops()).items():
+        path = target() / name
+        if path.exists() and path.read_text() == text:
+            continue
+        if check:
+            sys.stderr.write(f"{path} is stale: run python -m warpcall_service.generate\n")
+            stale = 1
+        else:
+            path.write_text(text)
+    return stale
 
 
 if __name__ == "__main__":

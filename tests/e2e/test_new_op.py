@@ -86,7 +86,7 @@ def test_it_becomes_a_method_of_the_sdk(sources: Path, name: str) -> None:
         "-c",
         "from warpcall_kernels import ops\n"
         "from warpcall_service.generate import render\n"
-        "print(render(ops()))",
+        "print(*render(ops()).values())",
     )
 
     assert f"def {name.replace('-', '_')}(" in rendered

@@ -22,8 +22,8 @@ CASES = [
     pytest.param(op, case, id=f"{op.name} {case.name}")
     for op in ops().values()
     for case in op.cases
-    if case.size == "small"
-]
+    if case.size == "small" and all(s.dtype != torch.complex128 for s in case.inputs.values())
+]  # the wire has no complex128
 NUMPY_DTYPES = [
     *(np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64),
     *(np.float16, np.float32, np.float64, np.complex64),
@@ -86,6 +86,7 @@ def test_an_optional_output_is_there_when_asked_for(gpu: Client) -> None:
     with_bias = gpu.conv_backward(x, x, weight, bias=True)
 
     assert without[2] is None
+    assert with_bias[2] is not None
     np.testing.assert_allclose(with_bias[2], [5, 5])
 
 
@@ -94,7 +95,7 @@ def test_async_calls_run_side_by_side(server: Server) -> None:
 
     async def call_all() -> list[Any]:
         async with AsyncClient(server.url) as gpu:
-            return await asyncio.gather(*(gpu.permute(a, dims=(1, 0)) for a in arrays))
+            return list(await asyncio.gather(*(gpu.permute(a, dims=(1, 0)) for a in arrays)))
 
     answers = asyncio.run(call_all())
 

@@ -1,0 +1,277 @@
+"""The ops as typed methods. Written by `python -m warpcall_service.generate`; do not edit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from warpcall._arrays import ArrayT
+from warpcall._core import Answer
+
+
+class AsyncOps(ABC):
+    """One method per op, to be awaited."""
+
+    @abstractmethod
+    async def call(
+        self,
+        name: str,
+        inputs: Mapping[str, ArrayT | None],
+        params: Mapping[str, object] | None = None,
+    ) -> Answer[ArrayT]:
+        """Run any op and get its outputs by name, with device and timing."""
+
+    async def conv(
+        self,
+        x: ArrayT,
+        weight: ArrayT,
+        bias: ArrayT | None = None,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+    ) -> ArrayT:
+        """Convolve each channel with the filter of its head, keeping the length.
+
+        Equivalent to `F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), weight.repeat_interleave(C
+        // H, 0)[:, None], bias, groups=C)`.
+
+        Args:
+            x: [B, C, T]; the rows. Dtypes: float16, bfloat16, float32, float64.
+            weight: [H, K]; a filter for each head of C / H channels. Dtypes: float16, bfloat16,
+                float32, float64.
+            bias: [C]; what is added to each channel. Dtypes: float16, bfloat16, float32, float64.
+            padding_l: zeros before each row, 0 to K - 1; K - 1, causal, if absent.
+            softmax_weight: apply the softmax of each filter.
+
+        Returns:
+            out: [B, C, T]; the rows, filtered.
+        """
+        answer = await self.call(
+            "conv",
+            {
+                "x": x,
+                "weight": weight,
+                "bias": bias,
+            },
+            {
+                "padding_l": padding_l,
+                "softmax_weight": softmax_weight,
+            },
+        )
+        return answer.take("out")
+
+    async def conv_backward(
+        self,
+        grad_output: ArrayT,
+        x: ArrayT,
+        weight: ArrayT,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        bias: bool = False,
+    ) -> tuple[ArrayT, ArrayT, ArrayT | None]:
+        """The gradients of conv. The same inputs give the same bits.
+
+        Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
+
+        Args:
+            grad_output: [B, C, T]; the gradient of the output. Dtypes: float16, bfloat16, float32,
+                float64.
+            x: [B, C, T]; as conv was given. Dtypes: float16, bfloat16, float32, float64.
+            weight: [H, K]; as conv was given. Dtypes: float16, bfloat16, float32, float64.
+            padding_l: zeros before each row, 0 to K - 1; K - 1, causal, if absent.
+            softmax_weight: apply the softmax of each filter.
+            bias: give the gradient of a bias, too.
+
+        Returns:
+            grad_x: [B, C, T]; the gradient of x.
+            grad_weight: [H, K]; the gradient of weight, deterministic.
+            grad_bias: [C]; the gradient of bias. None unless bias is true.
+        """
+        answer = await self.call(
+            "conv-backward",
+            {
+                "grad_output": grad_output,
+                "x": x,
+                "weight": weight,
+            },
+            {
+                "padding_l": padding_l,
+                "softmax_weight": softmax_weight,
+                "bias": bias,
+            },
+        )
+        return answer.take("grad_x"), answer.take("grad_weight"), answer.outputs.get("grad_bias")
+
+    async def isin(
+        self,
+        elements: ArrayT,
+        test_elements: ArrayT,
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+    ) -> ArrayT:
+        """Say of each element whether it is among the test elements.
+
+        Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
+
+        Limits: the set takes up to 32 bytes of device memory per test element, at least 128 bytes
+
+        Args:
+            elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,
+                float16, bfloat16, float32, float64.
+            test_elements: [...]; the set it is looked for in. Dtypes: bool, uint8, int8, int16,
+                int32, int64, float16, bfloat16, float32, float64.
+            assume_unique: accepted for torch's sake, without effect.
+            invert: say whether each element is not in the set.
+
+        Returns:
+            out: as elements; bool: whether each element is in the set.
+        """
+        answer = await self.call(
+            "isin",
+            {
+                "elements": elements,
+                "test_elements": test_elements,
+            },
+            {
+                "assume_unique": assume_unique,
+                "invert": invert,
+            },
+        )
+        return answer.take("out")
+
+    async def masked_softmax(
+        self,
+        x: ArrayT,
+        mask: ArrayT | None = None,
+        lengths: ArrayT | None = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+    ) -> ArrayT:
+        """Softmax over the last dim of the positions that are not masked; 0 at the others.
+
+        Equivalent to `(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
+
+        Args:
+            x: [..., K]; the scores. Dtypes: float16, bfloat16, float32, float64.
+            mask: broadcastable to x; not 0 where a position is masked. Dtypes: bool, uint8.
+            lengths: broadcastable to x without its last dim; how many leading positions of each row
+                count. Dtypes: int32, int64.
+            scale: what x is multiplied by.
+            causal: mask position k of row q where k > q + K - Q, for x of [..., Q, K].
+
+        Returns:
+            out: [..., K]; probabilities, 0 at masked positions.
+        """
+        answer = await self.call(
+            "masked-softmax",
+            {
+                "x": x,
+                "mask": mask,
+                "lengths": lengths,
+            },
+            {
+                "scale": scale,
+                "causal": causal,
+            },
+        )
+        return answer.take("out")
+
+    async def masked_softmax_backward(
+        self,
+        grad_output: ArrayT,
+        output: ArrayT,
+        *,
+        scale: float = 1.0,
+    ) -> ArrayT:
+        """The gradient of masked softmax with respect to x, from its output.
+
+        Equivalent to `scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output`.
+
+        Args:
+            grad_output: [..., K]; the gradient of the output. Dtypes: float16, bfloat16, float32,
+                float64.
+            output: [..., K]; what masked-softmax returned. Dtypes: float16, bfloat16, float32,
+                float64.
+            scale: as masked-softmax was given.
+
+        Returns:
+            grad_x: [..., K]; the gradient of x, 0 where the output is 0.
+        """
+        answer = await self.call(
+            "masked-softmax-backward",
+            {
+                "grad_output": grad_output,
+                "output": output,
+            },
+            {
+                "scale": scale,
+            },
+        )
+        return answer.take("grad_x")
+
+    async def permute(
+        self,
+        x: ArrayT,
+        *,
+        dims: Sequence[int],
+    ) -> ArrayT:
+        """Reorder the dims of a tensor, as a new contiguous one.
+
+        Equivalent to `x.permute(dims).contiguous()`.
+
+        Limits: at most 12 dims
+
+        Args:
+            x: [...]; what is reordered, of up to 12 dims. Dtypes: bool, uint8, int8, uint16, int16,
+                uint32, int32, uint64, int64, float16, bfloat16, float32, float64, float8_e4m3fn,
+                float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, complex64,
+                complex128.
+            dims: for each dim of the result the dim of x that it is, such as 1,0; negatives count
+                from the end.
+
+        Returns:
+            out: x.shape by dims; the dims of x in the order of `dims`.
+        """
+        answer = await self.call(
+            "permute",
+            {
+                "x": x,
+            },
+            {
+                "dims": dims,
+            },
+        )
+        return answer.take("out")
+
+    async def transpose_add(
+        self,
+        a: ArrayT,
+        b: ArrayT,
+    ) -> ArrayT:
+        """Add `b` to the transpose of `a`.
+
+        Equivalent to `a.transpose(-1, -2) + b`.
+
+        Limits: at most 10 batch dims
+
+        Args:
+            a: [..., H, W]; what is transposed. Dtypes: float16, bfloat16, float32, float64, int64,
+                int32, int16, int8, uint8, bool.
+            b: [..., W, H]; what is added to it; batch dims broadcast. Dtypes: float16, bfloat16,
+                float32, float64, int64, int32, int16, int8, uint8, bool.
+
+        Returns:
+            out: [..., W, H]; the sum, in the common dtype of both.
+        """
+        answer = await self.call(
+            "transpose-add",
+            {
+                "a": a,
+                "b": b,
+            },
+            {},
+        )
+        return answer.take("out")

@@ -1,0 +1,151 @@
+"""Where a client sends, and to whom it entrusts its key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from warpcall import Client, InvalidInput
+from warpcall._config import configure
+
+from tests.client.scripted import ScriptedServer, Visit
+
+KEY = "wc-secret"
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("WARPCALL_URL", "WARPCALL_API_KEY", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_default_is_this_machine_without_a_key() -> None:
+    config = configure(None, None)
+
+    assert (config.url, config.port, config.api_key) == ("http://127.0.0.1:8000", 8000, None)
+
+
+def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPCALL_URL", "https://gpu.example.com/warp/")
+    monkeypatch.setenv("WARPCALL_API_KEY", KEY)
+
+    config = configure(None, None)
+
+    assert (config.url, config.port, config.prefix) == (
+        "https://gpu.example.com/warp",
+        443,
+        "/warp",
+    )
+    assert config.api_key == KEY
+    assert not config.direct
+
+
+def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPCALL_URL", "http://elsewhere:1")
+    monkeypatch.setenv("WARPCALL_API_KEY", "other")
+
+    config = configure("http://[::1]:9000", KEY)
+
+    assert (config.host, config.port, config.api_key) == ("::1", 9000, KEY)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000",
+        "http://localhost",
+        "http://[::1]:8000",
+        "http://10.1.2.3:8000",
+        "http://gpu-box:8000",
+        "https://gpu.example.com",
+    ],
+)
+def test_a_key_goes_to_near_servers_and_over_tls(url: str) -> None:
+    assert configure(url, KEY).api_key == KEY
+
+
+@pytest.mark.parametrize("url", ["http://gpu.example.com", "http://8.8.8.8:8000"])
+def test_a_key_is_not_shown_to_the_internet(url: str) -> None:
+    with pytest.raises(InvalidInput, match="only over https") as caught:
+        configure(url, KEY)
+
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "gpu-box:8000",
+        "ftp://gpu-box",
+        "http://",
+        "http://gpu-box:port",
+        "http://gpu-box:99999",
+        "http://user:password@gpu-box",
+        "http://gpu-box/?a=b",
+        "http://gpu box",
+        "http://gpu-box\r\nX-Injected: 1",
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="url must be like"):
+        configure(url, None)
+
+
+@pytest.mark.parametrize("key", ["a\r\nX-Injected: 1", "ключ", "\x00"])
+def test_a_key_that_no_header_holds_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInput, match="printable ASCII"):
+        configure(None, key)
+
+
+@pytest.mark.parametrize("options", [{"timeout_s": 0}, {"timeout_s": -1}, {"retries": -1}])
+def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Client(**options)
+
+    assert caught.value.field in options
+
+
+def test_loopback_is_never_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+
+    assert configure("http://127.0.0.1:8000", None).direct
+    assert not configure("http://gpu-box:8000", None).direct
+
+
+def test_the_key_and_the_prefix_are_on_each_request() -> None:
+    seen: list[str] = []
+
+    def ready(visit: Visit) -> None:
+        seen.append(visit.headers["authorization"])
+        visit.answer(200, b'{"ready": true}')
+
+    with ScriptedServer(ready) as server, Client(f"{server.url}/warp", api_key=KEY) as gpu:
+        gpu.health()
+
+        assert server.targets == ["/warp/readyz"]
+    assert seen == [f"Bearer {KEY}"]
+    assert KEY not in repr(gpu)
+
+
+def test_the_client_does_not_need_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np, warpcall, warpcall.cli, warpcall._tunnelled\n"
+        "from warpcall._body import encode\n"
+        "encode({'x': np.zeros(2)}, {})\n"
+        "warpcall.Client('https://gpu-box').close()\n"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_errors_and_wire_load_without_numpy() -> None:
+    program = (
+        "import sys, warpcall.errors, warpcall.wire\n"
+        "assert not {'numpy', 'httpx', 'h11', 'asyncio'} & set(sys.modules)\n"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

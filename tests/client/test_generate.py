@@ -1,0 +1,108 @@
+"""The typed methods are those of the ops as they are now."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from warpcall import AsyncClient, Client
+from warpcall_kernels import Op, ops
+from warpcall_kernels._op import Input, Meta, Output, Param
+from warpcall_service.generate import main, render
+
+
+def blend(a: Tensor, b: Tensor | None = None, *, dims: tuple[int, ...], sharp: bool) -> Tensor:
+    r"""Blend two things \ or one, in a sentence that is long enough to be wrapped when it is indented."""
+    return a
+
+
+def infer(a: Tensor, b: Tensor | None = None, **params: object) -> dict[str, Meta]:
+    return {"out": Meta(tuple(a.shape), a.dtype)}
+
+
+BLEND = Op(
+    name="blend-two",
+    function=blend,
+    reference=blend,
+    infer=infer,
+    bytes_moved=lambda a, b=None, **params: 0,
+    inputs=(
+        Input("a", (torch.float32,), "[..., K]", "the first"),
+        Input("b", (torch.float32, torch.bool), "[K]", "the second", optional=True),
+    ),
+    outputs=(Output("out", "[..., K]", "the blend"), Output("rest", "[K]", "", when="b is given")),
+    equivalent="a if b is None else a + b",
+    cases=(),
+    params=(
+        Param("dims", "ints", "which dims", required=True),
+        Param("sharp", "bool", "whether", default=False),
+        Param("order", "int", "how often " * 12),
+    ),
+)
+
+
+def test_the_generated_files_are_fresh() -> None:
+    assert main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("name", sorted(ops()))
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: str) -> None:
+    method = getattr(client, name.replace("-", "_"))
+    op = ops()[name]
+
+    parameters = inspect.signature(method).parameters
+
+    assert set(parameters) == {"self", *(i.name for i in op.inputs), *(p.name for p in op.params)}
+    for p in op.params:
+        assert parameters[p.name].kind is inspect.Parameter.KEYWORD_ONLY
+        if not p.required:
+            assert parameters[p.name].default == p.default
+    assert inspect.iscoroutinefunction(method) is (client is AsyncClient)
+
+
+def test_a_method_follows_its_declaration() -> None:
+    trees = map(ast.parse, render({"blend-two": BLEND}).values())
+
+    blocking, awaited = (
+        node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
+    )
+    method, coroutine = blocking.body[-1], awaited.body[-1]
+
+    assert isinstance(method, ast.FunctionDef)
+    assert isinstance(coroutine, ast.AsyncFunctionDef)
+    assert method.name == "blend_two"
+    assert ast.unparse(method.args) == (
+        "self, a: ArrayT, b: ArrayT | None=None, *, dims: Sequence[int], sharp: bool=False, "
+        "order: int | None=None"
+    )
+    assert ast.unparse(method.returns or ast.Constant(0)) == "tuple[ArrayT, ArrayT | None]"
+    assert "Dtypes: float32, bool." in (ast.get_docstring(method) or "")
+
+
+def test_formatting_changes_nothing(tmp_path: Path) -> None:
+    for name, text in render({**ops(), "blend-two": BLEND}).items():
+        (tmp_path / name).write_text(text)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--diff", "--line-length=100", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["run", "close", "class", "2d"])
+def test_an_op_cannot_take_a_name_that_methods_cannot_have(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a method"):
+        render({name: dataclasses.replace(BLEND, name=name)})
