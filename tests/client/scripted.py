@@ -8,9 +8,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
+import safetensors.numpy
 
 PIECE = 64 << 10
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+OUT = safetensors.numpy.save({"out": X.T.copy()})
+LARGE = np.zeros(48 << 20, np.uint8)  # more than the kernel buffers of a connection hold
 
 
 @dataclass
@@ -109,3 +116,16 @@ def _visits(sock: socket.socket) -> Iterator[Visit]:
         first, *lines = head.decode().split("\r\n")
         pairs = (line.split(": ", 1) for line in lines)
         yield Visit(sock, first.split(" ")[1], {k.lower(): v for k, v in pairs}, early)
+
+
+def permute(gpu: Any) -> Any:
+    return gpu.run("permute", x=X, dims=(1, 0))
+
+
+def permute_large(gpu: Any) -> Any:
+    return gpu.run("permute", x=LARGE, dims=(0,))
+
+
+def well(visit: Visit) -> None:
+    visit.body()
+    visit.answer(200, OUT, {"X-Warpcall-Device": "cpu", "Server-Timing": "queue;dur=0.5"})
