@@ -14,7 +14,7 @@ fmt: setup
 check: setup
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m warpcall_service.generate --check
 test: setup
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 demo: setup
 	$(BIN)/python -m demo.demo $(ARGS)
 serve: setup

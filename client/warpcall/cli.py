@@ -133,12 +133,12 @@ def health(as_json: Json = False, url: Url = None) -> None:
         _print_json(said)
     else:
         _print_health(said)
-    if said.get("ready") is not True:
+    if said.get("status") != "ready":
         raise typer.Exit(1)
 
 
 def _print_health(said: dict[str, Any]) -> None:
-    lines = ["ready" if said.get("ready") is True else "not ready"]
+    lines = [str(said.get("status", "no Warpcall server"))]
     lines += [f"  {reason}" for reason in said.get("reasons", [])]
     for lane in said.get("lanes", []):
         lines.append(f"{lane['name']}: {lane['state']}, {lane['device'] or 'no device yet'}")
@@ -150,7 +150,7 @@ def _print_list(found: list[dict[str, Any]]) -> None:
     for op in found:
         table.add_row(
             op["name"],
-            ", ".join(_input_label(i) for i in op["inputs"]),
+            escape(", ".join(_input_label(i) for i in op["inputs"])),
             escape(" ".join(_option_label(p) for p in op["params"])),
             escape(op["equivalent"]),
         )
