@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from warpcall import AsyncClient, Client, wire
 
 from bench.loop import WINDOW_BYTES, LoopClient, receive_all, send_all
+from warpcall import AsyncClient, Client, wire
 
 Tensor = npt.NDArray[np.float32]
 

@@ -24,10 +24,10 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from warpcall import Client
 
 from demo.server import running_server
 from demo.steps import Array, Step, steps
+from warpcall import Client
 
 STAGES = ("queue", "h2d", "kernel", "d2h")
 CALLS = 9  # of each op; times are medians

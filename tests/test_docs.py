@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from demo.server import Server, running_server
 from warpcall.errors import Problem
 from warpcall_service import problems
 from warpcall_service.settings import Settings
-
-from demo.server import Server, running_server
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from warpcall import wire
 from warpcall.errors import TooLarge, UnsupportedMedia
-
 from warpcall_service import npy, values
 from warpcall_service.media import JSON, Media
 from warpcall_service.plan import Plan

@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.exceptions import HTTPException
-from warpcall.errors import InvalidInput, NotFound, Problem
 
+from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service import openapi, pages, routes
 from warpcall_service.calls import Calls
 from warpcall_service.edge import CALLS, Edge

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from warpcall.errors import InvalidInput, Problem, TimedOut, TooLarge
-
 from warpcall_service.exchange import ClientGone, Exchange
 from warpcall_service.protocol import Connection
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 
 from warpcall.errors import InvalidInput, NotFound, Unavailable
-
 from warpcall_service import answers
 from warpcall_service.answers import Answer
 from warpcall_service.body import Body, Watch

@@ -7,8 +7,8 @@ import logging
 import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from warpcall.errors import Problem
 
+from warpcall.errors import Problem
 from warpcall_service.calls import Calls
 from warpcall_service.exchange import ClientGone, Exchange
 from warpcall_service.metrics import Metrics

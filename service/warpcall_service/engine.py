@@ -9,7 +9,6 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
-
 from warpcall_service.arena import Slot
 from warpcall_service.lane import Lane, LaneStatus, Timing
 from warpcall_service.lane_child import LaneLost

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
-from warpcall.errors import InvalidInput, Problem
 
+from warpcall.errors import InvalidInput, Problem
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 

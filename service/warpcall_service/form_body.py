@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+
 from warpcall import wire
 from warpcall.errors import InvalidInput, UnsupportedMedia
-
 from warpcall_service import npy
 from warpcall_service.params import Params, brief, from_json, from_text, merge
 from warpcall_service.plan import InputTensor

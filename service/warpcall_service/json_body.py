@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo

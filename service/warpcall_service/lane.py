@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
-
 from warpcall_service.arena import Arena, Slot
 from warpcall_service.lane_child import Child, LaneLost
 from warpcall_service.lane_messages import DONE, Hello

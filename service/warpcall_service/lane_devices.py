@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
 from warpcall.errors import KernelFailed
 from warpcall_kernels import Op, ops
 

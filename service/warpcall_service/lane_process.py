@@ -21,13 +21,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
-
 from warpcall_service.arena import prefault
 from warpcall_service.lane_messages import CALL, DONE, PACKET_BYTES, Hello, frame, read_frame
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
-
     from warpcall_service.lane_devices import Device
 
 PR_SET_PDEATHSIG = 1
@@ -78,7 +76,6 @@ def _end_with(parent: int) -> None:
 
 def _begin(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Device, Hello]:
     from warpcall_kernels import ops  # torch comes with it: not before the lines above
-
     from warpcall_service.lane_devices import open_device
 
     device = open_device(device_name, arena, threads)
@@ -138,7 +135,6 @@ def _answer_plans(plans: socket.socket) -> None:
 def _plan(question: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels._op import Meta
-
     from warpcall_service.lane_devices import CODES, DTYPES
 
     op = ops().get(question["op"])

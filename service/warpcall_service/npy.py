@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from numpy.lib import format as numpy_format
+
 from warpcall.errors import InvalidInput, UnsupportedMedia
 from warpcall.wire import ITEMSIZE
 

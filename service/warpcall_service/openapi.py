@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall import errors, wire
-
 from warpcall_service import npy
 from warpcall_service.media import FORM, JSON
 

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
+
 from warpcall.errors import NotFound
 
 # Swagger UI's own files, from a package that carries them so that no page needs the internet.

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from warpcall.errors import Problem
 
+from warpcall.errors import Problem
 from warpcall_service.intake import Intake
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 

@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from warpcall.errors import NotFound
 
+from warpcall.errors import NotFound
 from warpcall_service.engine import LocalEngine
 from warpcall_service.metrics import Metrics
 from warpcall_service.openapi import problem_responses

@@ -9,7 +9,6 @@ from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
-
 from warpcall_service import form_body, json_body, params
 from warpcall_service.arena import Slot
 from warpcall_service.body import Body

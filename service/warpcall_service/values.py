@@ -15,6 +15,7 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.params import brief

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from warpcall import AsyncClient, Client
 
 from tests.client.scripted import ScriptedServer
+from warpcall import AsyncClient, Client
 
 
 @dataclass(frozen=True)

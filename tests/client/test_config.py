@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 import pytest
-from warpcall import Client, InvalidInput
-from warpcall._config import configure
 
 from tests.client.scripted import ScriptedServer, Visit
+from warpcall import Client, InvalidInput
+from warpcall._config import configure
 
 KEY = "wc-secret"
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from warpcall import AsyncClient, Client
-from warpcall._core import pause_before_retry
 
 from tests.client.flavours import Flavour
 from tests.client.scripted import (
@@ -23,6 +21,8 @@ from tests.client.scripted import (
     permute,
     well,
 )
+from warpcall import AsyncClient, Client
+from warpcall._core import pause_before_retry
 
 
 def test_a_chunked_answer_is_read(flavour: Flavour) -> None:

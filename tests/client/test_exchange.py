@@ -8,16 +8,6 @@ import threading
 
 import numpy as np
 import pytest
-from warpcall import Client, errors
-from warpcall.errors import (
-    Busy,
-    InvalidInput,
-    Problem,
-    TooLarge,
-    TransportError,
-    Unavailable,
-    WarpcallError,
-)
 
 from tests.client.flavours import Flavour
 from tests.client.scripted import (
@@ -29,6 +19,16 @@ from tests.client.scripted import (
     permute,
     permute_large,
     well,
+)
+from warpcall import Client, errors
+from warpcall.errors import (
+    Busy,
+    InvalidInput,
+    Problem,
+    TooLarge,
+    TransportError,
+    Unavailable,
+    WarpcallError,
 )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+
 from warpcall import AsyncClient, Client
 from warpcall_kernels import Op, ops
 from warpcall_kernels._op import Input, Meta, Output, Param

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+
 from warpcall import InvalidInput
 from warpcall._arrays import NUMPY_DTYPES, Array, Kind, flatten, kind_of
 from warpcall._body import decode, encode

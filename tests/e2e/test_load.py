@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from warpcall import Client
 
 from bench.machine import memory_of
 from demo.server import Server, running_server
 from demo.steps import steps
 from tests.e2e.test_survives import metric, until
+from warpcall import Client
 
 CLIENTS, CALLS = 8, 200
 LARGE_ARENA = (1 << 30) + (64 << 20)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import warpcall_kernels
-from warpcall import Client
 
+import warpcall_kernels
 from demo.server import Server, running_server
+from warpcall import Client
 
 ROOT = Path(__file__).parents[2]
 

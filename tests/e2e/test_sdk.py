@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from warpcall import AsyncClient, Client, InvalidInput
-from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
 
 from demo.server import Server
 from tests.kernels import suite
+from warpcall import AsyncClient, Client, InvalidInput
+from warpcall_kernels import Op, ops
+from warpcall_kernels._cases import Case
 
 CASES = [
     pytest.param(op, case, id=f"{op.name} {case.name}")

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import pytest
-from warpcall import Client, TimedOut, Unavailable
 
 from demo.server import Server, running_server, stop
+from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 WAIT_S = 15.0

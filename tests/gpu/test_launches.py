@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
 
 from tests.kernels import suite
+from warpcall_kernels import Op, ops
+from warpcall_kernels._cases import Case
 
 WAIT_CYCLES = 50_000_000  # some 25 ms: a kernel on the wrong stream reads what is not there yet
 

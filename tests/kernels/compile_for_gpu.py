@@ -26,6 +26,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
+
 from warpcall_kernels import Op, ops
 from warpcall_kernels._cases import Case
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
 from warpcall_kernels import Op
 from warpcall_kernels._cases import Case
 from warpcall_kernels._op import Meta

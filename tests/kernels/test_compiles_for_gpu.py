@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from warpcall_kernels import ops
 
 ROOT = Path(__file__).parents[2]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+
 from warpcall_kernels import InvalidInput, KernelError, Op
 from warpcall_kernels._cases import Case, Layout, Sample
 from warpcall_kernels._op import MAX_LIST, Input, Meta, Output, Param

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+
 import warpcall_kernels
+from tests.kernels import suite
 from warpcall_kernels import Op, ops
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Meta
-
-from tests.kernels import suite
 
 MAX_LARGE_BYTES = 3 << 30  # the fp64 reference of a larger case would not fit beside it
 OPCHECKS = 6  # cases an op: opcheck traces and takes a second each

@@ -1,0 +1,42 @@
+"""A real server with small limits, and ways to speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from demo.server import Server, running_server
+from tests.service.requests import well
+
+SETTINGS = {
+    "WARPCALL_ARENA_BYTES": "64MiB",
+    "WARPCALL_MAX_BODY_BYTES": "32MiB",
+    "WARPCALL_MAX_JSON_BYTES": "1MiB",
+    "WARPCALL_BODY_TIMEOUT_S": "1",
+}
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with running_server(SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def still_works(http: httpx.Client) -> Iterator[Callable[[], None]]:
+    """Checks, also at the end of the test, that the next request is served as if nothing was."""
+
+    def check() -> None:
+        answer = well(http)
+        assert (answer.status_code, answer.json()["outputs"]["out"]["data"]) == (200, [2, 1, 0])
+
+    yield check
+    check()

@@ -1,0 +1,95 @@
+"""Requests as tests make them: right ones to change, and wrong ones that httpx would not send."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from demo.server import Server
+
+SAFETENSORS = "application/vnd.safetensors"
+PERMUTE = "/v1/kernels/permute"
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An answer as it came over a bare socket."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def well(http: httpx.Client) -> httpx.Response:
+    """A call that must work whatever came before it."""
+    x = {"dtype": "I8", "shape": [3, 1], "data": [2, 1, 0]}
+    body = {"inputs": {"x": x}, "params": {"dims": [1, 0]}}
+    answer = http.post(PERMUTE, json=body, headers={"accept": "application/json"})
+    if answer.status_code == 200:
+        data = answer.json()["outputs"]["out"]["data"]
+        return httpx.Response(200, json={"outputs": {"out": {"data": data[0]}}})
+    return answer
+
+
+def header(entries: Mapping[str, Any], nbytes: int | None = None) -> bytes:
+    """A safetensors header of any content; `nbytes` is the length that it claims."""
+    text = json.dumps(entries).encode()
+    return (len(text) if nbytes is None else nbytes).to_bytes(8, "little") + text
+
+
+def tensor(dtype: str, shape: list[Any], begin: Any, end: Any) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def npy(array: npt.NDArray[Any], **how: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **how)
+    return file.getvalue()
+
+
+def send_raw(
+    server: Server,
+    head: str,
+    body: bytes = b"",
+    *,
+    finish: bool = False,
+    timeout_s: float = 10.0,
+) -> Raw:
+    """Send a head and a body as they are, and read one answer to its end.
+
+    Args:
+        finish: close our side after the body.
+    """
+    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s) as sock:
+        sock.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        if body:
+            sock.sendall(body)
+        if finish:
+            sock.shutdown(socket.SHUT_WR)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += _some(sock)
+        top, _, rest = data.partition(b"\r\n\r\n")
+        lines = top.decode().split("\r\n")
+        fields = (line.partition(": ") for line in lines[1:])
+        headers = {name.lower(): value for name, _, value in fields}
+        while len(rest) < int(headers["content-length"]):
+            rest += _some(sock)
+    return Raw(int(lines[0].split()[1]), headers, rest)
+
+
+def _some(sock: socket.socket) -> bytes:
+    data = sock.recv(65536)
+    assert data, "the server left without an answer"
+    return data
