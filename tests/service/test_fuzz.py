@@ -1,0 +1,157 @@
+"""Whatever is sent: an answer comes, it is no fault of the server, and the next call works."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import safetensors.numpy
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+
+from demo.server import Server
+from tests.service.requests import PERMUTE, SAFETENSORS, well
+
+OPS = ("permute", "masked-softmax", "conv", "conv-backward", "transpose-add", "isin", "nothing")
+quiet = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def check(answer: httpx.Response, http: httpx.Client) -> None:
+    """No fault of the server, an answer in the protocol's form, and the next call works."""
+    assert answer.status_code < 500, answer.text
+    if answer.status_code != 200:
+        members = answer.json()
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert members["status"] == answer.status_code
+        assert members["detail"]
+    assert well(http).status_code == 200
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+tensor_entries = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "I64", "BOOL", "F16", "C64", "U8", "X9"]),
+        "shape": st.lists(st.integers(-1, 5), max_size=4),
+        "data": json_values | st.lists(st.integers(-3, 300), max_size=30),
+    }
+)
+
+small_arrays = st.builds(
+    lambda shape, dtype: np.ones(shape, dtype),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.sampled_from([np.float32, np.int8, np.int64, np.complex64]),
+)
+
+
+@given(
+    op=st.sampled_from(OPS),
+    inputs=st.dictionaries(
+        st.sampled_from(["x", "weight", "a", "b", "elements", "test_elements", "mask"]),
+        tensor_entries | json_values,
+        max_size=3,
+    ),
+    params=st.dictionaries(
+        st.sampled_from(["dims", "scale", "causal", "padding_l", "z"]), json_values, max_size=3
+    ),
+)
+@settings(quiet, max_examples=400)
+def test_any_json(op: str, inputs: Any, params: Any, http: httpx.Client) -> None:
+    answer = http.post(f"/v1/kernels/{op}", json={"inputs": inputs, "params": params})
+
+    check(answer, http)
+
+
+@given(
+    data=st.data(),
+    arrays=st.dictionaries(st.sampled_from(["x", "weight", "b"]), small_arrays, max_size=2),
+)
+@settings(quiet, max_examples=400)
+def test_any_mutation_of_a_safetensors_body(
+    data: st.DataObject, arrays: Any, http: httpx.Client
+) -> None:
+    metadata = {"params": json.dumps({"dims": data.draw(st.lists(st.integers(-3, 3), max_size=3))})}
+    body = bytearray(safetensors.numpy.save(arrays, metadata=metadata))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(body)) | st.just(len(body)))
+
+    answer = http.post(PERMUTE, content=bytes(body[:cut]), headers={"content-type": SAFETENSORS})
+
+    check(answer, http)
+
+
+@given(
+    content=st.binary(max_size=400),
+    kind=st.sampled_from(
+        [SAFETENSORS, "application/json", "multipart/form-data; boundary=b", "multipart/form-data"]
+    ),
+    query=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20),
+)
+@settings(quiet, max_examples=400)
+def test_any_bytes(content: bytes, kind: str, query: str, http: httpx.Client) -> None:
+    url = httpx.URL(f"{http.base_url}{PERMUTE}", query=query.encode())
+
+    answer = http.post(url, content=content, headers={"content-type": kind})
+
+    check(answer, http)
+
+
+@given(
+    parts=st.lists(
+        st.tuples(
+            st.sampled_from(["x", "dims", "y", ""]),
+            st.sampled_from(["", "x.npy", "x.safetensors", "x.pkl"]),
+            st.binary(max_size=60) | st.just(b"\x93NUMPY\x01\x00v\x00"),
+        ),
+        max_size=4,
+    )
+)
+@settings(quiet, max_examples=300)
+def test_any_form(parts: list[tuple[str, str, bytes]], http: httpx.Client) -> None:
+    body = b""
+    for name, file, content in parts:
+        named = f'; filename="{file}"' if file else ""
+        body += f'--b\r\nContent-Disposition: form-data; name="{name}"{named}\r\n\r\n'.encode()
+        body += content + b"\r\n"
+
+    answer = http.post(
+        f"{PERMUTE}?dims=0",
+        content=body + b"--b--\r\n",
+        headers={"content-type": "multipart/form-data; boundary=b"},
+    )
+
+    check(answer, http)
+
+
+def test_the_description_finds_no_fault_of_the_server(server: Server, http: httpx.Client) -> None:
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operations = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()  # type: ignore[union-attr]  # an Err fails the test, as it should
+        operations += 1
+
+        @given(case=operation.as_strategy())
+        @settings(quiet, max_examples=60, database=None)
+        def attempt(case: schemathesis.Case[Any]) -> None:
+            answer = case.call(timeout=20)
+            case.validate_response(answer, checks=[not_a_server_error])
+
+        attempt()
+        assert well(http).status_code == 200
+
+    assert operations >= 12

@@ -1,0 +1,112 @@
+"""Settings: strict, from the environment, and none that opens a door by mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from warpcall_service.settings import Settings, SettingsError
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("WARPCALL_")]:
+        monkeypatch.delenv(name)
+
+
+def test_without_variables_it_is_a_server_of_this_machine() -> None:
+    settings = Settings.load()
+
+    assert (settings.host, settings.port, settings.devices) == ("127.0.0.1", 8000, "auto")
+
+
+def test_variables_are_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPCALL_PORT", "9001")
+    monkeypatch.setenv("WARPCALL_ARENA_BYTES", "512MiB")
+    monkeypatch.setenv("WARPCALL_QUEUE_TIMEOUT_S", "2.5")
+
+    settings = Settings.load(port=9002)
+
+    assert (settings.port, settings.arena_bytes, settings.queue_timeout_s) == (9002, 512 << 20, 2.5)
+
+
+def test_a_misspelt_variable_stops_the_server_and_is_recognised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WARPCALL_ARENA_BYTE", "1GiB")
+
+    with pytest.raises(SettingsError, match=r"WARPCALL_ARENA_BYTE .* WARPCALL_ARENA_BYTES"):
+        Settings.load()
+
+
+def test_the_variables_of_the_client_are_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPCALL_URL", "http://gpu-box:8000")
+    monkeypatch.setenv("WARPCALL_API_KEY", "secret")
+
+    Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("WARPCALL_PORT", "65536"),
+        ("WARPCALL_PORT", "http"),
+        ("WARPCALL_DEVICES", "gpu"),
+        ("WARPCALL_DEVICES", "cuda:0,cpu"),
+        ("WARPCALL_ARENA_BYTES", "1000"),
+        ("WARPCALL_QUEUE_TIMEOUT_S", "0"),
+        ("WARPCALL_QUEUE_TIMEOUT_S", "nan"),
+        ("WARPCALL_INSECURE", "perhaps"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(SettingsError, match=f"(?s){variable}.*{value}"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "gpu-box"])
+def test_an_address_that_others_reach_needs_the_word(host: str) -> None:
+    with pytest.raises(SettingsError, match="WARPCALL_INSECURE"):
+        Settings.load(host=host)
+
+    assert Settings.load(host=host, insecure=True).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_word(host: str) -> None:
+    assert Settings.load(host=host).host == host
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "says"),
+    [
+        (["--host", "0.0.0.0"], {}, "no API keys exist"),
+        (["--port", "70000"], {}, "WARPCALL_PORT"),
+        ([], {"WARPCALL_HOTS": "127.0.0.1"}, "is it WARPCALL_HOST that is meant"),
+        (["--devices", "cuda:7", "--port", "0"], {}, "cuda:7"),
+        (["--host", "203.0.113.1", "--insecure"], {}, "cannot listen on 203.0.113.1:8000"),
+    ],
+)
+def test_the_command_says_in_one_line_why_it_does_not_start(
+    arguments: list[str], variables: dict[str, str], says: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "warpcall_service.cli", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("warpcall-server: ")
+    assert says in last
