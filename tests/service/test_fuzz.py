@@ -100,7 +100,9 @@ def test_any_mutation_of_a_safetensors_body(
     kind=st.sampled_from(
         [SAFETENSORS, "application/json", "multipart/form-data; boundary=b", "multipart/form-data"]
     ),
-    query=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20),
+    query=st.text(
+        st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=20
+    ),
 )
 @settings(quiet, max_examples=400)
 def test_any_bytes(content: bytes, kind: str, query: str, http: httpx.Client) -> None:
