@@ -1,0 +1,202 @@
+"""Traps of conv and its gradients: any filter and padding, the same bits twice, sums in fp32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from warpcall_kernels import InvalidInput
+from warpcall_kernels._conv_forward import takes_dot
+from warpcall_kernels.conv import conv, conv_reference
+from warpcall_kernels.conv_backward import conv_backward, conv_backward_reference
+
+quiet = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def by_definition(x: Tensor, weight: Tensor, padding_l: int) -> Tensor:
+    """The sum as the formula has it, term by term."""
+    out = torch.zeros_like(x)
+    channels, length = x.shape[1:]
+    heads, taps = weight.shape
+    for c in range(channels):
+        for t in range(length):
+            for j in range(taps):
+                s = t + j - padding_l
+                if 0 <= s < length:
+                    out[:, c, t] += weight[c // (channels // heads), j] * x[:, c, s]
+    return out
+
+
+@pytest.mark.parametrize("padding_l", [0, 1, 2])
+def test_the_reference_is_the_formula(padding_l: int) -> None:
+    x, weight = torch.randn(2, 4, 6, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+
+    torch.testing.assert_close(
+        conv_reference(x, weight, padding_l=padding_l), by_definition(x, weight, padding_l)
+    )
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 40)),
+    heads=st.integers(1, 3),
+    taps=st.integers(1, 40),
+    data=st.data(),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    softmax=st.booleans(),
+)
+@quiet
+def test_any_shape_filter_and_padding(
+    sizes: tuple[int, int, int],
+    heads: int,
+    taps: int,
+    data: st.DataObject,
+    dtype: torch.dtype,
+    softmax: bool,
+    device: str,
+) -> None:
+    batches, group, length = sizes
+    generator = torch.Generator().manual_seed(taps)
+    x = torch.randn(batches, heads * group, length, generator=generator).to(device, dtype)
+    weight = torch.randn(heads, taps, generator=generator).to(device, dtype)
+    padding = data.draw(st.integers(0, taps - 1))
+
+    out = conv(x, weight, padding_l=padding, softmax_weight=softmax)
+
+    expected = conv_reference(
+        x.double(), weight.double(), padding_l=padding, softmax_weight=softmax
+    )
+    error = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
+    torch.testing.assert_close(out.double(), expected, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "taps", "dot"),
+    [
+        (torch.bfloat16, 8, False),
+        (torch.bfloat16, 9, True),
+        (torch.float16, 100, True),
+        (torch.float32, 100, False),
+    ],
+)
+def test_many_taps_of_two_byte_types_go_to_the_tensor_cores(
+    dtype: torch.dtype, taps: int, dot: bool
+) -> None:
+    assert takes_dot(torch.zeros(1, dtype=dtype), taps) is dot
+
+
+@pytest.mark.parametrize("taps", [3, 31])
+def test_fp16_is_summed_in_fp32(taps: int, device: str) -> None:
+    x = torch.full((1, 1, 64), 100.0, dtype=torch.float16, device=device)
+    weight = torch.full((1, taps), 100.0, dtype=torch.float16, device=device)
+    weight[:, 1::2] *= -1  # partial sums pass what fp16 holds, the whole does not
+
+    out = conv(x * 2, weight * 2, padding_l=0)
+
+    assert torch.equal(out[..., : 64 - taps], torch.full_like(out[..., : 64 - taps], 40_000.0))
+
+
+@pytest.mark.parametrize("taps", [3, 15])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_inf_reach_as_far_as_the_filter(taps: int, bad: float, device: str) -> None:
+    x = torch.randn(1, 2, 100, device=device).bfloat16()
+    weight = torch.randn(2, taps, device=device).bfloat16()
+    x[0, 0, 50] = bad
+
+    out = conv(x, weight)
+
+    spoilt = ~out.isfinite()
+    expected = torch.zeros_like(spoilt)
+    expected[0, 0, 50 : 50 + taps] = True
+    assert torch.equal(spoilt, expected)
+
+
+@pytest.fixture
+def gradients(device: str) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"grad_output": (3, 4, 50), "x": (3, 4, 50), "weight": (2, 7)}
+    return {k: torch.randn(s, generator=generator).to(device) for k, s in shapes.items()}
+
+
+def test_the_gradients_have_the_same_bits_twice(gradients: dict[str, Any]) -> None:
+    first = conv_backward(**gradients, bias=True)
+    second = conv_backward(**gradients, bias=True)
+
+    for one, other in zip(first, second, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("padding_l", [0, 3, 6])
+def test_the_gradients_are_those_of_autograd(
+    softmax: bool, padding_l: int, gradients: dict[str, Any]
+) -> None:
+    g, x, weight = (t.double() for t in gradients.values())
+    bias = torch.zeros_like(x[0, :, 0])
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    out = conv_reference(x, weight, bias, padding_l, softmax)
+    expected = torch.autograd.grad(out, leaves, g)
+
+    ours = conv_backward(g, x.detach(), weight.detach(), padding_l, softmax, bias=True)
+    reference = conv_backward_reference(g, x.detach(), weight.detach(), padding_l, softmax, True)
+
+    for one, other, wanted in zip(ours, reference, expected, strict=True):
+        torch.testing.assert_close(one, wanted)
+        torch.testing.assert_close(other, wanted)
+
+
+def test_the_gradient_of_a_filter_is_not_spoilt_by_what_it_never_met(device: str) -> None:
+    x, g = torch.ones(1, 1, 5, device=device), torch.ones(1, 1, 5, device=device)
+    x[..., -1] = float("nan")  # with padding 0, taps 0 to 2 meet it; nothing is beyond the end
+
+    _, grad_weight, _ = conv_backward(g, x, torch.ones(1, 3, device=device), padding_l=2)
+
+    assert torch.equal(grad_weight.isnan().cpu(), torch.tensor([[False, False, True]]))
+    assert torch.equal(grad_weight[0, :2].cpu(), torch.tensor([3.0, 4.0]))
+
+
+def test_sums_over_many_rows_are_exact_in_fp32_when_they_can_be(device: str) -> None:
+    x = torch.ones(64, 4, 33, device=device, dtype=torch.bfloat16)
+
+    _, grad_weight, _ = conv_backward(x, x, torch.ones(2, 3, device=device, dtype=torch.bfloat16))
+
+    rows = 64 * 2
+    expected = torch.tensor([[31.0, 32.0, 33.0]] * 2) * rows
+    assert torch.equal(grad_weight.cpu(), expected.bfloat16())
+
+
+X, W = torch.zeros(2, 4, 5), torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "says"),
+    [
+        (lambda: conv(X[0], W), "x", "3 dims"),
+        (lambda: conv(X, W[0]), "weight", "2 dims"),
+        (lambda: conv(X, torch.zeros(3, 3)), "weight", "divisor of the 4 channels"),
+        (lambda: conv(X, torch.zeros(2, 0)), "weight", "K >= 1"),
+        (lambda: conv(X, torch.zeros(0, 3)), "weight", "H a divisor"),
+        (lambda: conv(X, W.double()), "weight", "float32 as x is"),
+        (lambda: conv(X.int(), W.int()), "x", "got int32"),
+        (lambda: conv(X, W, torch.zeros(3)), "bias", "(4,)"),
+        (lambda: conv(X, W, torch.zeros(4).half()), "bias", "float32 as x is"),
+        (lambda: conv(X, W, padding_l=3), "padding_l", "between 0 and 2"),
+        (lambda: conv(X, W, padding_l=-1), "padding_l", "got -1"),
+        (lambda: conv_backward(X[:1], X, W), "grad_output", "shape of x"),
+        (lambda: conv_backward(X.half(), X, W), "grad_output", "float32 as x is"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(call: Any, argument: str, says: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        call()
+
+    assert refused.value.argument == argument
+    assert says in str(refused.value)

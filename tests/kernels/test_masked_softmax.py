@@ -1,0 +1,222 @@
+"""Traps of masked softmax and its gradient: rows without a position, NaN under a mask, odd lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from warpcall_kernels import InvalidInput
+from warpcall_kernels._softmax import Tile
+from warpcall_kernels.masked_softmax import masked_softmax, masked_softmax_reference
+from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
+
+quiet = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_fully_masked_row_is_zeros_with_zero_gradient(device: str) -> None:
+    x = torch.randn(3, 8, dtype=torch.float64, device=device, requires_grad=True)
+    mask = torch.zeros(3, 8, dtype=torch.bool, device=device)
+    mask[1] = True
+
+    out = masked_softmax(x, mask)
+    torch.autograd.backward(out.square().sum())
+
+    assert x.grad is not None
+    assert torch.equal(out[1], torch.zeros_like(out[1]))
+    assert torch.equal(x.grad[1], torch.zeros_like(x.grad[1]))
+    assert not x.grad.isnan().any()
+    assert x.grad[0].any()
+
+
+@pytest.mark.parametrize("columns", [8, 1000, 20_000])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_lies_under_a_mask_has_no_influence(columns: int, bad: float, device: str) -> None:
+    x = torch.randn(2, columns, device=device)
+    mask = torch.rand(2, columns, device=device) < 0.4
+    expected = masked_softmax(x, mask)
+
+    out = masked_softmax(x.masked_fill(mask, bad), mask)
+
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("columns", [5, 1000, 20_000])
+def test_nan_and_inf_that_count_spoil_their_row_and_no_other(columns: int, device: str) -> None:
+    x = torch.randn(4, columns, device=device)
+    x[0, 3], x[2, 1] = float("nan"), float("inf")
+    lengths = torch.tensor([columns, columns, 4, 2], device=device)
+
+    out = masked_softmax(x, lengths=lengths)
+
+    expected = masked_softmax_reference(x, lengths=lengths)
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert out[0].isnan().all()
+    assert not out[2, 4:].any()
+    assert not out[1].isnan().any()
+
+
+@pytest.mark.parametrize("columns", [1, 1000, 4097, 32_768])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_rows_of_any_length_in_every_mask_form(columns: int, queries: int, device: str) -> None:
+    x = torch.randn(2, queries, columns, device=device)
+    key = torch.rand(2, 1, columns, device=device) < 0.3
+    lengths = torch.randint(0, columns + 1, (2, 1), device=device)
+
+    forms: list[dict[str, Any]] = [
+        {},
+        {"mask": key},
+        {"mask": (torch.rand_like(x) < 0.3).to(torch.uint8)},
+        {"lengths": lengths},
+        {"causal": True},
+        {"mask": key, "lengths": lengths, "causal": True, "scale": 0.3},
+    ]
+
+    for form in forms:
+        assert_close(masked_softmax(x, **form), masked_softmax_reference(x.double(), **form))
+
+
+def test_lengths_below_0_and_above_the_row_are_clamped(device: str) -> None:
+    x = torch.randn(4, 6, device=device)
+    given_lengths = torch.tensor([-5, 0, 6, 2**31 - 1], dtype=torch.int32, device=device)
+    clamped = torch.tensor([0, 0, 6, 6], device=device)
+
+    assert torch.equal(masked_softmax(x, lengths=given_lengths), masked_softmax(x, lengths=clamped))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(4, 4), (3, 7), (7, 3), (1, 5), (5, 1)])
+def test_causal_counts_from_the_last_query(queries: int, keys: int, device: str) -> None:
+    x = torch.zeros(queries, keys, device=device)
+
+    out = masked_softmax(x, causal=True)
+
+    allowed = torch.ones(queries, keys, device=device).tril(keys - queries)
+    assert_close(out, allowed / allowed.sum(-1, keepdim=True).clamp(min=1))
+
+
+@pytest.mark.parametrize("scale", [-2.0, 0.0, 1e-30, 1e30, -1e30])
+def test_any_finite_scale(scale: float, device: str) -> None:
+    x = torch.tensor([[1.0, -1.0, 0.5, 3.0, 2.0]], device=device)
+
+    out = masked_softmax(x, lengths=torch.tensor([4], device=device), scale=scale)
+
+    assert_close(out[0, :4], torch.softmax(x[0, :4].double() * scale, -1))
+    assert out[0, 4] == 0
+
+
+@given(
+    rows=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    columns=st.integers(1, 70),
+    ones=st.lists(st.booleans(), min_size=5, max_size=5),
+    missing=st.integers(0, 4),
+    turned=st.booleans(),
+    full=st.booleans(),
+)
+@quiet
+def test_probabilities_sum_to_one_and_zeros_are_exact(
+    rows: list[int],
+    columns: int,
+    ones: list[bool],
+    missing: int,
+    turned: bool,
+    full: bool,
+    device: str,
+) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    shape = (*rows, columns)
+    x = torch.randn(shape, generator=generator).to(device)
+    if turned:
+        x = x.transpose(0, -1).contiguous().transpose(0, -1)
+    sizes = [1 if one and not full else n for one, n in zip(ones, shape, strict=False)][missing:]
+    mask = (torch.rand(sizes, generator=generator) < 0.4).to(device)
+
+    out = masked_softmax(x, mask)
+
+    everywhere = mask.expand(shape)
+    totals = out.sum(-1)
+    assert not out[everywhere].any()
+    assert_close(totals, (~everywhere.all(-1)).to(totals.dtype))
+    assert_close(out, masked_softmax_reference(x.double(), mask))
+
+
+@pytest.mark.parametrize("columns", [7, 1000, 20_000])
+def test_the_gradient_is_zero_where_the_output_is_whatever_came_there(
+    columns: int, device: str
+) -> None:
+    y = torch.softmax(torch.randn(2, columns, device=device), -1)
+    y[:, ::3] = 0
+    g = torch.randn(2, columns, device=device)
+    expected = masked_softmax_backward(g, y, 0.5)
+    g[:, ::3] = float("nan")
+
+    grad = masked_softmax_backward(g, y, 0.5)
+
+    assert torch.equal(grad, expected)
+    assert not grad[:, ::3].any()
+
+
+def test_the_gradient_of_what_autograd_saved_is_that_of_torch(device: str) -> None:
+    x = torch.randn(3, 5, 9, dtype=torch.float64, device=device, requires_grad=True)
+    mask = torch.rand(5, 9, device=device) < 0.3
+    mask[:, 0] = False
+    g = torch.randn(3, 5, 1, dtype=torch.float64, device=device).expand(3, 5, 9)
+
+    (ours,) = torch.autograd.grad(masked_softmax(x, mask, scale=0.7), x, g)
+    (theirs,) = torch.autograd.grad(
+        torch.softmax((x * 0.7).masked_fill(mask, -torch.inf), -1), x, g
+    )
+
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("columns", "itemsize", "tile"),
+    [
+        (64, 2, Tile(32, 64, 1, False)),
+        (2048, 2, Tile(1, 2048, 1, False)),
+        (16384, 4, Tile(1, 16384, 16, False)),
+        (16385, 2, Tile(1, 4096, 8, True)),
+        (8193, 8, Tile(1, 4096, 8, True)),
+    ],
+)
+def test_rows_share_a_program_or_take_one_or_are_read_twice(
+    columns: int, itemsize: int, tile: Tile
+) -> None:
+    assert Tile.of(columns, itemsize, 1000) == tile
+
+
+X = torch.zeros(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: masked_softmax(torch.zeros(())), "x"),
+        (lambda: masked_softmax(torch.zeros(3, dtype=torch.int32)), "x"),
+        (lambda: masked_softmax(X, torch.zeros(3, 3, dtype=torch.bool)), "mask"),
+        (lambda: masked_softmax(X, torch.zeros(1, 2, 3, 4, dtype=torch.bool)), "mask"),
+        (lambda: masked_softmax(X, torch.zeros(4)), "mask"),
+        (lambda: masked_softmax(X, lengths=torch.zeros(4, dtype=torch.int64)), "lengths"),
+        (lambda: masked_softmax(X, lengths=torch.zeros(3)), "lengths"),
+        (lambda: masked_softmax(X, scale=float("inf")), "scale"),
+        (lambda: masked_softmax(torch.zeros(4), causal=True), "causal"),
+        (lambda: masked_softmax_backward(X, X[0]), "grad_output"),
+        (lambda: masked_softmax_backward(X, X.double()), "grad_output"),
+        (lambda: masked_softmax_backward(X, X, float("nan")), "scale"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(call: Any, argument: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        call()
+
+    assert refused.value.argument == argument

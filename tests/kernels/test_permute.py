@@ -1,0 +1,143 @@
+"""Traps of permute: what merges, what widens, which road is taken, and how far indices reach."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.kernels.suite import assert_bits_equal
+from warpcall_kernels import InvalidInput
+from warpcall_kernels._permute import plan
+from warpcall_kernels.permute import DTYPES, permute
+
+quiet = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def road(x: torch.Tensor, dims: tuple[int, ...]) -> str:
+    """What a launch of this layout runs."""
+    chosen = plan(tuple(x.shape), x.stride(), dims, x.dtype.itemsize, x.data_ptr() % 16)
+    return "copy" if chosen.kernel is None else str(chosen.kernel.fn.__name__)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """A tensor of random shape, dtype, strides and offset, and dims."""
+    rank = draw(st.integers(0, 5))
+    sizes = draw(st.lists(st.integers(1, 7), min_size=rank, max_size=rank))
+    dtype = draw(st.sampled_from(DTYPES))
+    offset = draw(st.integers(0, 3))
+    steps = draw(st.lists(st.integers(1, 2), min_size=rank, max_size=rank))
+    order = draw(st.permutations(range(rank)))
+    stored = [sizes[d] * steps[d] for d in order]
+    count = math.prod(stored) + offset
+    words = torch.randint(-(2**62), 2**62, (count * 2,), generator=torch.Generator().manual_seed(1))
+    if dtype == torch.bool:
+        words &= 0x0101010101010101
+    flat = words.view(torch.uint8)[: count * dtype.itemsize].view(dtype)
+    x = flat[offset:].view(stored).permute([order.index(d) for d in range(rank)])
+    x = x[tuple(slice(None, None, step) for step in steps)]
+    return x, tuple(draw(st.permutations(range(rank))))
+
+
+@given(layouts())
+@quiet
+def test_any_layout_is_permuted_bit_by_bit(
+    device: str, layout: tuple[torch.Tensor, tuple[int, ...]]
+) -> None:
+    x, dims = layout
+
+    out = permute(x.to(device), dims)
+
+    assert out.is_contiguous()
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    expected = x.permute(dims).contiguous()
+    if x.dtype == torch.complex128:
+        out, expected = torch.view_as_real(out), torch.view_as_real(expected)
+    word = words[out.dtype.itemsize]
+    assert torch.equal(out.cpu().view(word), expected.view(word))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "taken"),
+    [
+        ((4, 5), (0, 1), "copy"),
+        ((1, 4, 1, 5), (1, 3, 0, 2), "copy"),
+        ((3, 4, 16), (1, 0, 2), "_rows_kernel"),
+        ((2, 3, 4, 16), (1, 2, 0, 3), "_rows_kernel"),
+        ((4, 5), (1, 0), "_tile_kernel"),
+        ((4, 5, 2, 3), (2, 3, 0, 1), "_tile_kernel"),
+    ],
+)
+def test_each_layout_takes_its_road(
+    shape: tuple[int, ...], dims: tuple[int, ...], taken: str, device: str
+) -> None:
+    x = torch.arange(math.prod(shape), dtype=torch.float64, device=device).view(shape)
+
+    assert road(x, dims) == taken
+    assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
+
+
+def test_neighbours_that_stay_together_are_moved_as_one_word() -> None:
+    x = torch.arange(64, dtype=torch.uint8).view(4, 8, 2)
+
+    chosen = plan(tuple(x.shape), x.stride(), (1, 0, 2), 1, 0)
+    off_by_one = plan(tuple(x.shape), x.stride(), (1, 0, 2), 1, 1)
+
+    assert str(chosen.word) == "int16"
+    assert str(off_by_one.word) == "int8"
+
+
+def test_the_strides_of_a_gradient_that_is_expanded_do_not_matter(device: str) -> None:
+    x = torch.randn(3, 4, dtype=torch.float64, device=device, requires_grad=True)
+
+    torch.autograd.backward(permute(x, (1, 0)).sum())
+
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.ones_like(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [((2, 3), (0, 0)), ((2, 3), (0, 2)), ((2, 3), (0,)), ((2, 3), (-3, 0)), ((), (0,)), ((1,) * 13, range(13))],
+)  # fmt: skip
+def test_dims_that_are_no_permutation_are_refused(shape: tuple[int, ...], dims: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        permute(torch.zeros(shape), tuple(dims))
+
+    assert refused.value.argument in ("dims", "x")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((46_349, 46_348), (1, 0)),  # just over 2^31 elements, odd
+        ((2, 1 << 15, 1 << 15), (2, 1, 0)),  # 2^31 exactly
+        ((3, 5, 150_000_001), (1, 0, 2)),  # rows beyond 32 bits
+    ],
+)
+def test_more_than_2_to_the_31_elements(
+    shape: tuple[int, ...], dims: tuple[int, ...], device: str
+) -> None:
+    if device != "cuda":
+        pytest.skip("needs the memory of a GPU")
+    x = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
+
+    out = permute(x, dims)
+
+    assert torch.equal(out, x.permute(dims))
+
+
+def test_a_small_part_of_a_tensor_of_more_than_2_to_the_31_elements(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("needs the memory of a GPU")
+    whole = torch.randint(0, 256, (70_000, 70_000), dtype=torch.uint8, device=device)
+    x = whole[::1000, ::1000]
+
+    assert torch.equal(permute(x, (1, 0)), x.T)

@@ -1,0 +1,121 @@
+"""Traps of transpose-add: promotion as torch promotes, batches that broadcast, any strides."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.kernels.suite import assert_bits_equal
+from warpcall_kernels import InvalidInput
+from warpcall_kernels.transpose_add import DTYPES, transpose_add
+
+quiet = settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    drawn = torch.randint(-5, 100, shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(dtype) if dtype != torch.bool else drawn % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    list(itertools.combinations_with_replacement(DTYPES, 2)),
+    ids=lambda dtype: str(dtype).removeprefix("torch."),
+)
+def test_dtypes_promote_and_round_as_in_torch(
+    one: torch.dtype, other: torch.dtype, device: str
+) -> None:
+    a, b = values((3, 5), one, 1).to(device), values((5, 3), other, 2).to(device)
+
+    assert_bits_equal(transpose_add(a, b), a.mT + b)
+
+
+def test_large_integers_round_to_bf16_by_way_of_fp32_as_in_torch(device: str) -> None:
+    a = torch.tensor([[2**24 + 1, -(2**31) + 129, 2**40 + 2**32 + 1]], device=device)
+    b = torch.zeros(3, 1, dtype=torch.bfloat16, device=device)
+
+    assert_bits_equal(transpose_add(a, b), a.mT + b)
+
+
+@given(
+    batch=st.lists(st.sampled_from([1, 2, 3]), max_size=3),
+    ones=st.lists(st.booleans(), min_size=6, max_size=6),
+    h=st.integers(1, 40),
+    w=st.integers(1, 40),
+    turned=st.tuples(st.booleans(), st.booleans()),
+    steps=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+)
+@quiet
+def test_any_shapes_that_broadcast_and_any_strides(
+    batch: list[int],
+    ones: list[bool],
+    h: int,
+    w: int,
+    turned: tuple[bool, bool],
+    steps: tuple[int, int],
+    device: str,
+) -> None:
+    pairs = []
+    for k, (rows, columns) in enumerate(((h, w), (w, h))):
+        sizes = [1 if ones[3 * k + i] else n for i, n in enumerate(batch)]
+        stored = (columns, rows * steps[k]) if turned[k] else (rows * steps[k], columns)
+        t = values((*sizes, *stored), torch.float32, k).to(device)
+        t = t.mT if turned[k] else t
+        pairs.append(t[..., :: steps[k], :])
+    a, b = pairs
+
+    assert_bits_equal(transpose_add(a, b), (a.mT + b).contiguous())
+
+
+def test_gradients_are_summed_over_what_was_broadcast(device: str) -> None:
+    a = torch.randn(3, 4, dtype=torch.float64, device=device, requires_grad=True)
+    b = torch.randn(2, 1, 4, 3, dtype=torch.float64, device=device, requires_grad=True)
+
+    torch.autograd.backward(transpose_add(a, b).sum())
+
+    assert a.grad is not None
+    assert b.grad is not None
+    assert torch.equal(a.grad, torch.full_like(a, 2))
+    assert torch.equal(b.grad, torch.ones_like(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "argument", "says"),
+    [
+        ((2, 3), (2, 3), "b", "b must have shape (3, 2), the transpose of a"),
+        ((2, 2, 3), (3, 3, 2), "b", "b must have shape (2, 3, 2)"),
+        ((3,), (3, 1), "a", "2 to 12 dims"),
+        ((1, 3), (3,), "b", "2 to 12 dims"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(
+    a: tuple[int, ...], b: tuple[int, ...], argument: str, says: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        transpose_add(torch.zeros(a), torch.zeros(b))
+
+    assert refused.value.argument == argument
+    assert says in str(refused.value)
+
+
+def test_complex_numbers_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="a must be real numbers"):
+        transpose_add(torch.zeros(2, 2, dtype=torch.complex64), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("shape", [(46_349, 46_348), (3, 30_000, 30_000)])
+def test_more_than_2_to_the_31_elements(shape: tuple[int, ...], device: str) -> None:
+    if device != "cuda":
+        pytest.skip("needs the memory of a GPU")
+    a = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
+    b = torch.randint(0, 256, (*shape[:-2], shape[-1], shape[-2]), dtype=torch.uint8, device=device)
+
+    out = transpose_add(a, b)
+
+    assert torch.equal(out, a.mT + b)
