@@ -62,6 +62,11 @@ class TensorInfo:
     def nbytes(self) -> int:
         return math.prod(self.shape) * ITEMSIZE[self.dtype]
 
+    @property
+    def addressable(self) -> bool:
+        """Whether 63 bits count its bytes, zeros in its shape left out: its strides are such counts."""
+        return math.prod(size or 1 for size in self.shape) * ITEMSIZE[self.dtype] < 1 << 63
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -79,7 +84,7 @@ def lay_out(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
     """Order tensors as the library does (widest dtype first, then by name) and place their bytes."""
     placed = []
     begin = 0
-    for t in sorted(tensors, key=lambda t: (_RANK[t.dtype], t.name.encode())):
+    for t in sorted(tensors, key=_place):
         placed.append(TensorInfo(t.name, t.dtype, t.shape, begin, begin + t.nbytes))
         begin += t.nbytes
     return tuple(placed)
@@ -149,6 +154,11 @@ def decode_header(text: bytes) -> Header:
     return Header(tuple(tensors), metadata)
 
 
+def _place(t: TensorInfo) -> tuple[int, bytes]:
+    # JSON can say names that UTF-8 cannot; whoever knows the names allowed refuses them.
+    return _RANK[t.dtype], t.name.encode(errors="surrogatepass")
+
+
 def _tensor(name: str, entry: object) -> TensorInfo:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise _bad(f"{name} must have dtype, shape and data_offsets, got {_brief(entry)}", name)
@@ -164,8 +174,12 @@ def _tensor(name: str, entry: object) -> TensorInfo:
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _bad(f"data_offsets of {name} must be [begin, end], got {_brief(offsets)}", name)
     info = TensorInfo(name, dtype, tuple(shape), *offsets)
-    if any(size >= 1 << 63 for size in shape) or info.nbytes >= 1 << 63:
-        raise _bad(f"{name} must have less than 2^63 bytes, got shape {_brief(shape)}", name)
+    if not info.addressable:
+        raise _bad(
+            f"{name} must have less than 2^63 bytes, zeros in its shape left out, "
+            f"got shape {_brief(shape)}",
+            name,
+        )
     if info.nbytes != info.end - info.begin:
         raise _bad(
             f"{name} of shape {shape} and dtype {dtype} has {info.nbytes} bytes, "

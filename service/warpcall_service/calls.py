@@ -109,7 +109,8 @@ class Calls:
             timeout_s = 0.0
         if not timeout_s > 0:
             raise InvalidInput(
-                f"{TIMEOUT_HEADER} must be a positive number of seconds, got {given[:60]!r}",
+                f"{TIMEOUT_HEADER} must be a positive number of seconds, "
+                f"got {brief(given.decode('latin-1'))}",
                 field=TIMEOUT_HEADER,
             )
         return min(timeout_s, self._settings.call_timeout_s)

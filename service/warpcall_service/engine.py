@@ -206,5 +206,4 @@ class LocalEngine:
 
     def _on_change(self, lane: Lane) -> None:
         self._changed.set()
-        self._asking = 0  # calls that wait for their plan
         self._changed = asyncio.Event()

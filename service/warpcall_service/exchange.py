@@ -73,6 +73,7 @@ class Exchange:
         Raises:
             ClientGone: there is nobody to receive from.
             InvalidInput: the client stopped before the end of the body.
+            BadRequest: its chunks are none.
         """
         if self.connection.exhausted:
             raise self._ended()
@@ -166,7 +167,9 @@ class Exchange:
         await self._discard(DISCARD_BYTES)
         await self.send({"type": "http.response.body", "body": b""})
 
-    def _ended(self) -> InvalidInput:
+    def _ended(self) -> Problem:
+        if self.connection.fault is not None:
+            return self.connection.fault
         wanted = (
             "end with an empty chunk" if self.declared is None else f"have {self.declared} bytes"
         )
@@ -176,7 +179,7 @@ class Exchange:
 
     async def _discard(self, limit: int) -> None:
         end = self.received + limit
-        with contextlib.suppress(TimeoutError, InvalidInput):
+        with contextlib.suppress(TimeoutError, Problem):
             async with asyncio.timeout(LINGER_S):
                 while not self.complete and self.received < end:
                     await self.receive()

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +71,18 @@ def _info(name: str, entry: Any) -> TensorInfo:
     if (
         not isinstance(shape, list)
         or len(shape) > wire.MAX_DIMS
-        or not all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
-        or math.prod(shape) * wire.ITEMSIZE[dtype] >= 1 << 63
+        or not all(type(size) is int and size >= 0 for size in shape)
     ):
         raise InvalidInput(
-            f"the shape of {name} must be at most {wire.MAX_DIMS} integers from 0, less than 2^63 "
-            f"bytes in all, got {brief(shape)}",
+            f"the shape of {name} must be at most {wire.MAX_DIMS} integers from 0, "
+            f"got {brief(shape)}",
             field=name,
         )
-    return TensorInfo(name, dtype, tuple(shape))
+    info = TensorInfo(name, dtype, tuple(shape))
+    if not info.addressable:
+        raise InvalidInput(
+            f"{name} must have less than 2^63 bytes, zeros in its shape left out, "
+            f"got shape {brief(shape)}",
+            field=name,
+        )
+    return info

@@ -14,7 +14,7 @@ from itertools import accumulate
 from numpy.lib import format as numpy_format
 
 from warpcall.errors import InvalidInput, UnsupportedMedia
-from warpcall.wire import ITEMSIZE
+from warpcall.wire import ITEMSIZE, MAX_DIMS, TensorInfo
 
 MEDIA_TYPE = "application/x-npy"
 MAGIC = b"\x93NUMPY"
@@ -88,7 +88,7 @@ def decode_header(header: bytes, field: str) -> Npy:
             else numpy_format.read_array_header_2_0
         )
         shape, fortran_order, dtype = read(file, max_header_size=MAX_HEADER_BYTES)
-    except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, SyntaxError):
+    except Exception:  # noqa: BLE001 - numpy stumbles as it may, also by IndexError and TokenError
         raise InvalidInput(
             f"{field} must have a .npy header that numpy reads", field=field
         ) from None
@@ -105,17 +105,18 @@ def decode_header(header: bytes, field: str) -> Npy:
             "float8 travel as safetensors",
             field=field,
         )
-    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > 64:
+    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > MAX_DIMS:
         raise InvalidInput(
-            f"the shape of {field} must be at most 64 integers from 0, got {str(shape)[:60]}",
+            f"the shape of {field} must be at most {MAX_DIMS} integers from 0, got {_brief(shape)}",
             field=field,
         )
-    npy = Npy(_CODES[dtype.str], tuple(shape), bool(fortran_order))
-    if any(size >= 1 << 63 for size in npy.shape) or npy.nbytes >= 1 << 63:
+    if not TensorInfo(field, _CODES[dtype.str], shape).addressable:
         raise InvalidInput(
-            f"{field} must have less than 2^63 bytes, got shape {str(shape)[:60]}", field=field
+            f"{field} must have less than 2^63 bytes, zeros in its shape left out, "
+            f"got shape {_brief(shape)}",
+            field=field,
         )
-    return npy
+    return Npy(_CODES[dtype.str], shape, bool(fortran_order))
 
 
 def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -133,3 +134,9 @@ def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
         file, {"descr": _NAMES[dtype], "fortran_order": False, "shape": shape}
     )
     return file.getvalue()
+
+
+def _brief(shape: tuple[int, ...]) -> str:
+    """A shape for a message. Python does not print integers of thousands of digits, hex can say them."""
+    sizes = [str(size) if abs(size) < 1 << 64 else "more than 2^64" for size in shape]
+    return f"({', '.join(sizes)})"[:60]

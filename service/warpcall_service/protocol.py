@@ -36,7 +36,7 @@ class Connection(HttpToolsProtocol):
     _refusal: Problem | None = None
     _lingering = False
     _received: asyncio.Future[None] | None = None
-    _ended = False  # the client has sent its last byte, in the middle of a body
+    _ended = False  # the body will not go on, although it should
 
     # What the application uses
 
@@ -84,6 +84,11 @@ class Connection(HttpToolsProtocol):
         """Whether the body will have no byte more than were received, although it should."""
         return self._ended and not self.cycle.body
 
+    @property
+    def fault(self) -> Problem | None:
+        """What was wrong with the bytes that ended the body, if it was not the client's leaving."""
+        return self._refusal
+
     async def drained(self) -> None:
         """Wait until nothing handed to the transport is still unsent (or the client has left).
 
@@ -117,8 +122,7 @@ class Connection(HttpToolsProtocol):
         """A client that stops in the middle of a body is told so; any other one has left."""
         if self._idle or not self.cycle.more_body:
             return None
-        self._ended = True
-        self.cycle.message_event.set()
+        self._end_body()
         self._stop_receiving()
         return True
 
@@ -168,6 +172,12 @@ class Connection(HttpToolsProtocol):
             self._refusal or BadRequest("the request must be HTTP/1.1, got something else")
         )
 
+    def _end_body(self) -> None:
+        """Wake an application that waits for more, and serve nothing after its answer."""
+        self._ended = True
+        self.cycle.keep_alive = False
+        self.cycle.message_event.set()
+
     def _on_full(self) -> None:
         """Read no further: what follows, if anything, is the next request."""
         self.flow.pause_reading()
@@ -202,6 +212,11 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """Answer on the bare connection, where no application runs yet, and close it."""
         self._stop_head_timer()
+        if not self._idle and self.cycle.more_body:
+            self._refusal = problem  # the application is reading, and tells it
+            self._lingering = True
+            self._end_body()
+            return
         if not self._idle:
             self.transport.close()
             return

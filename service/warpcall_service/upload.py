@@ -74,7 +74,7 @@ class Uploads:
         headers = exchange.headers
         if encoding := headers.get(b"content-encoding"):
             raise UnsupportedMedia(
-                f"the body must come without Content-Encoding, got {encoding[:60]!r}",
+                f"the body must come without Content-Encoding, got {params.brief(encoding.decode('latin-1'))}",
                 field="content-encoding",
             )
         kind = content_type(headers.get(b"content-type"))

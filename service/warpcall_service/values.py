@@ -3,7 +3,7 @@
 Numbers as JSON has them, so that any parser reads them: what JSON cannot say is written as the
 strings "NaN", "Infinity" and "-Infinity" (as Protocol Buffers do), and read from them. A complex
 number is a pair [real, imaginary]. Data may come nested as the shape says, or flat; it goes out
-nested.
+nested, unless it is empty.
 """
 
 from __future__ import annotations
@@ -70,7 +70,13 @@ def to_array(data: object, info: TensorInfo) -> Array:
 
 
 def to_json(data: memoryview, info: TensorInfo) -> Any:
-    """The JSON value of a tensor's bytes: nested lists, a plain value if it has no dimensions."""
+    """The JSON value of a tensor's bytes: nested lists, a plain value if it has no dimensions.
+
+    A tensor without elements is an empty list, whatever its shape: a shape such as (2^40, 0) nests
+    into more lists than there is memory.
+    """
+    if not data:
+        return []
     if info.dtype == "BOOL":
         return np.frombuffer(data, np.bool_).reshape(info.shape).tolist()
     if info.dtype in _INTEGERS:
