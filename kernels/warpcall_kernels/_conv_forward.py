@@ -48,6 +48,7 @@ BAND_FP64 = 16  # a weight takes two registers
 
 DOT_TILE = 4096  # outputs a program: 128 blocks of 32
 DOT_WARPS = 4
+DOT_PROGRAMS = 1056  # in all, 8 for each of 132 multiprocessors: each builds its matrix once
 DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
 DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
 
@@ -126,6 +127,7 @@ def _dot_kernel(
     units: tl.tensor,
     tiles: tl.tensor,
     tiles_wide: tl.tensor,
+    parts: tl.tensor,
     taps: tl.tensor,
     lead_octets: tl.tensor,
     padding: tl.tensor,
@@ -145,36 +147,35 @@ def _dot_kernel(
     WIDE: tl.constexpr,
     BIG: tl.constexpr,
 ) -> None:
-    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    batch, channel, start, live = locate(tile, head, rows, group, tiles_wide, N, BLOCKS, WIDE, BIG)
+    part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
     length = units * UNIT
-    x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
-    out_ptrs = out_ptr + (batch * channels + channel) * length
     w_ptr, step, peak, scale = filter_of(
         w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, tl.float32
     )
-
-    begin = start - lead_octets * OCTET
     first = padding - lead_octets * OCTET  # the tap on the main diagonal: 0, or up to -7
-    acc = tl.zeros((BLOCKS, N), tl.float32)
-    if LOOP:
-        for _ in range(bands):
-            w = toeplitz(w_ptr, first, taps, step, peak, scale, N, N, SOFTMAX)
-            x = load_block(x_ptrs, begin, live, length, stride_xt, 2 * N)
-            acc = multiply(x, w, acc, SOFTMAX)
-            begin += N
-            first += N
-    else:
-        w = toeplitz(w_ptr, first, taps, step, peak, scale, N + 1, N, SOFTMAX)
+    w = toeplitz(w_ptr, first, taps, step, peak, scale, N if LOOP else N + 1, N, SOFTMAX)
+    for tile in range(part, tiles, parts):
+        batch, channel, start, live = locate(
+            tile, head, rows, group, tiles_wide, N, BLOCKS, WIDE, BIG
+        )
+        x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
+        out_ptrs = out_ptr + (batch * channels + channel) * length
+        begin = start - lead_octets * OCTET
         x = load_block(x_ptrs, begin, live, length, stride_xt, 2 * N)
-        acc = multiply(x, w, acc, SOFTMAX)
-    acc = without_strangers(
-        acc, x_ptrs, start, live, length, stride_xt,
-        w_ptr, taps, padding, step, peak, scale, BLOCKS, N, SOFTMAX,
-    )  # fmt: skip
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + channel, mask=live, other=0.0).to(tl.float32)[:, None]
-    store_block(out_ptrs, acc, start, live, length, N)
+        acc = multiply(x, w, tl.zeros((BLOCKS, N), tl.float32), SOFTMAX)
+        if LOOP:
+            for band in range(1, bands):
+                at = first + band * N
+                further = toeplitz(w_ptr, at, taps, step, peak, scale, N, N, SOFTMAX)
+                x = load_block(x_ptrs, begin + band * N, live, length, stride_xt, 2 * N)
+                acc = multiply(x, further, acc, SOFTMAX)
+        acc = without_strangers(
+            acc, x_ptrs, start, live, length, stride_xt,
+            w_ptr, taps, padding, step, peak, scale, BLOCKS, N, SOFTMAX,
+        )  # fmt: skip
+        if bias_ptr is not None:
+            acc += tl.load(bias_ptr + channel, mask=live, other=0.0).to(tl.float32)[:, None]
+        store_block(out_ptrs, acc, start, live, length, N)
 
 
 def takes_dot(x: Tensor, taps: int) -> bool:
@@ -231,9 +232,10 @@ def convolve(
             "LOOP": reach > block + 1,
             "N": block,
             "BLOCKS": pieces,
+            "parts": min(tiling.tiles, max(1, DOT_PROGRAMS // heads)),
             "num_warps": 2 * DOT_WARPS if narrow else DOT_WARPS,
         }
-        kernel = _dot_kernel
+        kernel, programs = _dot_kernel, heads * launch["parts"]
     else:
         width = 16 // x.dtype.itemsize
         band = BAND_FP64 if x.dtype == torch.float64 else BAND
@@ -250,9 +252,9 @@ def convolve(
             "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
             "num_warps": FMA_WARPS,
         }
-        kernel = _fma_kernel
+        kernel, programs = _fma_kernel, heads * tiling.tiles
     with on_device(x):
-        kernel[(heads * tiling.tiles,)](
+        kernel[(programs,)](
             x,
             weight,
             bias,

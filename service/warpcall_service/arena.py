@@ -118,7 +118,8 @@ class Arena:
         if nbytes > self.nbytes:
             raise TooLarge(
                 f"inputs and outputs of a call must fit in {self.nbytes} bytes together, "
-                f"got {nbytes}"
+                f"got {nbytes}",
+                field="body",
             )
         queue = self._urgent if urgent else self._waiting
         if not self._urgent and (urgent or not self._waiting):

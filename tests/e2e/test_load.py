@@ -20,7 +20,7 @@ CLIENTS, CALLS = 8, 200
 LARGE_ARENA = (1 << 30) + (64 << 20)
 MB = 1 << 20
 REST_MB = 300  # of the HTTP process, beside the arena
-TORCH_MB = 400  # of a lane, beside the arena: torch and the largest temporaries of a reference
+LANE_MB = 600  # of a lane, beside the arena: torch, temporaries of references, 128 MB kept for more
 CUDA_MB = 600  # more where the lane has a GPU: the driver's and Triton's own
 
 
@@ -59,7 +59,7 @@ def test_eight_clients_with_mixed_calls_get_right_answers_and_leave_nothing(serv
     memory = memory_of(http.pid)
     assert memory.http_rest < REST_MB * MB
     on_gpu = "cuda" in server.get("/readyz")[1]
-    assert memory.lanes_rest < (TORCH_MB + CUDA_MB * on_gpu) * MB
+    assert memory.lanes_rest < (LANE_MB + CUDA_MB * on_gpu) * MB
 
 
 def test_512_mb_go_through_permute_and_back(server: Server) -> None:

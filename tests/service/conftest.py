@@ -11,10 +11,11 @@ from demo.server import Server, running_server
 from tests.service.requests import well
 
 SETTINGS = {
-    "WARPCALL_ARENA_BYTES": "64MiB",
+    "WARPCALL_ARENA_BYTES": "128MiB",
     "WARPCALL_MAX_BODY_BYTES": "32MiB",
-    "WARPCALL_MAX_JSON_BYTES": "1MiB",
+    "WARPCALL_MAX_JSON_BYTES": "4MiB",
     "WARPCALL_BODY_TIMEOUT_S": "1",
+    "WARPCALL_QUEUE_TIMEOUT_S": "0.5",
 }
 
 

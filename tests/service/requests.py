@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,20 @@ def well(http: httpx.Client) -> httpx.Response:
     return answer
 
 
+def problem_of(answer: httpx.Response | Raw, status: int, code: str, field: str | None) -> str:
+    """Check an answer to be this problem; returns its detail."""
+    members = answer.json()
+    assert (answer.status if isinstance(answer, Raw) else answer.status_code) == status, members
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert members["type"] == f"urn:warpcall:problem:{code}", members
+    assert members["status"] == status
+    assert members.get("field") == field, members
+    assert members["request_id"] == answer.headers["x-request-id"]
+    assert "Traceback" not in json.dumps(members)
+    detail: str = members["detail"]
+    return detail
+
+
 def header(entries: Mapping[str, Any], nbytes: int | None = None) -> bytes:
     """A safetensors header of any content; `nbytes` is the length that it claims."""
     text = json.dumps(entries).encode()
@@ -61,7 +75,7 @@ def npy(array: npt.NDArray[Any], **how: Any) -> bytes:
 def send_raw(
     server: Server,
     head: str,
-    body: bytes = b"",
+    body: bytes | Iterable[bytes] = b"",
     *,
     finish: bool = False,
     timeout_s: float = 10.0,
@@ -73,8 +87,8 @@ def send_raw(
     """
     with socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s) as sock:
         sock.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
-        if body:
-            sock.sendall(body)
+        for part in (body,) if isinstance(body, bytes) else body:
+            sock.sendall(part)
         if finish:
             sock.shutdown(socket.SHUT_WR)
         data = b""
@@ -93,3 +107,17 @@ def _some(sock: socket.socket) -> bytes:
     data = sock.recv(65536)
     assert data, "the server left without an answer"
     return data
+
+
+def problem_of(answer: httpx.Response | Raw, status: int, code: str, field: str | None) -> str:
+    """Check an answer to be this problem; returns its detail."""
+    members = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert members["type"] == f"urn:warpcall:problem:{code}", members
+    assert (answer.status if isinstance(answer, Raw) else answer.status_code) == status
+    assert members["status"] == status
+    assert members.get("field") == field, members
+    assert members["request_id"] == answer.headers["x-request-id"]
+    assert "Traceback" not in members["detail"]
+    detail: str = members["detail"]
+    return detail

@@ -151,9 +151,16 @@ def test_the_description_finds_no_fault_of_the_server(server: Server, http: http
         @settings(quiet, max_examples=60, database=None)
         def attempt(case: schemathesis.Case[Any]) -> None:
             answer = case.call(timeout=20)
-            case.validate_response(answer, checks=[not_a_server_error])
+            if not (answer.status_code == 504 and asked_for_little(case)):
+                case.validate_response(answer, checks=[not_a_server_error])
 
         attempt()
         assert well(http).status_code == 200
 
     assert operations >= 12
+
+
+def asked_for_little(case: schemathesis.Case[Any]) -> bool:
+    """Whether the caller himself allowed less time than a call may take here."""
+    headers = dict(case.headers or ())
+    return float(headers.get("X-Warpcall-Timeout", "60")) < 1
