@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
 
-from warpcall.errors import InvalidInput, Problem
+from warpcall.errors import InvalidInput, Problem, TimedOut
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
@@ -142,7 +142,8 @@ class Exchange:
         """Answer with a problem, in such a way that a client still sending sees it.
 
         Closing a connection with bytes unread resets it, and the client may then lose the answer:
-        a short rest of the body is read first, a long one after the answer, within bounds.
+        a short rest of the body is read first, a long one after the answer, within bounds. Whoever
+        is told that time is up has waited enough.
         """
         if self.answered:
             return
@@ -155,6 +156,7 @@ class Exchange:
             self.declared is not None
             and self.declared - self.received <= REST_BYTES
             and not expects
+            and not isinstance(problem, TimedOut)
         ):
             await self._discard(REST_BYTES)
         if self.complete:

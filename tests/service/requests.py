@@ -107,17 +107,3 @@ def _some(sock: socket.socket) -> bytes:
     data = sock.recv(65536)
     assert data, "the server left without an answer"
     return data
-
-
-def problem_of(answer: httpx.Response | Raw, status: int, code: str, field: str | None) -> str:
-    """Check an answer to be this problem; returns its detail."""
-    members = answer.json()
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert members["type"] == f"urn:warpcall:problem:{code}", members
-    assert (answer.status if isinstance(answer, Raw) else answer.status_code) == status
-    assert members["status"] == status
-    assert members.get("field") == field, members
-    assert members["request_id"] == answer.headers["x-request-id"]
-    assert "Traceback" not in members["detail"]
-    detail: str = members["detail"]
-    return detail

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import httpx
 import numpy as np
@@ -107,9 +106,12 @@ def test_a_client_that_stands_still_is_told(server: Server) -> None:
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_told(server: Server) -> None:
-    body = (byte.to_bytes() for byte in header({"x": tensor("F32", [1], 0, 4)}))
+    def drip() -> Iterator[bytes]:
+        for byte in header({"x": tensor("F32", [1], 0, 4)})[:15]:
+            yield bytes([byte])
+            time.sleep(0.1)
 
-    answer = send_raw(server, f"{POST}Content-Length: 100000", drip(body))
+    answer = send_raw(server, f"{POST}Content-Length: 100000", drip())
 
     assert "or its rest, in 1 s" in problem_of(answer, 504, "timed-out", "body")
 

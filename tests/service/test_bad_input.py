@@ -148,13 +148,13 @@ def test_a_million_dims_are_refused_on_every_road(http: httpx.Client) -> None:
     many_params = {"__metadata__": {"params": json.dumps({"dims": dims[:300_000]})}}
     x = {"x": tensor("U8", [1], 0, 1)}
     file = {"x": ("x.npy", npy(np.ones(1)))}
-    binary = {"headers": {"content-type": SAFETENSORS}}
+    binary = {"content-type": SAFETENSORS}
 
     by_json = http.post(PERMUTE, json={"inputs": {"x": ONE}, "params": {"dims": dims}})
-    by_metadata = http.post(PERMUTE, content=header({**many_params, **x}) + b"1", **binary)
+    body = header({**many_params, **x}) + b"1"
+    by_metadata = http.post(PERMUTE, content=body, headers=binary)
     by_form = http.post(PERMUTE, files=file, data={"dims": "0," * MILLION})
     by_query = http.post(f"{PERMUTE}?dims={'0,' * 30_000}0", files=file)
-    too_long = http.post(f"{PERMUTE}?dims={'0,' * 32_760}0", files=file)
     json_shape = {"dtype": "U8", "shape": [1] * MILLION, "data": [1]}
     shaped = http.post(PERMUTE, json={"inputs": {"x": json_shape}, "params": {"dims": [0]}})
 
@@ -163,7 +163,6 @@ def test_a_million_dims_are_refused_on_every_road(http: httpx.Client) -> None:
     assert f"{says} 300000" in problem_of(by_metadata, 422, "invalid-input", "dims")
     assert "at most 65536 bytes" in problem_of(by_form, 422, "invalid-input", "dims")
     assert f"{says} 30001" in problem_of(by_query, 422, "invalid-input", "dims")
-    assert too_long.status_code == 431
     assert "at most 64 integers" in problem_of(shaped, 422, "invalid-input", "x")
 
 
