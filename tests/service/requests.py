@@ -56,6 +56,13 @@ def problem_of(answer: httpx.Response | Raw, status: int, code: str, field: str 
     return detail
 
 
+def metrics(http: httpx.Client) -> dict[str, float]:
+    """Every sample of /metrics by its name with labels."""
+    lines = http.get("/metrics").text.splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
 def header(entries: Mapping[str, Any], nbytes: int | None = None) -> bytes:
     """A safetensors header of any content; `nbytes` is the length that it claims."""
     text = json.dumps(entries).encode()
