@@ -27,7 +27,7 @@ PLAIN = (
     *("lead_pieces", "lead_octets", "stride_wh", "stride_wk"),
     *("stride_xb", "stride_xc", "stride_gb", "stride_gc", "parts"),
 )  # integers that no variant is compiled for: UNIT says what divides them
-UNALIGNED = ("stride_xt", "stride_gt")  # only whether they are 1 matters
+UNALIGNED = ("stride_xt", "stride_gt")  # only whether they are there matters
 
 
 class Tiling(NamedTuple):
@@ -97,6 +97,11 @@ def check_device(x: Tensor, **others: Tensor | None) -> None:
     for name, t in others.items():
         if t is not None and t.device != x.device:
             raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
+
+
+def step_of(x: Tensor) -> int | None:
+    """The stride along the last dim, None for 1; an empty or single position has any."""
+    return None if x.stride(-1) == 1 or x.shape[-1] == 1 else x.stride(-1)
 
 
 def common_unit(*tensors: Tensor) -> int:
@@ -275,10 +280,14 @@ def load_block(
     stride_xt: tl.tensor,
     N: tl.constexpr,
 ) -> tl.tensor:
-    """[blocks, N]: of each row N elements from `start`; 0 outside of the row."""
+    """[blocks, N]: of each row N elements from `start`; 0 outside of the row.
+
+    `stride_xt` is None where neighbours are neighbours in memory: only so does the compiler know it.
+    """
     t = start[:, None] + tl.arange(0, N)[None, :]
     inside = live[:, None] & (t >= 0) & (t < length)
-    return tl.load(x_ptrs[:, None] + t * stride_xt, mask=inside, other=0.0)
+    at = t if stride_xt is None else t.to(tl.int64) * stride_xt
+    return tl.load(x_ptrs[:, None] + at, mask=inside, other=0.0)
 
 
 @triton.jit

@@ -31,6 +31,7 @@ from warpcall_kernels._conv import (
     load_block,
     locate,
     multiply,
+    step_of,
     store_block,
     toeplitz,
     weights_of,
@@ -41,14 +42,17 @@ from warpcall_kernels._torch import on_device
 
 FMA_MAX_TAPS = 8  # of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot
 
-FMA_PIECES = 256  # a tile: 2 pieces a thread
-FMA_WARPS = 4
+FMA_PIECES = 256  # a tile: 4 pieces a thread; at [8, 1024, 2048], fp32, 31 taps on an H200 48 us,
+FMA_WARPS = 2  # with 4 warps 63; at 7 taps of bf16 they are level
 BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
 BAND_FP64 = 16  # a weight takes two registers
 
 DOT_TILE = 4096  # outputs a program: 128 blocks of 32
 DOT_WARPS = 4
-DOT_PROGRAMS = 1056  # in all, 8 for each of 132 multiprocessors: each builds its matrix once
+DOT_PROGRAMS = (
+    528  # in all, 4 for each of 132 multiprocessors, as each builds its matrix: 23.3 us at
+)
+# [8, 1024, 2048], bf16, 31 taps on an H200; 25.1 with twice as many
 DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
 DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
 
@@ -69,7 +73,7 @@ def _fma_kernel(
     lead_pieces: tl.tensor,
     stride_xb: tl.int64,
     stride_xc: tl.int64,
-    stride_xt: tl.int64,
+    stride_xt: tl.tensor,
     stride_wh: tl.int64,
     stride_wk: tl.int64,
     REST: tl.constexpr,
@@ -134,7 +138,7 @@ def _dot_kernel(
     bands: tl.tensor,
     stride_xb: tl.int64,
     stride_xc: tl.int64,
-    stride_xt: tl.int64,
+    stride_xt: tl.tensor,
     stride_wh: tl.int64,
     stride_wk: tl.int64,
     LOOP: tl.constexpr,
@@ -210,7 +214,7 @@ def convolve(
         "taps": taps,
         "stride_xb": x.stride(0) // unit,
         "stride_xc": x.stride(1) // unit,
-        "stride_xt": x.stride(2),
+        "stride_xt": step_of(x),
         "stride_wh": weight.stride(0),
         "stride_wk": weight.stride(1),
         "FLIP": flip,

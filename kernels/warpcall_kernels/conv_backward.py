@@ -1,12 +1,9 @@
 """The gradients of conv with respect to x, weight and bias.
 
-grad_x is a convolution of grad_output with the filters flipped, by the kernels of conv.
-grad_weight[h, j] = sum over b, the channels c of h, and t of grad_output[b, c, t] *
-x[b, c, t + j - padding_l]: each program sums its share of a head's rows, for up to BAND taps, in
-registers, and writes one partial sum a tap; these are added in a fixed order, so that the same
-inputs give the same bits.
-Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: the partial sums, at most PARTS * K sums in
-all plus one for each filter weight, in fp32 (fp64 for fp64).
+grad_x is a convolution of grad_output with the filters flipped, by the kernels of conv; grad_weight
+is summed as `_conv_gradient.py` says, so that the same inputs give the same bits.
+Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: partial sums, see the
+public function.
 Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019.
 """
 
@@ -18,144 +15,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._conv import (
-    FLOATS,
-    PLAIN,
-    UNALIGNED,
-    Tiling,
-    check_device,
-    check_filter,
-    common_unit,
-    load_block,
-    locate,
-    pack,
-    unpack,
-    window,
-)
+from warpcall_kernels._conv import FLOATS, check_device, check_filter
 from warpcall_kernels._conv_forward import convolve
+from warpcall_kernels._conv_gradient import sum_grad_weight
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
-from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels._torch import direct, register, runs_kernel
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
-
-BAND = 16  # taps that a program sums: as many registers a piece
-PIECES = 128  # one a thread
-WARPS = 4
-PARTS = 2048  # programs in all, some 15 for each of 132 multiprocessors, where rows suffice
-
-
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
-def _grad_weight_kernel(
-    g_ptr: tl.tensor,
-    x_ptr: tl.tensor,
-    part_ptr: tl.tensor,
-    rows: tl.tensor,
-    group: tl.tensor,
-    units: tl.tensor,
-    tiles: tl.tensor,
-    tiles_wide: tl.tensor,
-    taps: tl.tensor,
-    padding: tl.tensor,
-    parts: tl.tensor,
-    bands: tl.tensor,
-    stride_gb: tl.int64,
-    stride_gc: tl.int64,
-    stride_gt: tl.int64,
-    stride_xb: tl.int64,
-    stride_xc: tl.int64,
-    stride_xt: tl.int64,
-    UNIT: tl.constexpr,
-    SHIFT: tl.constexpr,
-    EVEN: tl.constexpr,
-    BAND: tl.constexpr,
-    V: tl.constexpr,
-    PIECES: tl.constexpr,
-    WIDE: tl.constexpr,
-    BIG: tl.constexpr,
-    ACC: tl.constexpr,
-) -> None:
-    band = tl.program_id(0) % bands
-    part = tl.program_id(0) // bands % parts
-    head = tl.program_id(0) // bands // parts
-    length = units * UNIT  # so that the compiler knows what divides it, and how wide it may load
-    COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
-    # The window begins SHIFT elements before what the band's first tap meets, at a multiple of V.
-    lead = band * BAND - padding - SHIFT
-    acc = tl.zeros((PIECES, BAND), ACC)
-    for tile in range(part, tiles, parts):
-        batch, channel, start, live = locate(
-            tile, head, rows, group, tiles_wide, V, PIECES, WIDE, BIG
-        )
-        live = live & (start < length)
-        g_ptrs = g_ptr + (batch * stride_gb + channel * stride_gc) * UNIT
-        x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
-        g = unpack(load_block(g_ptrs, start, live, length, stride_gt, V).to(ACC), PIECES, V)
-        x = window(x_ptrs, start + lead, live, length, stride_xt, COUNT, PIECES, V, ACC)
-        sums = ()
-        for j in tl.static_range(BAND):
-            total = tl.zeros((PIECES,), ACC)
-            for i in tl.static_range(V):
-                term = g[i] * x[i + j + SHIFT]
-                if not EVEN:  # past the end of a row g is 0, but x may be NaN
-                    term = tl.where(start + i < length, term, 0.0)
-                total += term
-            sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
-        acc += pack(sums, PIECES, BAND)
-    j = band * BAND + tl.arange(0, BAND)
-    at = (head * parts + part).to(tl.int64) * taps + j
-    tl.store(part_ptr + at, tl.sum(acc, axis=0), mask=j < taps)
-
-
-def _grad_weight(g: Tensor, x: Tensor, heads: int, taps: int, padding: int) -> Tensor:
-    """The sums [H, K] for filters as they are applied, in fp32 (fp64 for fp64)."""
-    batches, channels, length = x.shape
-    group = channels // heads
-    rows = batches * group
-    width = 16 // x.dtype.itemsize
-    unit = common_unit(x, g)
-    tiling = Tiling.of(rows, length, width, PIECES)
-    bands = triton.cdiv(taps, BAND)
-    parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
-    acc = torch.float64 if x.dtype == torch.float64 else torch.float32
-    partial = torch.empty(heads, parts, taps, dtype=acc, device=x.device)
-    with on_device(x):
-        _grad_weight_kernel[(heads * parts * bands,)](
-            g,
-            x,
-            partial,
-            rows=rows,
-            group=group,
-            units=length // unit,
-            tiles=tiling.tiles,
-            tiles_wide=tiling.tiles_wide,
-            taps=taps,
-            padding=padding,
-            parts=parts,
-            bands=bands,
-            stride_gb=g.stride(0) // unit,
-            stride_gc=g.stride(1) // unit,
-            stride_gt=g.stride(2),
-            stride_xb=x.stride(0) // unit,
-            stride_xc=x.stride(1) // unit,
-            stride_xt=x.stride(2),
-            UNIT=unit,
-            SHIFT=-padding % width,
-            EVEN=length % width == 0,
-            BAND=BAND,
-            V=width,
-            PIECES=PIECES,
-            WIDE=tiling.wide,
-            BIG=tiling.big,
-            ACC=tl.float64 if acc == torch.float64 else tl.float32,
-            num_warps=WARPS,
-        )
-    return partial.sum(1)
 
 
 def _launch(
@@ -174,7 +44,7 @@ def _launch(
     heads, taps = weight.shape
     padding = taps - 1 if padding_l is None else padding_l
     grad_x = convolve(grad_output, weight, None, taps - 1 - padding, softmax_weight, flip=True)
-    applied = _grad_weight(grad_output, x, heads, taps, padding)
+    applied = sum_grad_weight(grad_output, x, heads, taps, padding)
     grads = [grad_x, _through_softmax(applied, weight, softmax_weight)]
     if bias:
         grads.append(grad_output.sum((0, 2), dtype=applied.dtype).to(x.dtype))
@@ -230,7 +100,7 @@ def conv_backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients of conv. The same inputs give the same bits.
 
-    Needs device memory for partial sums beside the results: at most 2048 * 16 fp32 values, and one
+    Needs device memory for partial sums beside the results: at most 2048 * 32 fp32 values, and one
     for each value of weight.
 
     Args:
