@@ -210,15 +210,14 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer on the bare connection, where no application runs yet, and close it."""
+        """Answer on the bare connection, if no application runs, and close it."""
         self._stop_head_timer()
-        if not self._idle and self.cycle.more_body:
-            self._refusal = problem  # the application is reading, and tells it
-            self._lingering = True
-            self._end_body()
-            return
         if not self._idle:
-            self.transport.close()
+            self._lingering = True
+            self.cycle.keep_alive = False  # it gives its answer, then the connection closes
+            if self.cycle.more_body:
+                self._refusal = problem  # and this is the answer if it reads on
+                self._end_body()
             return
         status, headers, body = render(problem, None)
         fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)

@@ -164,6 +164,15 @@ def test_requests_on_one_connection_are_answered_in_order(server: Server) -> Non
     assert re.findall(rb"x-request-id: (call-\d)", data) == [b"call-%d" % i for i in range(5)]
 
 
+def test_nonsense_after_a_request_does_not_cost_it_its_answer(server: Server) -> None:
+    body = '{"inputs": {"x": {"dtype": "U8", "shape": [1], "data": [1]}}, "params": {"dims": [0]}}'
+    head = f"POST {PERMUTE} HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: "
+
+    answer = send_raw(server, f"{head}{len(body)}", f"{body}}}}}".encode())
+
+    assert (answer.status, answer.body[-1:]) == (200, b"\x01")
+
+
 def test_a_head_that_never_ends_is_not_waited_for(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
         sock.sendall(b"GET / HT")
