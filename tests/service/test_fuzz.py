@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from typing import Any
 
 import httpx
@@ -31,22 +33,23 @@ def check(answer: httpx.Response, http: httpx.Client) -> None:
     assert well(http).status_code == 200
 
 
+texts = st.text(st.characters(), max_size=5)  # lone surrogates too, which JSON can say
 json_values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-    ),
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
 tensor_entries = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from(["F32", "I64", "BOOL", "F16", "C64", "U8", "X9"]),
-        "shape": st.lists(st.integers(-1, 5), max_size=4),
-        "data": json_values | st.lists(st.integers(-3, 300), max_size=30),
+        "shape": st.lists(
+            st.integers(0, 3) | st.sampled_from([-1, 2**31, 2**40, 2**62, 2**63]), max_size=4
+        ),
+        "data": st.just([]) | json_values | st.lists(st.integers(-3, 300), max_size=30),
     }
 )
 
@@ -60,17 +63,24 @@ small_arrays = st.builds(
 @given(
     op=st.sampled_from(OPS),
     inputs=st.dictionaries(
-        st.sampled_from(["x", "weight", "a", "b", "elements", "test_elements", "mask"]),
+        st.sampled_from(["x", "weight", "a", "b", "elements", "test_elements", "mask"]) | texts,
         tensor_entries | json_values,
         max_size=3,
     ),
     params=st.dictionaries(
         st.sampled_from(["dims", "scale", "causal", "padding_l", "z"]), json_values, max_size=3
     ),
+    accept=st.sampled_from([SAFETENSORS, "application/json", "application/x-npy"]),
 )
 @settings(quiet, max_examples=400)
-def test_any_json(op: str, inputs: Any, params: Any, http: httpx.Client) -> None:
-    answer = http.post(f"/v1/kernels/{op}", json={"inputs": inputs, "params": params})
+def test_any_json(op: str, inputs: Any, params: Any, accept: str, http: httpx.Client) -> None:
+    body = json.dumps({"inputs": inputs, "params": params})  # httpx would not escape surrogates
+
+    answer = http.post(
+        f"/v1/kernels/{op}",
+        content=body,
+        headers={"content-type": "application/json", "accept": accept},
+    )
 
     check(answer, http)
 
@@ -138,6 +148,94 @@ def test_any_form(parts: list[tuple[str, str, bytes]], http: httpx.Client) -> No
     )
 
     check(answer, http)
+
+
+@given(
+    shape=st.lists(st.integers(0, 3) | st.sampled_from([2**31, 2**40, 2**62]), max_size=4),
+    op=st.sampled_from(["permute", "masked-softmax", "isin", "transpose-add"]),
+    causal=st.booleans(),
+)
+@settings(quiet, max_examples=200)
+def test_any_shape_of_an_empty_tensor(
+    shape: list[int], op: str, causal: bool, http: httpx.Client
+) -> None:
+    x = {"dtype": "F32", "shape": [*shape, 0], "data": []}
+    flipped = {**x, "shape": [*shape[:-1], 0, *shape[-1:]]}
+    inputs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "permute": ({"x": x}, {"dims": list(range(len(shape) + 1))}),
+        "masked-softmax": ({"x": flipped}, {"causal": causal}),
+        "isin": ({"elements": x, "test_elements": flipped}, {"invert": causal}),
+        "transpose-add": ({"a": x, "b": flipped}, {}),
+    }
+    tensors, params = inputs[op]
+
+    answer = http.post(
+        f"/v1/kernels/{op}",
+        json={"inputs": tensors, "params": params},
+        headers={"accept": "application/json"},
+    )
+
+    check(answer, http)
+
+
+@given(
+    descr=st.sampled_from(["'<f4'", "'|u1'", "'|O'", "()", "[('a', '<f4')]", "'f4,f4'", "1", "'"]),
+    shape=st.sampled_from(["(1,)", "(0x1f,)", "1", "(-1,)", "(1L,)", "(1, 2**9)", "(True,)", "("]),
+    rest=st.text(st.characters(max_codepoint=255), max_size=20),
+    cut=st.integers(0, 100),
+)
+@settings(quiet, max_examples=300)
+def test_any_npy_header(descr: str, shape: str, rest: str, cut: int, http: httpx.Client) -> None:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
+    header = (text[: max(len(text) - cut, 0)] + rest).encode("latin-1")
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 4
+
+    answer = http.post(f"{PERMUTE}?dims=0", files={"x": ("x.npy", content)})
+
+    check(answer, http)
+
+
+CALL = '{"inputs": {"x": {"dtype": "U8", "shape": [1], "data": [1]}}}'
+POST = f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+REQUESTS = [
+    "GET /v1/kernels HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n",
+    f"{POST}Content-Length: {len(CALL)}\r\n\r\n{CALL}",
+    f"{POST}Transfer-Encoding: chunked\r\n\r\n{len(CALL):x}\r\n{CALL}\r\n0\r\n\r\n",
+]
+PIECES = [b"\r\n", b"\0", b"\xff", b"9" * 20, b"chunked", b"%ff", b":", b" ", b"[", b"-1"]
+
+
+@given(
+    request=st.sampled_from(REQUESTS),
+    changes=st.lists(
+        st.tuples(st.floats(0, 1), st.integers(0, 4), st.sampled_from(PIECES)),
+        min_size=1,
+        max_size=3,
+    ),
+)
+@settings(quiet, max_examples=300)
+def test_any_mutation_of_a_request(
+    request: str, changes: list[tuple[float, int, bytes]], server: Server, http: httpx.Client
+) -> None:
+    data = bytearray(request.encode())
+    for where, nbytes, piece in changes:
+        at = int(where * len(data))
+        data[at : at + nbytes] = piece
+
+    waited = False
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        sock.sendall(data)
+        sock.settimeout(0.1)
+        try:
+            answer = sock.recv(1 << 16)
+        except TimeoutError:  # it waits for the rest, and is told that there is none
+            waited = True
+            sock.settimeout(20)
+            sock.shutdown(socket.SHUT_WR)
+            answer = sock.recv(1 << 16)
+
+    assert re.match(rb"HTTP/1.1 [1-4]\d\d ", answer) or (waited and not answer)
+    assert well(http).status_code == 200
 
 
 def test_the_description_finds_no_fault_of_the_server(server: Server, http: httpx.Client) -> None:
