@@ -7,8 +7,8 @@ NaN is no key.
 The set is one zeroed workspace of keys: HEADER words, then the table.
 
 - As a *bitmap*, bit k of the table says whether `low + k` is a member.
-- As a *hash set*, the table is slots, 0 for an empty one, in buckets of BUCKET slots that one access
-  reads. A key begins at the first slot of its bucket and walks on, slot by slot: `atomic_max` keeps
+- As a *hash set*, the table is slots, 0 for an empty one, in buckets of BUCKET slots (1, or 2 of 32
+  bits) that one access of a thread reads. A key begins at the first slot of its bucket and walks on, slot by slot: `atomic_max` keeps
   the larger of two keys and hands back the smaller, which walks on in its place. No slot is ever
   emptied, so a key is in the set exactly if it stands before the first empty slot from its bucket on.
   The key 0 (the least integer, or 0.0) cannot be a slot's content: a flag in the header stands for it.
@@ -167,12 +167,12 @@ def _contains(
             seen = tl.load(ws_ptr + _TABLE + slot, mask=pending, other=0)
             hit = seen == key
             end = seen == 0
-        else:
-            lane = tl.arange(0, BUCKET)
-            at = ws_ptr + _TABLE + slot[:, None] + lane[None, :]
-            seen = tl.load(at, mask=pending[:, None], other=0)
-            hit = tl.max((seen == key[:, None]).to(tl.int32), 1) > 0
-            end = tl.max((seen == 0).to(tl.int32), 1) > 0
+        else:  # two slots of 32 bits as one word of 64
+            pairs = (ws_ptr + _TABLE).to(tl.pointer_type(tl.uint64))
+            pair = tl.load(pairs + slot // 2, mask=pending, other=0)
+            low, high = pair.to(tl.uint32), (pair >> 32).to(tl.uint32)
+            hit = (low == key) | (high == key)
+            end = (low == 0) | (high == 0)
         found = found | (pending & hit)
         pending = pending & ~(hit | end)
         slot = (slot + BUCKET) & (slots - 1)
