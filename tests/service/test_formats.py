@@ -84,6 +84,27 @@ def test_json_says_nan_and_infinities_as_strings_and_complex_as_pairs(http: http
     assert answer.json()["outputs"]["out"]["data"] == [["NaN", 1.0], [0.0, "-Infinity"]]
 
 
+@pytest.mark.parametrize(
+    ("shape", "dims", "data"),
+    [([], [], 7), ([0], [0], []), ([0, 2**40], [1, 0], []), ([2, 0, 3], [0, 1, 2], [])],
+    ids=str,
+)
+def test_a_value_is_plain_json_and_an_empty_tensor_an_empty_list(
+    shape: list[int], dims: list[int], data: Any, http: httpx.Client
+) -> None:
+    x = {"dtype": "U8", "shape": shape, "data": data}
+
+    answer = http.post(
+        PERMUTE,
+        json={"inputs": {"x": x}, "params": {"dims": dims}},
+        headers={"accept": "application/json"},
+    )
+
+    assert answer.status_code == 200
+    out = answer.json()["outputs"]["out"]
+    assert out == {"dtype": "U8", "shape": [shape[d] for d in dims], "data": data}
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 3, 4)], ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_of_either_order_are_read(

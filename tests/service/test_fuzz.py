@@ -72,7 +72,7 @@ small_arrays = st.builds(
     ),
     accept=st.sampled_from([SAFETENSORS, "application/json", "application/x-npy"]),
 )
-@settings(quiet, max_examples=400)
+@settings(quiet, max_examples=300)
 def test_any_json(op: str, inputs: Any, params: Any, accept: str, http: httpx.Client) -> None:
     body = json.dumps({"inputs": inputs, "params": params})  # httpx would not escape surrogates
 
@@ -89,7 +89,7 @@ def test_any_json(op: str, inputs: Any, params: Any, accept: str, http: httpx.Cl
     data=st.data(),
     arrays=st.dictionaries(st.sampled_from(["x", "weight", "b"]), small_arrays, max_size=2),
 )
-@settings(quiet, max_examples=400)
+@settings(quiet, max_examples=300)
 def test_any_mutation_of_a_safetensors_body(
     data: st.DataObject, arrays: Any, http: httpx.Client
 ) -> None:
@@ -114,7 +114,7 @@ def test_any_mutation_of_a_safetensors_body(
         st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=20
     ),
 )
-@settings(quiet, max_examples=400)
+@settings(quiet, max_examples=300)
 def test_any_bytes(content: bytes, kind: str, query: str, http: httpx.Client) -> None:
     url = httpx.URL(f"{http.base_url}{PERMUTE}", query=query.encode())
 
@@ -246,7 +246,7 @@ def test_the_description_finds_no_fault_of_the_server(server: Server, http: http
         operations += 1
 
         @given(case=operation.as_strategy())
-        @settings(quiet, max_examples=60, database=None)
+        @settings(quiet, max_examples=30, database=None)
         def attempt(case: schemathesis.Case[Any]) -> None:
             answer = case.call(timeout=20)
             if not (answer.status_code == 504 and asked_for_little(case)):

@@ -100,6 +100,12 @@ def test_metrics_count_calls_time_stages_and_find_the_arena_empty(
     assert after[kernel] == before.get(kernel, 0) + 3
     assert after['warpcall_lane_arena_used{lane="cpu"}'] == 0
     assert after['warpcall_lane_ready{lane="cpu"}'] == 1
+    moved = 'warpcall_body_bytes_total{direction="%s"}'
+    assert all(after[moved % way] > before[moved % way] for way in ("in", "out"))
+    assert {
+        *("warpcall_lane_queued", "warpcall_lane_in_flight", "warpcall_lane_arena_free"),
+        *("warpcall_lane_arena_waiting", "warpcall_lane_restarts_total"),
+    } < {name.partition("{")[0] for name in after}
 
 
 def test_the_pages_need_no_other_host(http: httpx.Client) -> None:
