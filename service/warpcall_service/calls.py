@@ -19,6 +19,9 @@ from warpcall_service.settings import Settings
 from warpcall_service.upload import Upload, Uploads
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
+MIN_TIMEOUT_S = (
+    0.1  # less is taken as this: a small call takes milliseconds, so it still is answered
+)
 
 
 class Calls:
@@ -113,7 +116,7 @@ class Calls:
                 f"got {brief(given.decode('latin-1'))}",
                 field=TIMEOUT_HEADER,
             )
-        return min(timeout_s, self._settings.call_timeout_s)
+        return min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
 
     def _note(self, timing: Timing, upload_ms: float) -> None:
         note = self._metrics.stage
