@@ -19,9 +19,7 @@ from warpcall_service.settings import Settings
 from warpcall_service.upload import Upload, Uploads
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
-MIN_TIMEOUT_S = (
-    0.1  # less is taken as this: a small call takes milliseconds, so it still is answered
-)
+MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered
 
 
 class Calls:

@@ -107,6 +107,7 @@ def test_the_command_says_in_one_line_why_it_does_not_start(
     )
 
     assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("warpcall-server: ")
     assert says in last
