@@ -52,7 +52,7 @@ def examples(page: Path) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running_server() as running:
+    with running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as running:
         yield running
 
 

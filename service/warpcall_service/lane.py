@@ -260,7 +260,8 @@ class Lane:
         if self._deaths > settings.max_restarts:
             pause_s = settings.retry_pause_s
         else:
-            pause_s = settings.restart_pause_s * (2 ** (self._deaths - 2)) * (self._deaths > 1)
+            soon = self._deaths == 1 and bool(self.hello)  # it was well until then
+            pause_s = 0.0 if soon else settings.restart_pause_s * 2 ** (self._deaths - 2)
         self._back_at = time.monotonic() + pause_s
         sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
         for position, call in enumerate(sent):

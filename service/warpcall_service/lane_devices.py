@@ -16,6 +16,7 @@ from torch import Tensor
 
 from warpcall.errors import KernelFailed
 from warpcall_kernels import Op, ops
+from warpcall_service.lane_messages import NoSuchDevice
 
 # Wire codes (client/warpcall/wire.py) as torch dtypes.
 DTYPES = {
@@ -164,7 +165,7 @@ class Cuda:
     def __init__(self, index: int, arena: mmap.mmap) -> None:
         count = torch.cuda.device_count()
         if index >= count:
-            raise RuntimeError(f"there is no cuda:{index}, this machine has {count} CUDA devices")
+            raise NoSuchDevice(f"there is no cuda:{index}, this machine has {count} CUDA devices")
         torch.cuda.set_device(index)
         self.name = f"cuda:{index}"
         self.all = [f"cuda:{i}" for i in range(count)]

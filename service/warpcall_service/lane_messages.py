@@ -40,6 +40,10 @@ class Hello(TypedDict):
     error: NotRequired[str]
 
 
+class NoSuchDevice(Exception):
+    """The operator asked for a device that this machine lacks."""
+
+
 def frame(payload: object) -> bytes:
     """`payload` as one frame of the plan socket."""
     text = json.dumps(payload, separators=(",", ":")).encode()

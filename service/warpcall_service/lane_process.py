@@ -55,9 +55,13 @@ def main() -> None:
     try:
         device, hello = _begin(args.device, arena, args.threads)
     except Exception as error:
-        log.exception("the lane cannot start")
+        if isinstance(error, NoSuchDevice):
+            said = str(error)  # the operator's slip, not ours: there is nothing to trace
+        else:
+            log.exception("the lane cannot start")
+            said = _brief(error)
         with contextlib.suppress(BrokenPipeError):  # the service has left meanwhile
-            plans.sendall(frame({"error": _brief(error)}))
+            plans.sendall(frame({"error": said}))
         raise SystemExit(1) from None
     touch.join()
     plans.sendall(frame(hello))

@@ -11,5 +11,5 @@ from demo.server import Server, running_server
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    with running_server() as running:
+    with running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as running:
         yield running

@@ -50,7 +50,7 @@ def sources(page: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def server(sources: Path) -> Iterator[Server]:
-    with running_server({"PYTHONPATH": str(sources)}) as running:
+    with running_server({"PYTHONPATH": str(sources), "WARPCALL_ARENA_BYTES": "64MiB"}) as running:
         yield running
 
 

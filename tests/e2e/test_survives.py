@@ -22,6 +22,7 @@ from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 WAIT_S = 15.0
+SMALL = {"WARPCALL_ARENA_BYTES": "64MiB"}  # quick to make
 IDENTITY = {
     "inputs": {"x": {"dtype": "F32", "shape": [2], "data": [1, 2]}},
     "params": {"dims": [0]},
@@ -30,7 +31,7 @@ IDENTITY = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running_server() as running:
+    with running_server(SMALL) as running:
         yield running
 
 
@@ -154,6 +155,8 @@ def test_a_call_that_comes_while_no_lane_lives_waits_for_the_next(server: Server
 
 def test_a_deadline_ends_the_wait_and_not_the_lane(server: Server) -> None:
     lane = lane_of(server)
+    with Client(server.url) as client:
+        transposed(client)  # its plan is known from here on, so that the call gets to the lane
 
     with Client(server.url, timeout_s=0.5, retries=0) as impatient, paused(lane):
         with pytest.raises(TimedOut):
@@ -191,7 +194,7 @@ def test_a_call_whose_client_left_before_its_turn_is_dropped(server: Server) -> 
 
 
 def test_sigterm_lets_calls_under_way_end(pool: ThreadPoolExecutor) -> None:
-    with running_server() as leaving, Client(leaving.url, retries=0) as client:
+    with running_server(SMALL) as leaving, Client(leaving.url, retries=0) as client:
         transposed(client)
         lane = lane_of(leaving)
         with paused(lane):
@@ -210,7 +213,7 @@ def test_sigterm_lets_calls_under_way_end(pool: ThreadPoolExecutor) -> None:
 
 def test_a_killed_server_leaves_no_process_behind() -> None:
     with ExitStack() as stack:
-        doomed = stack.enter_context(running_server())
+        doomed = stack.enter_context(running_server(SMALL))
         lane = lane_of(doomed)
         doomed.process.kill()
         doomed.process.wait()
@@ -220,7 +223,7 @@ def test_a_killed_server_leaves_no_process_behind() -> None:
 
 
 def test_more_calls_than_may_wait_are_told_to_come_back(pool: ThreadPoolExecutor) -> None:
-    settings = {"WARPCALL_MAX_QUEUE": "2", "WARPCALL_ARENA_BYTES": "64MB"}
+    settings = {**SMALL, "WARPCALL_MAX_QUEUE": "2"}
     with running_server(settings) as small, paused(lane_of(small)):
         calls = [
             pool.submit(httpx.post, f"{small.url}/v1/kernels/permute", json=IDENTITY, timeout=60)
