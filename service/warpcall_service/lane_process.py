@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
 from warpcall_service.arena import prefault
-from warpcall_service.lane_messages import CALL, DONE, PACKET_BYTES, Hello, frame, read_frame
+from warpcall_service.lane_messages import (
+    CALL,
+    DONE,
+    PACKET_BYTES,
+    Hello,
+    NoSuchDevice,
+    frame,
+    read_frame,
+)
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
