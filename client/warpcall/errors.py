@@ -81,7 +81,7 @@ class Problem(WarpcallError):
     ) -> Problem:
         """The problem that an answer carries; by its type, or else by its status."""
         code = str(members.get("type", "")).removeprefix(TYPE_PREFIX)
-        kinds = Problem.__subclasses__()
+        kinds = [k for k in Problem.__subclasses__() if k.__module__ == __name__]
         kind = next((k for k in kinds if k.code == code), None) or next(
             (k for k in kinds if k.status == status), Problem
         )
