@@ -184,6 +184,7 @@ class LocalEngine:
                 lane.state in ("failed", "stopped"),
                 lane.load,
                 lane.arena.stats().used,
+                lane.calls,  # idle ones take turns
             ),
         )
 

@@ -133,6 +133,11 @@ class Lane:
         return self.arena.waiting + len(self._queue) + len(self._sent)
 
     @property
+    def calls(self) -> int:
+        """Calls that its processes were given so far."""
+        return self._last_id
+
+    @property
     def retry_after_s(self) -> float:
         """When a process is likely to be ready again."""
         return max(0.0, self._back_at - time.monotonic()) + self._start_s
