@@ -8,9 +8,10 @@ The set is one zeroed workspace of keys: HEADER words, then the table.
 
 - As a *bitmap*, bit k of the table says whether `low + k` is a member.
 - As a *hash set*, the table is slots, 0 for an empty one, in buckets of BUCKET slots (1, or 2 of 32
-  bits) that one access of a thread reads. A key begins at the first slot of its bucket and walks on, slot by slot: `atomic_max` keeps
-  the larger of two keys and hands back the smaller, which walks on in its place. No slot is ever
-  emptied, so a key is in the set exactly if it stands before the first empty slot from its bucket on.
+  bits) that one access of a thread reads. A key begins at the first slot of its bucket and walks on,
+  slot by slot: `atomic_max` keeps the larger of two keys and hands back the smaller, which walks on in
+  its place. No slot is ever emptied, so a key is in the set exactly if it stands before the first
+  empty slot from its bucket on; and as three of four slots stay empty, every walk ends.
   The key 0 (the least integer, or 0.0) cannot be a slot's content: a flag in the header stands for it.
 """
 
@@ -64,7 +65,7 @@ def _load_keys(
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> tl.tensor:
+) -> tuple[tl.tensor, tl.tensor]:
     """Keys from `start`, and which of them count: those before the end that are not NaN."""
     x = _promote(_load(ptr, start, n, BLOCK), COMMON)
     valid = tl.arange(0, BLOCK) < n - start
@@ -205,7 +206,9 @@ def _add(
 
 
 @triton.jit
-def _range(ws_ptr: tl.tensor, slots: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+def _range(
+    ws_ptr: tl.tensor, slots: tl.tensor, KEY: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """The least key, the span of the keys, and whether the table has a bit for each in it."""
     low = ~tl.load(ws_ptr + _LOW_INVERTED)
     span = tl.load(ws_ptr + _HIGH) - low

@@ -5,12 +5,12 @@ Three ways, chosen from shapes and dtypes alone, so that nothing waits for the G
 - few test elements: a block of elements stays in registers and is compared with each of them;
 - 8- and 16-bit types, and 32-bit ones with very many test elements: a bitmap of all values;
 - otherwise a set in device memory that is built, then asked: a bitmap if the test elements are
-  integers that span no more values than it has bits (the device decides), else a hash set whose
-  buckets are one 16-byte access each. Up to SMALL_N one program builds it, and it stays in the L1.
+  integers that span no more values than it has bits (the device decides), else a hash set of
+  buckets of one 8-byte access each. Up to SMALL_N test elements, one program builds it.
 
-Bytes: elements and test elements read once, one byte written per element. The set comes on top:
-   8-bit types 128 B, 16-bit 8 KB; 16 to 32 slots per test element up to SMALL_N, then 4 to 8, of 4 or
-   8 bytes; the full bitmap of a 32-bit type 512 MiB.
+Bytes: elements and test elements read once, one byte written per element. The set comes on top, a
+header of 16 words and: 8-bit types 128 B, 16-bit 8 KB; 16 to 32 slots per test element up to SMALL_N,
+then 4 to 8, of 4 or 8 bytes; the full bitmap of a 32-bit type 512 MiB.
 Compare-all and its limits: FlagGems' isin (https://github.com/flagos-ai/FlagGems), which goes on to a
 binary search in sorted test elements.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -45,17 +45,17 @@ COMPARE_N = 32  # test elements that are compared with whatever the number of el
 COMPARE_PAIRS = 1 << 26  # comparisons that cost less than a set
 COMPARE_MAX_N = 1 << 10  # beyond it the loop of a block is longer than building a set
 SMALL_N = 1 << 12  # test elements that one program inserts
-SMALL_SLOTS = 16  # slots a test element then: nearly every key is alone, and all fit into the L1
+SMALL_SLOTS = 16  # slots a test element then: nearly every key is alone; 2000 int32 fit into an L1
 LARGE_SLOTS = 4  # slots a test element otherwise: a load of 1/8 to 1/4
 MIN_SLOTS = 32
 FULL_BITMAP_N = (
     1 << 25
 )  # test elements of 32-bit types from which all 2^32 bits are the smaller set
 ACCESS_BYTES = 8  # of a bucket: what one thread reads at once
-SET_BLOCK = (
-    128  # elements of a program that builds or asks a large set: few wait for the last of them
-)
-SET_WARPS = 2  # 2^24 int32 in 2^20 on an H200: 200 us, with 512 elements a program 240, 1024 and 4 warps 985
+# Elements of a program that builds or asks a large set: few wait for the last of them. 2^24 int32 in
+# 2^20 on an H200: 200 us; 240 with 512 elements; 985 with 1024 and 4 warps.
+SET_BLOCK = 128
+SET_WARPS = 2
 UNROLL = 8  # test elements compared between two branches of the loop
 BLOCK = 1024  # elements of a program, 8 for each thread of 4 warps
 LONG_BLOCK = 2048  # of a program of the compare kernel when there are many
@@ -82,7 +82,11 @@ DTYPES = {
 def isin_reference(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    """What isin computes, in plain torch, which itself takes neither bool nor, before 2.12, bf16."""
+    """What isin computes, in plain torch, which itself takes neither bool nor, before 2.12, bf16.
+
+    Both are promoted beforehand: `torch.isin` drops equal elements first and promotes then, so that
+    two integers that round to the same float are found in any set that is large enough to sort.
+    """
     common = torch.promote_types(elements.dtype, test_elements.dtype)
     exact = torch.float32 if common.itemsize == 2 and common.is_floating_point else common
     exact = torch.uint8 if common == torch.bool else exact
@@ -124,41 +128,58 @@ def _plain(t: Tensor) -> Tensor:
     return t.view(torch.uint8) if t.dtype == torch.bool else t
 
 
+class Table(NamedTuple):
+    """How a set lies in memory."""
+
+    kind: str  # "bits", "hash", or "either", where the device decides
+    slots: int  # words of the table, a power of two
+    bucket: int  # slots that are read at once
+    small: bool  # whether one program builds it
+
+    @classmethod
+    def of(cls, common: Any, n: int) -> Table:
+        """The table for n test elements of the Triton dtype `common`."""
+        bits, small = common.primitive_bitwidth, n <= SMALL_N
+        bucket = 1 if small or bits == 64 else ACCESS_BYTES // 4
+        if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
+            return cls("bits", max(MIN_SLOTS, (1 << bits) // 32), bucket, small)
+        slots = triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS))
+        kind = "hash" if common.is_floating() else "either"
+        return cls(kind, max(MIN_SLOTS, slots), bucket, small)
+
+    @property
+    def shift(self) -> int:
+        """What leaves, of 32 bits of hash, as many as number the buckets; all for 2^32 and more."""
+        return max(0, 33 - (self.slots // self.bucket).bit_length())
+
+
 def _ask_set(x: Tensor, test: Tensor, out: Tensor, common: Any, invert: bool) -> None:
     """Build the set of `test` in a workspace and ask it for `x`."""
     m, n = x.numel(), test.numel()
-    bits = common.primitive_bitwidth
-    wide = bits == 64
-    small = n <= SMALL_N
-    bucket = 1 if small else ACCESS_BYTES // (8 if wide else 4)
-    if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
-        kind = "bits"
-        slots = max(MIN_SLOTS, (1 << bits) // 32)
-    else:
-        kind = "hash" if common.is_floating() else "either"
-        slots = max(MIN_SLOTS, triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS)))
-    buckets = slots // bucket
+    wide = common.primitive_bitwidth == 64
+    table = Table.of(common, n)
     arguments = {
-        "slots": slots,
+        "slots": table.slots,
         "factor": _FACTOR_64 if wide else _FACTOR_32,
-        "shift": 33 - buckets.bit_length(),  # leaves the upper log2(buckets) bits of 32
-        "SET": kind,
-        "BUCKET": bucket,
+        "shift": table.shift,
+        "SET": table.kind,
+        "BUCKET": table.bucket,
         "COMMON": common,
         "KEY": tl.uint64 if wide else tl.uint32,
     }
-    key_dtype = torch.uint64 if wide else torch.uint32
-    if small and slots <= SMALL_N * 2 * SMALL_SLOTS:
-        ws = x.new_empty(HEADER + slots, dtype=key_dtype)
+    words, key_dtype = HEADER + table.slots, torch.uint64 if wide else torch.uint32
+    if table.small:
+        ws = x.new_empty(words, dtype=key_dtype)
         build_small_kernel[(1,)](test, ws, n, **arguments, BLOCK=2 * BLOCK, num_warps=16)
+        block, warps = BLOCK, 4
     else:
-        ws = x.new_zeros(HEADER + slots, dtype=key_dtype)
-        grid = (triton.cdiv(n, SET_BLOCK),)
-        if kind == "either":
-            range_grid = (triton.cdiv(n, BLOCK),)
-            range_kernel[range_grid](test, ws, n, COMMON=common, KEY=arguments["KEY"], BLOCK=BLOCK)
-        build_kernel[grid](test, ws, n, **arguments, BLOCK=SET_BLOCK, num_warps=SET_WARPS)
-    block, warps = (BLOCK, 4) if small else (SET_BLOCK, SET_WARPS)
+        ws = x.new_zeros(words, dtype=key_dtype)
+        block, warps = SET_BLOCK, SET_WARPS
+        if table.kind == "either":
+            grid = (triton.cdiv(n, BLOCK),)
+            range_kernel[grid](test, ws, n, COMMON=common, KEY=arguments["KEY"], BLOCK=BLOCK)
+        grid = (triton.cdiv(n, block),)
+        build_kernel[grid](test, ws, n, **arguments, BLOCK=block, num_warps=warps)
     probe_kernel[(triton.cdiv(m, block),)](
         x, ws, out, m, **arguments, INVERT=invert, BLOCK=block, num_warps=warps
     )
@@ -188,7 +209,8 @@ def isin(
 
     Both are promoted to their common dtype first (`torch.promote_types`), so int64 against fp32
     compares what the integers round to. NaN is in nothing, -0.0 equals 0.0, and nothing is in an
-    empty set. Nothing here waits for the GPU, so that it can be captured in a CUDA graph.
+    empty set. Nothing here waits for the GPU, so that it can be captured in a CUDA graph. Beside the
+    result, more than 32 test elements need device memory for a set: see the limits of `OP`.
 
     Args:
         elements: [...], bool, integer or float; copied if not contiguous.
@@ -306,5 +328,9 @@ OP = Op(
         Param("assume_unique", "bool", "accepted for torch's sake, without effect", default=False),
         Param("invert", "bool", "say whether each element is not in the set", default=False),
     ),
-    limits="the set takes up to 32 bytes of device memory per test element, at least 128 bytes",
+    limits=(
+        "more than 32 test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
+        "bytes; for others 8 times the test elements (32 times if these are up to "
+        f"{SMALL_N:,}) and 128 bytes at most"
+    ),
 )

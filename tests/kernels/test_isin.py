@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -10,17 +13,25 @@ from torch import Tensor
 
 from warpcall_kernels import InvalidInput
 from warpcall_kernels import isin as module
-from warpcall_kernels.isin import DTYPES, isin, isin_reference
+from warpcall_kernels._isin_kernels import HEADER
+from warpcall_kernels.isin import DTYPES, SMALL_N, Table, isin, isin_reference
 
 quiet = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 MANY = 1100  # test elements that are more than are compared with
 NAN = float("nan")
+KERNELS = ("compare_kernel", "build_small_kernel", "range_kernel", "build_kernel", "probe_kernel")
 
 
 def tensor(values: object, dtype: torch.dtype, device: str) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
+
+
+def by_comparison(x: Tensor, test: Tensor) -> Tensor:
+    """The definition: compare each with each in the common dtype."""
+    common = torch.promote_types(x.dtype, test.dtype)
+    return (x.to(common)[..., None] == test.to(common).reshape(-1)).any(-1)
 
 
 def padded(test: Tensor, filler: Tensor) -> Tensor:
@@ -87,11 +98,15 @@ def test_members_that_agree_in_their_low_or_high_bits(
 def test_mixed_dtypes_are_compared_in_their_common_one(
     one: torch.dtype, other: torch.dtype, device: str
 ) -> None:
-    x = torch.arange(0, 120, device=device).to(one)
-    test = torch.arange(40, 90, 7, device=device).to(other)
-    test = torch.cat([test] * 200)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(-70_000, 70_000, (400,), generator=generator, device="cpu")
+    x = drawn[:300].to(one).to(device)
+    test = drawn[200:].to(other).to(device)
+    many = torch.cat([test] * 6)
 
-    assert torch.equal(isin(x, test), isin_reference(x, test))
+    assert torch.equal(isin(x, test), by_comparison(x, test))
+    assert torch.equal(isin(x, many), by_comparison(x, test))
+    assert torch.equal(isin_reference(x, many), by_comparison(x, test))
 
 
 def test_integers_are_compared_with_floats_as_the_common_dtype_rounds(device: str) -> None:
@@ -100,6 +115,63 @@ def test_integers_are_compared_with_floats_as_the_common_dtype_rounds(device: st
 
     assert isin(x, test).tolist() == [True, True, False]
     assert isin(x, padded(test, test)).tolist() == [True, True, False]
+
+
+def _keys_of_one_bucket(count: int, table: Table, bits: int) -> list[int]:
+    """Keys that the hash sends to the last bucket of the table: it is a bijection, here undone."""
+    width, half = 1 << bits, bits // 2
+    factor = module._FACTOR_32 if bits == 32 else module._FACTOR_64
+    spread = 0x85EBCA6B if bits == 32 else 0x9E3779B97F4A7C15
+    bucket = table.slots // table.bucket - 1
+    keys = []
+    for i in range(count):
+        mixed = (((bucket << table.shift) << (bits - 32)) + i) * pow(spread, -1, width) % width
+        keys.append((mixed ^ (mixed >> half)) * pow(factor, -1, width) % width)
+    return keys
+
+
+@pytest.mark.parametrize("copies", [12, 50])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
+    dtype: torch.dtype, copies: int, device: str
+) -> None:
+    bits = 8 * dtype.itemsize
+    table = Table.of(DTYPES[dtype], 100 * copies)
+    keys = _keys_of_one_bucket(200, table, bits)
+    values = torch.tensor([k - (1 << (bits - 1)) for k in keys], device=device).to(dtype)
+
+    out = isin(values, values[:100].repeat(copies))
+
+    assert table.small == (copies == 12)
+    assert out.tolist() == [True] * 100 + [False] * 100
+
+
+def test_assume_unique_changes_nothing_where_it_is_not_so(device: str) -> None:
+    x = tensor([3, 3, 4, 4, 5], torch.int32, device)
+    test = tensor([5, 3, 3], torch.int32, device)
+
+    assert isin(x, test, assume_unique=True).tolist() == [True, True, False, False, True]
+    assert isin(x, padded(test, test[:1]), assume_unique=True, invert=True).tolist() == [
+        *(False, False, True, True, False)
+    ]
+
+
+@pytest.mark.parametrize("value", [7, 8])
+def test_both_may_have_no_dims(value: int, device: str) -> None:
+    out = isin(tensor(value, torch.int64, device), tensor(7, torch.int32, device))
+
+    assert out.shape == ()
+    assert out.item() == (value == 7)
+
+
+def test_any_strides_are_read_as_they_stand(device: str) -> None:
+    stored = torch.arange(6000, dtype=torch.int32, device=device).mul(977).reshape(60, 100)
+    x, test = stored.t()[3:, ::3], stored[1::2, :-1]
+
+    assert torch.equal(isin(x, test), by_comparison(x, test))
+    assert torch.equal(
+        isin(x[:1].expand(5, 20), test.t()), by_comparison(x[:1], test).expand(5, 20)
+    )
 
 
 @given(
@@ -127,51 +199,74 @@ def test_any_members(
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "dtype", "kernels"),
+    ("n", "dtype", "launches"),
     [
-        (100, 7, torch.int32, {"compare_kernel"}),
-        (100, 1000, torch.int32, {"compare_kernel"}),
-        (100, 2000, torch.uint8, {"build_small_kernel", "probe_kernel"}),
-        (100, 2000, torch.int64, {"build_small_kernel", "probe_kernel"}),
-        (100, 5000, torch.int64, {"range_kernel", "build_kernel", "probe_kernel"}),
-        (100, 5000, torch.float32, {"build_kernel", "probe_kernel"}),
+        (7, torch.int32, ["compare_kernel"]),
+        (1000, torch.int32, ["compare_kernel"]),
+        (2000, torch.uint8, ["build_small_kernel bits 1", "probe_kernel bits 1"]),
+        (2000, torch.int64, ["build_small_kernel either 1", "probe_kernel either 1"]),
+        (2000, torch.float32, ["build_small_kernel hash 1", "probe_kernel hash 1"]),
+        (5000, torch.int16, ["build_kernel bits 2", "probe_kernel bits 2"]),
+        (5000, torch.int64, ["range_kernel", "build_kernel either 1", "probe_kernel either 1"]),
+        (5000, torch.int32, ["range_kernel", "build_kernel either 2", "probe_kernel either 2"]),
+        (5000, torch.float32, ["build_kernel hash 2", "probe_kernel hash 2"]),
+        (5000, torch.float64, ["build_kernel hash 1", "probe_kernel hash 1"]),
     ],
 )
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
 def test_each_regime_runs_its_kernels(
-    m: int,
     n: int,
     dtype: torch.dtype,
-    kernels: set[str],
+    launches: list[str],
+    step: int,
     device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched: set[str] = set()
-    for name in (
-        "compare_kernel",
-        "build_small_kernel",
-        "range_kernel",
-        "build_kernel",
-        "probe_kernel",
-    ):
+    launched: list[str] = []
+    for name in KERNELS:
         monkeypatch.setattr(module, name, _Noting(name, getattr(module, name), launched))
-    x = torch.arange(m, device=device).to(dtype)
-    test = torch.arange(0, 3 * n, 3, device=device).to(dtype)
+    x = torch.arange(0, 100 * step, step // 3, device=device).to(dtype)
+    test = torch.arange(0, n * step, step, device=device).to(dtype)
 
     out = isin(x, test)
 
-    assert launched == kernels
-    assert torch.equal(out, isin_reference(x, test))
+    assert launched == launches
+    assert torch.equal(out, by_comparison(x, test))
 
 
 class _Noting:
-    """A kernel that notes its launches."""
+    """A kernel that notes its launches: its name, the kind of set, and the slots of a bucket."""
 
-    def __init__(self, name: str, kernel: object, launched: set[str]) -> None:
+    def __init__(self, name: str, kernel: Any, launched: list[str]) -> None:
         self._name, self._kernel, self._launched = name, kernel, launched
 
-    def __getitem__(self, grid: object) -> object:
-        self._launched.add(self._name)
-        return self._kernel[grid]  # type: ignore[index]
+    def __getitem__(self, grid: object) -> Callable[..., object]:
+        def launch(*args: object, **kwargs: object) -> object:
+            which = [str(kwargs[key]) for key in ("SET", "BUCKET") if key in kwargs]
+            self._launched.append(" ".join([self._name, *which]))
+            return self._kernel[grid](*args, **kwargs)
+
+        return launch
+
+
+@given(n=st.integers(1, 1 << 33), dtype=st.sampled_from(list(DTYPES)))
+@quiet
+def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
+    n: int, dtype: torch.dtype
+) -> None:
+    table = Table.of(DTYPES[dtype], n)
+
+    word = 8 if dtype.itemsize == 8 else 4
+    workspace = (HEADER + table.slots) * word
+    assert 0 <= table.shift <= 32
+    assert (1 << (32 - table.shift)) <= table.slots // table.bucket
+    if dtype.itemsize <= 2:
+        assert table.slots * 32 >= 1 << (8 * dtype.itemsize)
+        assert workspace <= 8300
+    else:
+        assert table.slots >= 4 * n or (table.kind == "bits" and table.slots * 32 == 1 << 32)
+        times = 32 if n <= SMALL_N else 8
+        assert workspace <= max(32 * word, times * n * dtype.itemsize) + 128
 
 
 def test_complex_numbers_are_refused() -> None:
@@ -181,6 +276,15 @@ def test_complex_numbers_are_refused() -> None:
         isin(x, x)
 
     assert refused.value.argument == "elements"
+
+
+def test_tensors_on_two_devices_are_refused(device: str) -> None:
+    x = torch.zeros(2, device=device)
+
+    with pytest.raises(InvalidInput, match=r"device of elements, .*, got meta") as refused:
+        isin(x, x.to("meta"))
+
+    assert refused.value.argument == "test_elements"
 
 
 def test_the_full_bitmap_of_a_32_bit_type(device: str) -> None:
