@@ -24,10 +24,9 @@ from warpcall_kernels._op import TensorLike, dtype_name
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (torch.int32, torch.int64)
 
-# Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
-TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}
-
-LONG_BYTES = 65536  # a row of more, as it is computed with, is too much for a block's registers
+LONG_BYTES = (
+    65536  # a row of more, of all operands that are held, is too much for a block's registers
+)
 LONG_BLOCK = 4096  # positions of a longer row at a time
 LONG_WARPS = 8
 TILE_BYTES = 4096  # of rows that a warp takes: 8 loads of 16 bytes in flight a thread
@@ -76,11 +75,11 @@ class Tile(NamedTuple):
     long: bool
 
     @staticmethod
-    def of(columns: int, itemsize: int, count: int) -> Tile:
-        """The tile for `count` rows of so many positions."""
+    def of(columns: int, itemsize: int, count: int, held: int = 1) -> Tile:
+        """The tile for `count` rows of so many positions, of which `held` operands are held."""
         block = triton.next_power_of_2(columns)
         nbytes = block * itemsize
-        if block * max(itemsize, 4) > LONG_BYTES:
+        if nbytes * held > LONG_BYTES:
             return Tile(1, LONG_BLOCK, LONG_WARPS, True)
         rows = min(max(1, TILE_BYTES // nbytes), triton.next_power_of_2(count))
         return Tile(rows, block, max(1, nbytes // TILE_BYTES), False)

@@ -23,6 +23,10 @@ from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dty
 from warpcall_kernels._softmax import place, start
 from warpcall_kernels._torch import direct, on_device, register, runs_kernel
 
+# Against the fp64 reference, rtol and atol, at sums of products of normal values, which are larger than
+# those of any real output.
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
+
 PLAIN = ("columns", "places", "inner", "count", "g_strides", "y_strides", "out_strides")
 UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
 
@@ -156,7 +160,7 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
         begins = [t.data_ptr() // itemsize for t in (g, y)]
         steps = [step for s in strides for step in s]
         align = _softmax.alignment(itemsize, [*begins, columns, *steps])
-    tile = _softmax.Tile.of(columns, itemsize, rows.count)
+    tile = _softmax.Tile.of(columns, itemsize, rows.count, held=2)
     arguments: dict[str, Any] = {
         "scale": scale,
         "columns": columns,
@@ -301,5 +305,5 @@ OP = Op(
     equivalent="scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output",
     cases=CASES,
     params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
-    tolerance=_softmax.TOLERANCE,
+    tolerance=TOLERANCE,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -115,6 +115,15 @@ def test_integers_are_compared_with_floats_as_the_common_dtype_rounds(device: st
 
     assert isin(x, test).tolist() == [True, True, False]
     assert isin(x, padded(test, test)).tolist() == [True, True, False]
+
+
+def test_integers_become_bf16_by_way_of_fp32_as_in_torch(device: str) -> None:
+    x = tensor([2**31 + 2**23 + 1], torch.int64, device)  # fp32 loses the 1, bf16 then the tie
+    test = tensor([2.0**31], torch.bfloat16, device)
+
+    assert torch.equal(x.to(torch.bfloat16), test)
+    assert isin(x, test).tolist() == [True]
+    assert isin(x, padded(test, test)).tolist() == [True]
 
 
 def _keys_of_one_bucket(count: int, table: Table, bits: int) -> list[int]:
@@ -250,6 +259,10 @@ class _Noting:
 
 
 @given(n=st.integers(1, 1 << 33), dtype=st.sampled_from(list(DTYPES)))
+@example(n=1 << 31, dtype=torch.int64)  # as many buckets as the hash has values
+@example(n=1 << 33, dtype=torch.int64)
+@example(n=SMALL_N + 1, dtype=torch.float64)
+@example(n=(1 << 25) - 1, dtype=torch.float32)
 @quiet
 def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
     n: int, dtype: torch.dtype

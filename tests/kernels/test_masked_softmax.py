@@ -39,7 +39,7 @@ def test_a_fully_masked_row_is_zeros_with_zero_gradient(device: str) -> None:
     assert x.grad[0].any()
 
 
-@pytest.mark.parametrize("columns", [8, 1000, 20_000])
+@pytest.mark.parametrize("columns", [8, 1000, 20_000, 40_000])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_lies_under_a_mask_has_no_influence(columns: int, bad: float, device: str) -> None:
     x = torch.randn(2, columns, device=device)
@@ -185,7 +185,9 @@ def test_the_gradient_of_what_autograd_saved_is_that_of_torch(device: str) -> No
         (64, 2, Tile(32, 64, 1, False)),
         (2048, 2, Tile(1, 2048, 1, False)),
         (16384, 4, Tile(1, 16384, 16, False)),
-        (16385, 2, Tile(1, 4096, 8, True)),
+        (32768, 2, Tile(1, 32768, 16, False)),
+        (32769, 2, Tile(1, 4096, 8, True)),
+        (16385, 4, Tile(1, 4096, 8, True)),
         (8193, 8, Tile(1, 4096, 8, True)),
     ],
 )
