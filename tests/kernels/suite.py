@@ -35,9 +35,9 @@ class Run:
     params: dict[str, Any]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def run(op: Op, case: Case, device: str) -> Run:
-    """Call the public function, and so the kernel; the last few calls are remembered."""
+    """Call the public function, and so the kernel, once for all tests: pytest runs test by test."""
     inputs = case.tensors(device)
     given = {name: t.clone() for name, t in inputs.items()}
     params = op.check_params(case.params)
