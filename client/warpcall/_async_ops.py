@@ -115,7 +115,9 @@ class AsyncOps(ABC):
 
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
 
-        Limits: the set takes up to 32 bytes of device memory per test element, at least 128 bytes
+        Limits: more than 32 test elements take device memory for a set: 8.3 KB at most for types of
+        1 or 2 bytes; for others 8 times the test elements (32 times if these are up to 4,096) and
+        128 bytes at most
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,
