@@ -29,9 +29,15 @@ _TABLE = tl.constexpr(HEADER)
 
 @triton.jit
 def _promote(x: tl.tensor, COMMON: tl.constexpr) -> tl.tensor:
-    """As torch casts: to the 16-bit floats by way of fp32."""
+    """As torch casts: to the 16-bit floats by way of fp32.
+
+    Adding 0.0 keeps the compiler from rounding an integer once where torch rounds it twice.
+    """
     if COMMON.is_floating() and COMMON.primitive_bitwidth == 16:
-        x = x.to(tl.float32)
+        if x.dtype.is_floating():
+            x = x.to(tl.float32)
+        else:
+            x = x.to(tl.float32) + 0.0
     return x.to(COMMON)
 
 
