@@ -9,7 +9,8 @@ does, and lets a kernel read and write wherever it likes. Here:
   raises IndexError (a GPU would hide most of these);
 - `tl.dot` of fp32 rounds its operands to tf32 unless told otherwise, as a GPU does;
 - `device_assert` asserts, libdevice functions are numpy's, and there is an active driver;
-- an error in a kernel reaches the caller as it was raised.
+- an error in a kernel reaches the caller as it was raised;
+- Triton 3.6 bounds loops by tensors with numpy from 2.4 on too.
 """
 
 from __future__ import annotations
@@ -180,6 +181,7 @@ class _Outermost:
     def __init__(self) -> None:
         global _patched
         self.scope = _stock_patch_lang(_Everything)
+        self.scope.set_attr(tl.tensor, "__index__", lambda self: self.handle.data.item())
         stock._patch_builtin(cuda_libdevice, stock.interpreter_builder, self.scope)
         for name in dir(generic_libdevice):
             if hasattr(cuda_libdevice, name) and not name.startswith("_"):
