@@ -34,10 +34,8 @@ def _promote(x: tl.tensor, COMMON: tl.constexpr) -> tl.tensor:
     Adding 0.0 keeps the compiler from rounding an integer once where torch rounds it twice.
     """
     if COMMON.is_floating() and COMMON.primitive_bitwidth == 16:
-        if x.dtype.is_floating():
-            x = x.to(tl.float32)
-        else:
-            x = x.to(tl.float32) + 0.0
+        wide = x.to(tl.float32)
+        x = wide if x.dtype.is_floating() else wide + 0.0
     return x.to(COMMON)
 
 
