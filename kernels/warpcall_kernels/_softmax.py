@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from warpcall_kernels._dims import merge
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import TensorLike, dtype_name
 
@@ -32,7 +33,6 @@ LONG_WARPS = 8
 TILE_BYTES = 4096  # of rows that a warp takes: 8 loads of 16 bytes in flight a thread
 
 OUTER = 2  # merged dims that a program is placed in besides the one cut into tiles
-VECTOR_BYTES = 16  # the widest access of a thread
 MAX_GRID_Y = 65535  # CUDA's limit on the second and third axis of a grid
 MIN_SHARED = 4  # rows that must share a mask row for its dim to be the one cut into tiles
 PLAIN = (
@@ -99,15 +99,7 @@ def plan_rows(
     Returns:
         The plan, or None when more than three dims remain.
     """
-    merged: list[tuple[int, tuple[int, ...]]] = []
-    for size, *along in zip(sizes, *strides, strict=True):
-        if size == 1:
-            continue
-        step = tuple(along)
-        if merged and merged[-1][1] == tuple(s * size for s in step):
-            merged[-1] = (merged[-1][0] * size, step)
-        else:
-            merged.append((size, step))
+    merged = merge(sizes, *strides)
     if len(merged) > OUTER + 1:
         return None
     tiled = _tile_dim(merged, shared)
@@ -142,11 +134,6 @@ def broadcast_strides(
 def row_index_strides(rank: int) -> tuple[int, ...]:
     """Strides of the "operand" that holds each row's index q along the last row dim."""
     return (0,) * (rank - 1) + (1,)
-
-
-def alignment(itemsize: int, numbers: Sequence[int]) -> int:
-    """Elements, a power of two, that one access may take: they divide all of `numbers`."""
-    return math.gcd(VECTOR_BYTES // itemsize, *numbers)
 
 
 def readable(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _softmax
+from warpcall_kernels import _dims, _softmax
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
@@ -91,9 +91,9 @@ def _run(
     align = mask_align = 1
     if x.stride(-1) == 1:
         begin = x.data_ptr() // itemsize
-        align = _softmax.alignment(itemsize, [begin, columns, *strides[0], *strides[4]])
+        align = _dims.alignment(itemsize, [begin, columns, *strides[0], *strides[4]])
     if mask is not None and stride_mk == 1:
-        mask_align = _softmax.alignment(1, [mask.data_ptr(), columns, *strides[1]])
+        mask_align = _dims.alignment(1, [mask.data_ptr(), columns, *strides[1]])
     tile = _softmax.Tile.of(columns, itemsize, rows.count)
     widest = _softmax.reach(rows, tile.rows, tile.block, (x.stride(-1), stride_mk))
     low, high = FOLDED_SCALES

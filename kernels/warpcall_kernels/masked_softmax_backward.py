@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _softmax
+from warpcall_kernels import _dims, _softmax
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
@@ -159,7 +159,7 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
     if g.stride(-1) == y.stride(-1) == 1:
         begins = [t.data_ptr() // itemsize for t in (g, y)]
         steps = [step for s in strides for step in s]
-        align = _softmax.alignment(itemsize, [*begins, columns, *steps])
+        align = _dims.alignment(itemsize, [*begins, columns, *steps])
     tile = _softmax.Tile.of(columns, itemsize, rows.count, held=2)
     arguments: dict[str, Any] = {
         "scale": scale,
