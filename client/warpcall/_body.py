@@ -49,6 +49,12 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
             field="inputs",
         )
     placed = wire.lay_out(flat.info for flat in flats.values())
+    try:
+        "".join(flats).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, as for a byte of argv that is no UTF-8
+        raise InvalidInput(
+            f"the names of tensors must be Unicode text, got {_brief(list(flats))}", field="inputs"
+        ) from None
     metadata = {wire.PARAMS_KEY: _params_json(params)} if params else None
     return Body(wire.encode_header(placed, metadata), [flats[info.name] for info in placed])
 

@@ -17,6 +17,7 @@ from warpcall._progress import Display
 from warpcall.errors import InvalidInput
 
 TIMEOUT_S = 60.0
+LONGEST_TIMEOUT_S = 1e6  # 11 days; poll() counts milliseconds in 31 bits
 RETRIES = 4
 
 
@@ -32,8 +33,11 @@ class _Base:
         retries: int = RETRIES,
         progress: bool | None = None,
     ) -> None:
-        if not 0 < timeout_s < 1e9:
-            raise InvalidInput(f"timeout_s must be above 0, got {timeout_s}", field="timeout_s")
+        if not 0 < timeout_s <= LONGEST_TIMEOUT_S:
+            raise InvalidInput(
+                f"timeout_s must be above 0 and at most {LONGEST_TIMEOUT_S:.0f}, got {timeout_s}",
+                field="timeout_s",
+            )
         if retries < 0:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
         config = configure(url, api_key)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic
-from urllib.parse import quote
 
 from warpcall import wire
 from warpcall._arrays import ArrayT, kind_of
@@ -23,6 +23,8 @@ MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own wor
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
+DECLARED = {"name", "inputs", "outputs", "params"}  # of an op, at least
+OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what no proxy reads as another path
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which nobody waits for the answer any more
 
 
@@ -84,7 +86,7 @@ class Core:
         kind = kind_of(tensors)
         body = encode(tensors, {k: v for k, v in params.items() if v is not None})
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
-        path = f"/v1/kernels/{quote(name, safe='')}"
+        path = _kernel_path(name)
         reply = await self._exchange("POST", path, headers, body, name)
         try:
             outputs = decode(reply.body, kind)
@@ -109,14 +111,17 @@ class Core:
     async def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops."""
         found = await self.get_json("/v1/kernels")
-        if not isinstance(found, dict) or not isinstance(found.get("kernels"), list):
+        listed = found.get("kernels") if isinstance(found, dict) else None
+        if not isinstance(listed, list) or not all(map(_is_declaration, listed)):
             raise TransportError(f"{self.config.url} is not a Warpcall server: it lists no kernels")
-        listed: list[dict[str, Any]] = found["kernels"]
         return listed
 
     async def kernel(self, name: str) -> dict[str, Any]:
         """The declaration of one op."""
-        return await self._object(f"/v1/kernels/{quote(name, safe='')}")
+        found = await self._object(_kernel_path(name))
+        if not _is_declaration(found):
+            raise TransportError(f"{self.config.url} is not a Warpcall server: it declares no op")
+        return found
 
     async def health(self) -> dict[str, Any]:
         """What /readyz says, ready or not."""
@@ -226,6 +231,18 @@ def split_arguments(
             field="inputs",
         )
     return tensors, {key: value for key, value in arguments.items() if key not in tensors}
+
+
+def _is_declaration(found: object) -> bool:
+    return isinstance(found, dict) and found.keys() >= DECLARED
+
+
+def _kernel_path(name: str) -> str:
+    if not OP_NAME.fullmatch(name):
+        raise InvalidInput(
+            f"the name of an op must be like masked-softmax, got {name!r}", field="name"
+        )
+    return f"/v1/kernels/{name}"
 
 
 def _until(date: str) -> float:

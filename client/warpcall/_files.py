@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import tokenize
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,8 @@ from warpcall._body import decode, encode
 from warpcall.errors import InvalidInput, WarpcallError
 
 SUFFIXES = (".npy", ".safetensors")
+# What numpy raises for a damaged header: its own errors, and those of the parsers that it asks.
+DAMAGED = (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError)
 NAME = "{name}"  # in an output path, stands for the name of the output
 
 
@@ -61,18 +64,23 @@ def check_target(target: str) -> None:
         raise UsageError(f"{path.parent} is not a folder")
 
 
+def check_room(target: str, outputs: Collection[str]) -> None:
+    """Refuse a path of one tensor for several outputs."""
+    if len(outputs) > 1 and NAME not in target and Path(target).suffix != ".safetensors":
+        raise UsageError(
+            f"{target} holds one tensor, but the outputs are {', '.join(outputs)}: "
+            f"use a .safetensors file, or {NAME} in the path"
+        )
+
+
 def write_outputs(outputs: Mapping[str, Array], target: str) -> None:
     """Write to `target`; an existing file is replaced once the new one is complete."""
+    check_room(target, outputs)
     if NAME in target:
         for name, array in outputs.items():
             _write({name: array}, Path(target.replace(NAME, name)))
-    elif len(outputs) == 1 or Path(target).suffix == ".safetensors":
-        _write(outputs, Path(target))
     else:
-        raise UsageError(
-            f"{target} holds one tensor, but the outputs are {', '.join(outputs)}: "
-            "use a .safetensors file, or {name} in the path"
-        )
+        _write(outputs, Path(target))
 
 
 def _split(word: str, declared: Sequence[str]) -> tuple[str | None, Path]:
@@ -97,7 +105,7 @@ def _load(path: Path) -> dict[str, Array]:
             raise WarpcallError(f"{path} is not a .npy file")
     try:
         return {"": np.load(path, allow_pickle=False)}
-    except (ValueError, EOFError) as error:
+    except DAMAGED as error:
         raise WarpcallError(f"{path} cannot be read: {error}") from error
 
 
@@ -112,7 +120,10 @@ def _write(outputs: Mapping[str, Array], path: Path) -> None:
     if np.dtype(array.dtype.str) != array.dtype:  # ml_dtypes' are void to those who read the file
         raise WarpcallError(f"{path} cannot hold {array.dtype}: use a .safetensors file")
     with _replacing(path) as file:
-        np.save(file, array, allow_pickle=False)
+        # Not np.save, which asks for the position in the file: a pipe has none.
+        described = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(file, described)
+        file.write(array.reshape(-1).view(np.uint8))
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ def split_words(
         name = name[3:] if negated else name
         if name not in declared or not flag.startswith("--"):
             raise UsageError(f"{declaration['name']} has no option {flag}, {_allowed(declared)}")
+        if declared[name]["kind"] not in EXAMPLES:
+            raise UsageError(f"{flag} is of a kind that only a newer warpcall can read")
         if name in params:
             raise UsageError(f"{flag} is given twice")
         kind = declared[name]["kind"]
@@ -50,7 +52,7 @@ def split_words(
 
 def option(param: Mapping[str, Any]) -> str:
     """A parameter as it is typed, such as "--dims N,N,..."."""
-    return f"--{param['name'].replace('_', '-')}{EXAMPLES[param['kind']]}"
+    return f"--{param['name'].replace('_', '-')}{EXAMPLES.get(param['kind'], ' ...')}"
 
 
 def _allowed(declared: Mapping[str, Any]) -> str:

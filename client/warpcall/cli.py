@@ -16,7 +16,7 @@ from rich.table import Table
 from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import Array, code_of
 from warpcall._config import DEFAULT_URL
-from warpcall._files import UsageError, check_target, read_inputs, write_outputs
+from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._options import option, split_words
 
 FIRST_VALUES = 4
@@ -52,13 +52,25 @@ def main() -> None:
         _fail(error, 1)
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         sys.stdout.write(f"warpcall {__version__}\n")
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_print_version,
+            is_eager=True,  # before the missing command is noticed
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -113,6 +125,8 @@ def run(
         check_target(out)
     with Client(url) as gpu:
         declaration = gpu.kernel(op)
+        if out is not None:
+            check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])
         files, params = split_words(declaration, words)
         inputs = read_inputs(files, [i["name"] for i in declaration["inputs"]])
         answer = gpu.call(op, inputs, params)
@@ -213,6 +227,9 @@ def _print_json(value: Any) -> None:
 
 
 def _fail(error: BaseException, code: int) -> None:
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror:  # without the number
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(said.split()) or type(error).__name__
     sys.stderr.write(f"warpcall: {text}\n")
     sys.exit(code)

@@ -1,12 +1,19 @@
 """Fixtures of the client's tests."""
 
+from __future__ import annotations
+
 import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.client.flavours import direct, flavour
 
-__all__ = ["direct", "flavour", "unused_port"]
+if TYPE_CHECKING:
+    from tests.client.command import Command
+
+__all__ = ["direct", "flavour", "unused_port", "warpcall"]
 
 
 @pytest.fixture
@@ -15,3 +22,15 @@ def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
+
+
+@pytest.fixture
+def warpcall(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """The command, with a server that has ops."""
+    from tests.client.command import Command  # imports torch: too early for a conftest.py
+    from tests.client.scripted_ops import OpsServer
+
+    with OpsServer() as server:
+        yield Command(server, monkeypatch, capsys)

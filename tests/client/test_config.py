@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.scripted import ScriptedServer, Visit
-from warpcall import Client, InvalidInput
+from tests.client.scripted import ScriptedServer, Visit, well
+from warpcall import Client, InvalidInput, __version__
 from warpcall._config import configure
 
 KEY = "wc-secret"
@@ -100,7 +100,16 @@ def test_a_key_that_no_header_holds_is_refused(key: str) -> None:
         configure(None, key)
 
 
-@pytest.mark.parametrize("options", [{"timeout_s": 0}, {"timeout_s": -1}, {"retries": -1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_s": 0},
+        {"timeout_s": -1},
+        {"timeout_s": 5e6},
+        {"timeout_s": float("nan")},
+        {"retries": -1},
+    ],
+)
 def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
         Client(**options)
@@ -130,16 +139,31 @@ def test_the_key_and_the_prefix_are_on_each_request() -> None:
     assert KEY not in repr(gpu)
 
 
-def test_the_client_does_not_need_torch() -> None:
-    program = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np, warpcall, warpcall.cli, warpcall._tunnelled\n"
-        "from warpcall._body import encode\n"
-        "encode({'x': np.zeros(2)}, {})\n"
-        "warpcall.Client('https://gpu-box').close()\n"
-    )
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # `import torch` now fails
+import numpy as np
+from warpcall import Client, cli, _tunnelled
+with Client(sys.argv[1]) as gpu:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(gpu.permute(x, dims=(1, 0)), x.T)
+sys.argv = ["warpcall", "--version"]
+cli.main()
+"""
 
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+def test_the_client_and_its_command_do_not_need_torch() -> None:
+    with ScriptedServer(well) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_TORCH, server.url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"warpcall {__version__}\n"
 
 
 def test_errors_and_wire_load_without_numpy() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import email.utils
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.client.flavours import Flavour
 from tests.client.scripted import (
@@ -21,8 +25,8 @@ from tests.client.scripted import (
     permute,
     well,
 )
-from warpcall import AsyncClient, Client
-from warpcall._core import pause_before_retry
+from warpcall import AsyncClient, Client, InvalidInput
+from warpcall._core import parse_retry_after, parse_server_timing, pause_before_retry
 
 
 def test_a_chunked_answer_is_read(flavour: Flavour) -> None:
@@ -167,3 +171,53 @@ def test_pauses_double_with_jitter_up_to_a_bound(
 @pytest.mark.parametrize("draw", [lambda: 0.0, lambda: 1.0])
 def test_a_pause_is_never_shorter_than_the_server_asked(draw: Callable[[], float]) -> None:
     assert pause_before_retry(0, 2.5, draw) >= 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, None),
+        ("3", 3.0),
+        ("0.25", 0.25),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("-3", None),
+        ("soon", None),
+        ("", None),
+    ],
+)
+def test_retry_after_is_a_number_of_seconds_or_a_date(
+    text: str | None, seconds: float | None
+) -> None:
+    assert parse_retry_after(text) == seconds
+
+
+def test_a_retry_after_date_to_come_is_the_time_until_then() -> None:
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+
+    seconds = parse_retry_after(email.utils.format_datetime(then, usegmt=True))
+
+    assert seconds == pytest.approx(3600, abs=60)
+
+
+@given(st.text())
+@settings(deadline=None)
+def test_headers_of_any_text_are_read_or_passed_over(text: str) -> None:
+    seconds = parse_retry_after(text)
+    stages = parse_server_timing(text)
+
+    assert seconds is None or seconds >= 0
+    assert all(isinstance(ms, float) for ms in stages.values())
+
+
+def test_server_timing_is_read_by_stage() -> None:
+    text = 'queue;dur=0.5, kernel;desc="a";dur="2", cache;desc=hit, odd;dur=x'
+
+    assert parse_server_timing(text) == {"queue": 0.5, "kernel": 2.0}
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "\udcff"], ids=ascii)
+def test_a_name_that_no_op_has_is_refused_here(name: str) -> None:
+    with Client() as gpu, pytest.raises(InvalidInput, match="like masked-softmax") as caught:
+        gpu.run(name, x=X)
+
+    assert caught.value.field == "name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +23,12 @@ from warpcall.wire import ITEMSIZE, TensorInfo, header_nbytes
 
 NUMPY: Kind[Array] = Kind()
 TORCH: Kind[Tensor] = Kind(torch.device("cpu"))
+TORCH_DTYPES = {
+    np.dtype(np.bool_): torch.bool,
+    np.dtype(np.int16): torch.int16,
+    np.dtype(ml_dtypes.bfloat16): torch.bfloat16,
+    np.dtype(np.complex64): torch.complex64,
+}
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(
     lambda name: name != "__metadata__"
 )
@@ -111,6 +118,34 @@ def test_big_endian_arrays_are_swapped(dtype: str) -> None:
     x = np.arange(6).reshape(2, 3).astype(dtype)
 
     assert sent({"x": x}) == sent({"x": x.astype(x.dtype.newbyteorder("<"))})
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "reversed": lambda x: x[::-1, ::-1],
+    "Fortran order": np.asfortranarray,
+    "every other": lambda x: x[::2, 1::2],
+    "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape),
+    "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+    "unaligned": lambda x: np.ndarray(x.shape, x.dtype, b"-" + x.tobytes(), offset=1),
+    "one row": lambda x: x[1:2],
+    "no rows": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int16, ml_dtypes.bfloat16, np.complex64])
+def test_numpy_arrays_of_any_layout_are_sent_in_c_order(dtype: npt.DTypeLike, layout: str) -> None:
+    x = LAYOUTS[layout](np.arange(24).reshape(4, 6).astype(dtype))
+    plain = torch.from_numpy(np.frombuffer(bytearray(x.tobytes("C")), np.uint8))
+    theirs = plain.view(TORCH_DTYPES[np.dtype(dtype)]).reshape(x.shape)
+
+    assert sent({"x": x}) == safetensors.torch.save({"x": theirs})
+
+
+@pytest.mark.parametrize("name", ["\udcff", "a\ud800"], ids=ascii)
+def test_a_name_that_utf_8_does_not_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="names of tensors must be Unicode text"):
+        encode({name: np.zeros(1)}, {})
 
 
 @pytest.mark.parametrize("value", [np.array(3.5), torch.tensor(3.5)])

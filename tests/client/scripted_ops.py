@@ -1,0 +1,105 @@
+"""A scripted server that has ops: as much of the service as the command line talks to.
+
+Declarations are those of the real ops; torch computes what they are equivalent to.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from tests.client.scripted import ScriptedServer, Visit
+from warpcall import errors
+from warpcall.errors import InvalidInput, NotFound, Problem
+from warpcall_kernels import ops
+
+DECLARED: dict[str, dict[str, Any]] = {name: op.describe() for name, op in ops().items()}
+READY = {
+    "status": "ready",
+    "reasons": [],
+    "lanes": [{"name": "cuda:0", "state": "ready", "device": "cuda:0 (NVIDIA H200)"}],
+}
+NOT_READY = {
+    "status": "not ready",
+    "reasons": ["no lane is ready"],
+    "lanes": [{"name": "cuda:0", "state": "starting", "device": ""}],
+}
+ANSWER_HEADERS = {
+    "X-Request-Id": "r9",
+    "X-Warpcall-Device": "cuda:0 (NVIDIA H200)",
+    "Server-Timing": "queue;dur=0.5, kernel;dur=2",
+}
+
+
+@dataclass
+class Seen:
+    """What the ops were asked."""
+
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    calls: int = 0
+
+
+class OpsServer(ScriptedServer):
+    """Answers /readyz, lists and describes the ops, and runs them."""
+
+    def __init__(self, *, ready: bool = True) -> None:
+        super().__init__(self._answer)
+        self.seen = Seen()
+        self.declared = copy.deepcopy(DECLARED)
+        self._ready = ready
+
+    def _answer(self, visit: Visit) -> None:
+        self.seen.headers = visit.headers
+        name = visit.target.rpartition("/")[2]
+        if visit.target == "/readyz":
+            _say(visit, 200 if self._ready else 503, READY if self._ready else NOT_READY)
+        elif visit.target == "/v1/kernels":
+            _say(visit, 200, {"kernels": list(self.declared.values())})
+        elif name not in self.declared:
+            _refuse(visit, NotFound(f"there is no kernel {name!r}"))
+        elif "content-type" in visit.headers:
+            self._run(visit, name)
+        else:
+            _say(visit, 200, self.declared[name])
+
+    def _run(self, visit: Visit, name: str) -> None:
+        body = visit.body()
+        header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+        self.seen.params = json.loads(header.get("__metadata__", {}).get("params", "{}"))
+        self.seen.inputs = safetensors.torch.load(body)
+        self.seen.calls += 1
+        try:
+            outputs = _compute(name, self.seen.inputs, self.seen.params)
+        except InvalidInput as problem:
+            return _refuse(visit, problem)
+        out = {key: tensor.contiguous() for key, tensor in outputs.items()}
+        return visit.answer(200, safetensors.torch.save(out), ANSWER_HEADERS)
+
+
+def _compute(name: str, inputs: dict[str, Tensor], params: dict[str, Any]) -> dict[str, Tensor]:
+    """The output of permute; of other ops, an input under the name of each output."""
+    if name == "permute":
+        x = inputs["x"]
+        if len(params["dims"]) != x.ndim:
+            raise InvalidInput(f"dims must name each of the {x.ndim} dims of x", field="dims")
+        return {"out": x.permute(params["dims"])}
+    if name == "conv-backward":
+        grads = {"grad_x": inputs["x"], "grad_weight": inputs["weight"]}
+        return grads | ({"grad_bias": inputs["weight"].sum(-1)} if params.get("bias") else {})
+    return {"out": next(iter(inputs.values()))}
+
+
+def _say(visit: Visit, status: int, members: dict[str, Any]) -> None:
+    visit.answer(status, json.dumps(members).encode(), {"Content-Type": "application/json"})
+
+
+def _refuse(visit: Visit, problem: Problem) -> None:
+    body = json.dumps(problem.to_json()).encode()
+    visit.answer(problem.status, body, {"Content-Type": errors.MEDIA_TYPE})

@@ -1,0 +1,265 @@
+"""The command line apart from files: its commands and flags, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.command import Command
+from tests.client.scripted import ScriptedServer, Visit
+from tests.client.scripted_ops import DECLARED, NOT_READY, READY, OpsServer
+from warpcall import __version__
+
+WARPCALL = [sys.executable, "-c", "from warpcall.cli import main; main()"]
+
+
+def test_the_version_is_printed(warpcall: Command) -> None:
+    said = warpcall("--version")
+
+    assert (said.code, said.out, said.err) == (0, f"warpcall {__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [["--help"], []])
+def test_help_names_every_command(words: list[str], warpcall: Command) -> None:
+    said = warpcall(*words)
+
+    for name in ("kernels", "run", "health", "WARPCALL_API_KEY"):
+        assert name in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("kernels", ["--json", "--url"]),
+        ("run", ["--out", "-o", "--json", "--url"]),
+        ("health", ["--json", "--url"]),
+    ],
+)
+def test_the_help_of_a_command_names_every_flag(
+    command: str, flags: list[str], warpcall: Command
+) -> None:
+    said = warpcall(command, "--help")
+
+    assert said.code == 0
+    for flag in flags:
+        assert flag in said.out
+
+
+def test_kernels_gives_each_op_a_line(warpcall: Command) -> None:
+    said = warpcall("kernels")
+
+    title, *lines = said.out.splitlines()
+    assert (said.code, said.err) == (0, "")
+    assert title.split()[:3] == ["op", "inputs", "options"]
+    assert [line.split()[0] for line in lines] == list(DECLARED)
+    (masked_softmax,) = (line for line in lines if line.startswith("masked-softmax "))
+    assert "x, [mask], [lengths]" in masked_softmax
+    assert "[--scale X] [--causal]" in masked_softmax
+    assert DECLARED["masked-softmax"]["equivalent"] in masked_softmax
+
+
+def test_kernels_describes_one_op(warpcall: Command) -> None:
+    said = warpcall("kernels", "permute")
+
+    declared = DECLARED["permute"]
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"permute: {declared['summary']}\n")
+    for text in (declared["equivalent"], "--dims N,N,...", declared["params"][0]["doc"], "-> out"):
+        assert text in said.out
+
+
+def test_kernels_prints_what_the_server_declares_as_json(warpcall: Command) -> None:
+    every, one = warpcall("kernels", "--json"), warpcall("kernels", "isin", "--json")
+
+    assert json.loads(every.out) == json.loads(json.dumps(list(DECLARED.values())))
+    assert json.loads(one.out) == json.loads(json.dumps(DECLARED["isin"]))
+
+
+def test_an_unknown_op_is_the_servers_to_name(warpcall: Command) -> None:
+    said = warpcall("kernels", "sort")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err == "warpcall: there is no kernel 'sort'\n"
+
+
+def test_health_of_a_ready_server_is_success(warpcall: Command) -> None:
+    said, as_json = warpcall("health"), warpcall("health", "--json")
+
+    assert (said.code, said.out) == (0, "ready\ncuda:0: ready, cuda:0 (NVIDIA H200)\n")
+    assert (as_json.code, json.loads(as_json.out)) == (0, READY)
+
+
+def test_health_of_a_starting_server_gives_reasons_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OpsServer(ready=False) as server:
+        warpcall = Command(server, monkeypatch, capsys)
+        said, as_json = warpcall("health"), warpcall("health", "--json")
+
+    assert said.code == 1
+    assert said.out == "not ready\n  no lane is ready\ncuda:0: starting, no device yet\n"
+    assert (as_json.code, json.loads(as_json.out)) == (1, NOT_READY)
+
+
+@pytest.mark.parametrize("words", [["kernels"], ["kernels", "permute"], ["health"]])
+def test_an_address_on_the_line_goes_before_that_of_the_environment(
+    words: list[str], warpcall: Command
+) -> None:
+    with OpsServer() as other:
+        said = warpcall(*words, "--url", other.url)
+
+        assert (said.code, said.err) == (0, "")
+        assert len(other.targets) == 1
+    assert warpcall.server.targets == []
+
+
+def test_a_server_that_is_not_there_is_one_line(warpcall: Command, unused_port: int) -> None:
+    said = warpcall("health", "--url", f"http://127.0.0.1:{unused_port}")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err == f"warpcall: cannot reach 127.0.0.1:{unused_port}: Connection refused\n"
+
+
+def test_the_key_comes_from_the_environment(
+    warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPCALL_API_KEY", "wc-secret")
+
+    said = warpcall("health")
+
+    assert warpcall.server.seen.headers["authorization"] == "Bearer wc-secret"
+    assert "wc-secret" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sort"], "No such command 'sort'"),
+        (["kernels", "--long"], "No such option: --long"),
+        (["health", "now"], "unexpected extra argument"),
+        (["run"], "Missing argument"),
+        (["run", "permute"], "Missing argument"),
+        (["kernels", "--url"], "requires an argument"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_why(
+    words: list[str], message: str, warpcall: Command
+) -> None:
+    said = warpcall(*words)
+
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://gpu-box", "url must be like http://host:8000 or https://host"),
+        ("http://", "url must be like"),
+    ],
+)
+def test_an_address_that_is_none_is_one_line(url: str, message: str, warpcall: Command) -> None:
+    said = warpcall("health", "--url", url)
+
+    assert said.code == 1
+    assert said.err.startswith(f"warpcall: {message}")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "../../readyz", "a?b", "a\udcff"], ids=ascii)
+@pytest.mark.parametrize("command", [["kernels"], ["run", "x.npy"]], ids=lambda words: words[0])
+def test_a_name_that_no_op_has_is_not_sent(
+    name: str, command: list[str], warpcall: Command
+) -> None:
+    said = warpcall(command[0], name, *command[1:])
+
+    assert said.code == 1
+    assert said.err.startswith("warpcall: the name of an op must be like masked-softmax, got")
+    assert warpcall.server.targets == []
+
+
+@pytest.mark.parametrize("members", [{}, [], {"kernels": 5}, {"kernels": [{"name": "permute"}]}])
+@pytest.mark.parametrize(
+    "words", [["kernels"], ["kernels", "permute"], ["run", "permute", "x.npy"]]
+)
+def test_a_server_of_another_kind_is_told_as_such(
+    members: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, warpcall: Command
+) -> None:
+    def other(visit: Visit) -> None:
+        visit.answer(200, json.dumps(members).encode(), {"Content-Type": "application/json"})
+
+    with ScriptedServer(other) as server:
+        said = warpcall(*words, "--url", server.url)
+
+    assert (said.code, said.out) == (1, "")
+    assert "is not a Warpcall server" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_server_that_answers_in_html_is_one_line(warpcall: Command) -> None:
+    with ScriptedServer(lambda visit: visit.answer(200, b"<html>\nhello")) as server:
+        said = warpcall("kernels", "--url", server.url)
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("warpcall: /v1/kernels must answer in JSON")
+    assert said.err.count("\n") == 1
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_word(warpcall: Command) -> None:
+    read, write = os.pipe()
+    os.close(read)
+
+    done = subprocess.run(
+        [*WARPCALL, "kernels", "--json"],
+        env={**os.environ, "WARPCALL_URL": warpcall.server.url},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_output_that_takes_no_more_is_one_line(warpcall: Command) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*WARPCALL, "kernels", "--json"],
+            env={**os.environ, "WARPCALL_URL": warpcall.server.url},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (1, b"warpcall: No space left on device\n")
+
+
+def test_an_interrupted_command_leaves_no_traceback() -> None:
+    arrived, done = threading.Event(), threading.Event()
+
+    def silence(visit: Visit) -> None:
+        arrived.set()
+        done.wait(30)
+
+    with ScriptedServer(silence) as server:
+        process = subprocess.Popen(
+            [*WARPCALL, "health", "--url", server.url], stderr=subprocess.PIPE, text=True
+        )
+        assert arrived.wait(30)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        done.set()
+
+    assert process.returncode == 130
+    assert "Traceback" not in err
