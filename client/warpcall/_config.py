@@ -45,8 +45,10 @@ def configure(url: str | None, api_key: str | None) -> Config:
     api_key = api_key or os.environ.get("WARPCALL_API_KEY") or None
     parts, port = _split(url)
     host = parts.hostname or ""
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-        raise InvalidInput("api_key must be printable ASCII", field="api_key")
+    if api_key is not None and not (_is_plain(api_key) and api_key == api_key.strip()):
+        raise InvalidInput(
+            "api_key must be printable ASCII without spaces around it", field="api_key"
+        )
     if api_key is not None and parts.scheme == "http" and not _is_near(host):
         raise InvalidInput(
             f"an API key is sent to {host} only over https, or through a tunnel to 127.0.0.1, "
@@ -70,13 +72,17 @@ def _split(url: str) -> tuple[SplitResult, int]:
         parts = urlsplit(url)
         port = parts.port
         ours = parts.scheme in ("http", "https") and parts.hostname and parts.username is None
-        if not ours or parts.query or parts.fragment or not url.isascii() or " " in url:
+        if not ours or parts.query or parts.fragment or not _is_plain(url) or " " in url:
             raise ValueError
     except ValueError:
         raise InvalidInput(
             f"url must be like http://host:8000 or https://host, got {url!r}", field="url"
         ) from None
     return parts, port or (443 if parts.scheme == "https" else 80)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _is_near(host: str) -> bool:

@@ -83,8 +83,8 @@ class Core:
     ) -> Answer[ArrayT]:
         """Run an op; inputs and parameters that are None are left out."""
         tensors = {k: v for k, v in inputs.items() if v is not None}
-        kind = kind_of(tensors)
         body = encode(tensors, {k: v for k, v in params.items() if v is not None})
+        kind = kind_of(tensors)
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
         path = _kernel_path(name)
         reply = await self._exchange("POST", path, headers, body, name)
@@ -227,7 +227,7 @@ def split_arguments(
     tensors = {key: value for key, value in arguments.items() if is_array(value)}
     if not tensors:
         raise InvalidInput(
-            f"{name} needs at least one numpy array or torch tensor, got {', '.join(arguments)}",
+            f"{name} needs at least one numpy array or torch tensor, got {', '.join(arguments) or 'none'}",
             field="inputs",
         )
     return tensors, {key: value for key, value in arguments.items() if key not in tensors}

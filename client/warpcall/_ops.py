@@ -117,7 +117,7 @@ class Ops(ABC):
 
         Limits: more than 32 test elements take device memory for a set: 8.3 KB at most for types of
         1 or 2 bytes; for others 8 times the test elements (32 times if these are up to 4,096) and
-        128 bytes at most
+        128 bytes at most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,
@@ -224,7 +224,7 @@ class Ops(ABC):
 
         Equivalent to `x.permute(dims).contiguous()`.
 
-        Limits: at most 12 dims
+        Limits: at most 12 dims.
 
         Args:
             x: [...]; what is reordered, of up to 12 dims. Dtypes: bool, uint8, int8, uint16, int16,
@@ -257,7 +257,7 @@ class Ops(ABC):
 
         Equivalent to `a.transpose(-1, -2) + b`.
 
-        Limits: at most 10 batch dims
+        Limits: at most 10 batch dims.
 
         Args:
             a: [..., H, W]; what is transposed. Dtypes: float16, bfloat16, float32, float64, int64,

@@ -129,7 +129,7 @@ def _docstring(op: Op) -> str:
         *_paragraph(f"Equivalent to `{op.equivalent}`."),
     ]
     if op.limits:
-        parts += ["", *_paragraph(f"Limits: {op.limits}")]
+        parts += ["", *_paragraph(f"Limits: {_sentence(op.limits)}")]
     parts += ["", "Args:"]
     for i in op.inputs:
         dtypes = ", ".join(map(dtype_name, i.dtypes))

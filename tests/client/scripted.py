@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -54,18 +55,19 @@ Script = Callable[[Visit], None]
 class ScriptedServer:
     """Answers the n-th request with the n-th script, and all further ones with the last.
 
-    A script that raises ends its connection.
+    A script that raises ends its connection. With `tls`, it speaks HTTPS.
     """
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
         self._scripts = scripts
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self.targets: list[str] = []
         self.connections = 0
         self.port = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -95,8 +97,11 @@ class ScriptedServer:
                 self.connections += 1
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
-    def _serve(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError):
+    def _serve(self, plain: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            sock = stack.enter_context(plain)
+            if self._tls is not None:
+                sock = stack.enter_context(self._tls.wrap_socket(plain, server_side=True))
             for visit in _visits(sock):
                 with self._lock:
                     script = self._scripts[min(len(self.targets), len(self._scripts) - 1)]

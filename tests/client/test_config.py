@@ -87,6 +87,8 @@ def test_a_key_is_not_shown_to_the_internet(url: str) -> None:
         "http://gpu-box/?a=b",
         "http://gpu box",
         "http://gpu-box\r\nX-Injected: 1",
+        "http://gpu-box/a\x01b",
+        "http://gpu-box\n",
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
@@ -94,7 +96,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         configure(url, None)
 
 
-@pytest.mark.parametrize("key", ["a\r\nX-Injected: 1", "ключ", "\x00"])
+@pytest.mark.parametrize("key", ["a\r\nX-Injected: 1", "ключ", "\x00", " a", "a "])
 def test_a_key_that_no_header_holds_is_refused(key: str) -> None:
     with pytest.raises(InvalidInput, match="printable ASCII"):
         configure(None, key)

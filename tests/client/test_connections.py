@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -213,6 +214,18 @@ def test_server_timing_is_read_by_stage() -> None:
     text = 'queue;dur=0.5, kernel;desc="a";dur="2", cache;desc=hit, odd;dur=x'
 
     assert parse_server_timing(text) == {"queue": 0.5, "kernel": 2.0}
+
+
+def test_what_is_no_array_is_named_before_kinds_are_compared() -> None:
+    mixed: dict[str, Any] = {"a": [1.0], "b": torch.zeros(1)}
+
+    with Client() as gpu, pytest.raises(InvalidInput, match="a must be a numpy array or a torch"):
+        gpu.call("transpose-add", mixed)
+
+
+def test_a_call_without_an_array_is_refused_here() -> None:
+    with Client() as gpu, pytest.raises(InvalidInput, match=r"at least one .* got dims"):
+        gpu.run("permute", dims=(1, 0))
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "\udcff"], ids=ascii)

@@ -1,0 +1,85 @@
+"""Over TLS, with a certificate made for the occasion."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.client.flavours import Flavour, flavour_named
+from tests.client.scripted import ScriptedServer, Visit, X, permute, well
+from warpcall import TransportError
+
+pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the key and the certificate of 127.0.0.1, which nobody else has signed."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=warpcall test"),
+            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", folder / "key.pem", "-out", folder / "certificate.pem"),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    both = folder / "both.pem"
+    both.write_text((folder / "key.pem").read_text() + (folder / "certificate.pem").read_text())
+    return both
+
+
+@pytest.fixture
+def tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Flavour:
+    return flavour_named(f"direct-{request.param}", monkeypatch)
+
+
+def test_bodies_and_the_key_go_over_tls(
+    client: Flavour, tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    x = np.random.default_rng(0).integers(0, 256, 5 << 20, np.uint8)
+    keys: list[str] = []
+
+    def echo(visit: Visit) -> None:
+        keys.append(visit.headers["authorization"])
+        arrays = safetensors.numpy.load(visit.body())
+        visit.answer(200, safetensors.numpy.save({"out": arrays["x"]}))
+
+    with ScriptedServer(echo, well, tls=tls) as server:
+        large, small = client.ask(
+            server, lambda gpu: gpu.run("permute", x=x, dims=(0,)), permute, api_key="wc-secret"
+        )
+
+        assert server.connections == 1
+    assert keys == ["Bearer wc-secret"]
+    np.testing.assert_array_equal(large, x)
+    np.testing.assert_array_equal(small, X.T)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    client: Flavour, tls: ssl.SSLContext
+) -> None:
+    with (
+        ScriptedServer(well, tls=tls) as server,
+        pytest.raises(TransportError, match="certificate verify failed"),
+    ):
+        client.ask(server, permute, retries=0)
+
+    assert server.targets == []
