@@ -3,7 +3,8 @@
 Each page is a session in a new folder that has the repository's files: its ```sh and ```python blocks
 run in order against a real server, and an ```output block is what the one before it prints, with
 `...` for what differs from run to run. Of `make` only the existence of its target is checked, because
-it sets up, or serves without end; `.ci/run` runs those.
+it sets up, or serves without end; `.ci/run` runs those. Blocks without a language are drawings.
+Tables are compared with the code that they tell of.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from demo.server import Server, running_server
+from warpcall import wire
 from warpcall.errors import Problem
-from warpcall_service import problems
+from warpcall_service import form_body, npy, problems, protocol
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 URL = "http://127.0.0.1:8000"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
+FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
+TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo")
+EXAMPLE_FILES = {"kernels/warpcall_kernels/leaky_relu.py"}  # the reader is told to write it
 
 
 @dataclass(frozen=True)
@@ -99,15 +105,50 @@ def matches(printed: str, shown: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    prose = BLOCK.sub("", page.read_text())
-    local = [link for link in LINK.findall(prose) if "://" not in link]
+def test_a_page_has_no_block_that_would_not_be_run(page: Path) -> None:
+    languages = [language for language, _ in BLOCK.findall(page.read_text())]
 
-    assert [link for link in local if not (page.parent / link).exists()] == []
+    assert set(languages) <= {"sh", "python", "output", ""}
+    assert page.read_text().count("```") == 2 * len(languages)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    local = [link for link in LINK.findall(prose(page)) if "://" not in link[0]]
+
+    lost = [
+        (file, heading)
+        for file, heading in local
+        if not (target := page.parent / file if file else page).exists()
+        or (heading and heading not in headings(target))
+    ]
+
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    tracked = [str(p.relative_to(ROOT)) for top in TOPS for p in (ROOT / top).rglob("*.*")]
+    tracked += [p.name for p in ROOT.iterdir()]
+
+    named = set(FILE.findall(prose(page))) - EXAMPLE_FILES
+    lost = [n for n in named if not any(f == n or f.endswith("/" + n) for f in tracked)]
+
+    assert [n for n in lost if not n.startswith("/")] == []  # the others are routes
+
+
+def prose(page: Path) -> str:
+    return BLOCK.sub("", page.read_text())
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def test_the_readme_lists_every_op_with_what_it_is_equivalent_to(server: Server) -> None:
-    ops = json.loads(server.get("/v1/kernels")[1])["kernels"]
+    ops = catalog(server)
     rows = re.findall(
         r"^\| `([a-z-]+)` \| `(.*)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE
     )
@@ -116,7 +157,7 @@ def test_the_readme_lists_every_op_with_what_it_is_equivalent_to(server: Server)
 
 
 def test_the_settings_are_all_documented_with_their_defaults() -> None:
-    section = (ROOT / "docs/deploy.md").read_text().partition("## Settings")[2].partition("## ")[0]
+    section = page_of("deploy").partition("## Settings")[2].partition("## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| `(.*?)` \|", section, re.MULTILINE))
 
     assert rows == {
@@ -128,7 +169,7 @@ def test_the_metrics_are_all_documented(server: Server) -> None:
     families = re.findall(
         r"^# TYPE (\w+) (?:counter|gauge|histogram)", server.get("/metrics")[1], re.MULTILINE
     )
-    text = (ROOT / "docs/deploy.md").read_text()
+    text = page_of("deploy")
 
     missing = [name for name in families if name not in text and not name.endswith("_created")]
 
@@ -136,10 +177,73 @@ def test_the_metrics_are_all_documented(server: Server) -> None:
 
 
 def test_the_problems_are_all_documented() -> None:
-
-    text = (ROOT / "docs/http-api.md").read_text()
+    text = page_of("http-api")
     kinds = [k for k in Problem.__subclasses__() if k.code not in ("unauthorized", "forbidden")]
 
     assert problems.Internal in kinds
     for kind in kinds:
         assert f"| `{kind.code}` | {kind.status} |" in text
+
+
+def test_the_routes_are_all_documented(server: Server) -> None:
+    paths = json.loads(server.get("/openapi.json")[1])["paths"]
+    ops = {f"/v1/kernels/{op['name']}" for op in catalog(server)}
+    served = {
+        f"{method.upper()} {'/v1/kernels/{name}' if path in ops else path}"
+        for path, methods in paths.items()
+        for method in methods
+    }
+
+    rows = re.findall(r"^\| (`(?:GET|POST) .*?) \|", page_of("http-api"), re.MULTILINE)
+    told = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
+
+    assert told == served | {"GET /docs", "GET /openapi.json", "GET /"}
+
+
+def test_the_dtypes_are_all_documented() -> None:
+    told = re.search(r"^Dtypes: `(.*?)`", page_of("http-api"), re.MULTILINE | re.DOTALL)
+
+    assert told
+    assert sorted(told[1].split()) == sorted(wire.ITEMSIZE)
+
+
+def test_the_fixed_limits_are_as_documented(server: Server) -> None:
+    section = page_of("http-api").partition("## Limits")[2]
+    lists = [
+        p["schema"]["maxItems"]
+        for op in catalog(server)
+        for p in op["params"]
+        if p["kind"] == "ints"
+    ]
+
+    rows = dict(re.findall(r"^\| ([a-z].*?) \| (\d.*?) \|$", section, re.MULTILINE))
+
+    assert rows == {
+        "request line and headers": f"{protocol.MAX_HEAD_BYTES >> 10} KiB together, "
+        f"within {protocol.HEAD_TIMEOUT_S:g} s",
+        "header of a safetensors body": f"{wire.MAX_HEADER_BYTES >> 20} MiB",
+        "header of a `.npy` file": f"{npy.MAX_HEADER_BYTES >> 10} KiB, version 1.0 or 2.0",
+        "tensors in a body": f"{wire.MAX_TENSORS}",
+        "dims of a tensor": f"{wire.MAX_DIMS}",
+        "entries of a list parameter": f"{max(lists)}",
+        "parts of a form": f"{form_body.MAX_PARTS}",
+        "a parameter in a form": f"{form_body.MAX_TEXT_BYTES >> 10} KiB",
+    }
+
+
+def test_the_targets_of_the_makefile_are_all_documented() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    told = re.findall(
+        r"^\| `make ([a-z-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+
+    assert sorted(told) == sorted(targets)
+
+
+def page_of(name: str) -> str:
+    return (ROOT / f"docs/{name}.md").read_text()
+
+
+def catalog(server: Server) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = json.loads(server.get("/v1/kernels")[1])["kernels"]
+    return listed
