@@ -15,6 +15,7 @@ from rich.table import Table
 
 from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import Array, code_of
+from warpcall._client import TIMEOUT_S
 from warpcall._config import DEFAULT_URL
 from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._options import option, split_words
@@ -111,6 +112,10 @@ def run(
             "name. An existing file is replaced. Without it, a summary is printed.",
         ),
     ] = None,
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout-s", metavar="S", help="Seconds that the call may take."),
+    ] = TIMEOUT_S,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -123,7 +128,7 @@ def run(
     """
     if out is not None:
         check_target(out)
-    with Client(url) as gpu:
+    with Client(url, timeout_s=timeout_s) as gpu:
         declaration = gpu.kernel(op)
         if out is not None:
             check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])

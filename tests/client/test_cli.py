@@ -39,7 +39,7 @@ def test_help_names_every_command(words: list[str], warpcall: Command) -> None:
     ("command", "flags"),
     [
         ("kernels", ["--json", "--url"]),
-        ("run", ["--out", "-o", "--json", "--url"]),
+        ("run", ["--out", "-o", "--timeout-s", "--json", "--url"]),
         ("health", ["--json", "--url"]),
     ],
 )

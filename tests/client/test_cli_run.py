@@ -155,6 +155,13 @@ def test_run_goes_to_the_address_on_the_line(warpcall: Command) -> None:
     assert warpcall.server.targets == []
 
 
+def test_the_server_hears_how_long_the_call_may_take(warpcall: Command) -> None:
+    said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--timeout-s", "500")
+
+    assert said.code == 0
+    assert 490 < float(warpcall.server.seen.headers["x-warpcall-timeout"]) < 500
+
+
 @pytest.mark.parametrize(
     ("words", "params"),
     [
@@ -277,6 +284,7 @@ def test_a_full_disk_is_one_line(suffix: str, warpcall: Command) -> None:
         ("permute none.safetensors --dims 0", 1, "none.safetensors: No such file or directory"),
         ("permute x.npy --dims 0 -o y.txt", 2, "y.txt must end in .npy or .safetensors"),
         ("permute x.npy --dims 0 -o none/y.npy", 2, "none is not a folder"),
+        ("permute x.npy --dims 0 --timeout-s 0", 1, "timeout_s must be above 0 and at most"),
         ("sort x.npy", 1, "there is no kernel 'sort'"),
     ],
 )
