@@ -25,9 +25,7 @@ from warpcall_kernels._op import TensorLike, dtype_name
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (torch.int32, torch.int64)
 
-LONG_BYTES = (
-    65536  # a row of more, of all operands that are held, is too much for a block's registers
-)
+LONG_BYTES = 65536  # a row of more, of all operands held, is too much for a block's registers
 LONG_BLOCK = 4096  # positions of a longer row at a time
 LONG_WARPS = 8
 TILE_BYTES = 4096  # of rows that a warp takes: 8 loads of 16 bytes in flight a thread
@@ -62,8 +60,8 @@ class Rows:
 
     def grid(self, rows: int) -> tuple[int, int, int]:
         """Tiles of `rows` rows by the places in the other dims, split where CUDA needs it."""
-        y = min(self.outer, MAX_GRID_Y)
-        return triton.cdiv(self.count, rows), y, triton.cdiv(self.outer, y)
+        z = triton.cdiv(self.outer, MAX_GRID_Y)  # first, so that fewer than z programs are idle
+        return triton.cdiv(self.count, rows), triton.cdiv(self.outer, z), z
 
 
 class Tile(NamedTuple):
@@ -141,10 +139,15 @@ def readable(x: Tensor) -> Tensor:
     return x if x.stride(-1) <= MAX_COLUMN_STRIDE or x.shape[-1] == 1 else x.contiguous()
 
 
-def reach(rows: Rows, tile: int, columns: int, column_strides: Sequence[int]) -> int:
-    """The largest offset, in elements, between two elements of one tile of any operand."""
+def reach(rows: Rows, tile: Tile, columns: int, column_strides: Sequence[int]) -> int:
+    """A bound, in elements, on the offsets that a program adds to its first row of any operand.
+
+    It counts whole blocks, because positions past the end of a row are numbered before they are
+    left out, and a step of at least 1, because the positions themselves are such numbers.
+    """
     steps = max(strides[-1] for strides in rows.strides)
-    return tile * steps + columns * max(column_strides)
+    numbered = -(-columns // tile.block) * tile.block
+    return tile.rows * steps + numbered * max(1, *column_strides)
 
 
 def check_rows(name: str, x: TensorLike, causal: bool) -> None:
@@ -232,9 +235,12 @@ def place(
     """Where this program is: (outer index, inner index, first row), all 64-bit; its rows; which exist.
 
     Places and rows past the end stand for the last one, so that no load needs a mask along them.
+    `places` and `count` arrive with 64 bits where they need them (2^31 rows of one position are but
+    4 GiB), and what is counted towards them is as wide.
     """
-    index = tl.minimum(tl.program_id(1) + tl.program_id(2) * tl.num_programs(1), places - 1)
-    first = tl.program_id(0) * ROWS
+    index = tl.program_id(2).to(places.dtype) * tl.num_programs(1) + tl.program_id(1)
+    index = tl.minimum(index, places - 1)
+    first = tl.program_id(0).to(count.dtype) * ROWS
     rows = tl.arange(0, ROWS)
     exist = (rows < count - first)[:, None]
     rows = tl.minimum(rows, count - first - 1)

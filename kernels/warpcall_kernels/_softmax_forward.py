@@ -16,8 +16,7 @@ from warpcall_kernels import _softmax
 from warpcall_kernels._softmax import place, row_limits, start
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
-ALL_COLUMNS = tl.constexpr(2**30)  # more than a row of at most LONG has
+ALL_COLUMNS = tl.constexpr(2**30)  # more than a row that is held has
 
 
 @triton.jit
@@ -255,8 +254,8 @@ def masked_softmax_long_kernel(
 ) -> None:
     """One row: its maximum and sum online, then the result, BLOCK positions at a time."""
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    columns = columns // ALIGN * ALIGN
     at, rows, _ = place(1, places, inner, count, WIDE)
+    columns = columns.to(rows.dtype) // ALIGN * ALIGN
     x_ptr += start(at, x_strides, ALIGN)
     out_ptr += start(at, out_strides, ALIGN)
     if mask_ptr is not None:

@@ -27,7 +27,7 @@ from warpcall_kernels._torch import direct, on_device, register, runs_kernel
 # those of any real output.
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 
-PLAIN = ("columns", "places", "inner", "count", "g_strides", "y_strides", "out_strides")
+PLAIN = ("columns", "places", "count", "g_strides", "y_strides", "out_strides")
 UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
 
 
@@ -112,8 +112,8 @@ def _masked_softmax_backward_long_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One row, read twice: for the sum, and, from the L2, for the result."""
-    columns = columns // ALIGN * ALIGN
     at, rows, _ = place(1, places, inner, count, WIDE)
+    columns = columns.to(rows.dtype) // ALIGN * ALIGN
     g_ptr += start(at, g_strides, ALIGN)
     y_ptr += start(at, y_strides, ALIGN)
     out_ptr += start(at, out_strides, ALIGN)
@@ -172,7 +172,7 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
         "out_strides": strides[2],
         "stride_gk": g.stride(-1),
         "stride_yk": y.stride(-1),
-        "WIDE": _softmax.reach(rows, tile.rows, tile.block, (g.stride(-1), y.stride(-1))) >= 2**31,
+        "WIDE": _softmax.reach(rows, tile, columns, (g.stride(-1), y.stride(-1))) >= 2**31,
         "ALIGN": align,
         "ACC": tl.float64 if y.dtype == torch.float64 else tl.float32,
         "BLOCK": tile.block,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from warpcall_kernels import InvalidInput
-from warpcall_kernels._softmax import Tile
+from warpcall_kernels import InvalidInput, _softmax
+from warpcall_kernels._softmax import Rows, Tile
 from warpcall_kernels.masked_softmax import masked_softmax, masked_softmax_reference
-from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
+from warpcall_kernels.masked_softmax_backward import (
+    masked_softmax_backward,
+    masked_softmax_backward_reference,
+)
 
 quiet = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -195,6 +199,81 @@ def test_rows_share_a_program_or_take_one_or_are_read_twice(
     columns: int, itemsize: int, tile: Tile
 ) -> None:
     assert Tile.of(columns, itemsize, 1000) == tile
+
+
+@pytest.mark.parametrize("outer", [1, 65_535, 65_536, 200_000, 65_535**2])
+def test_a_grid_has_few_idle_programs_within_the_limits_of_cuda(outer: int) -> None:
+    tiles, y, z = Rows(count=9, inner=1, outer=outer, strides=()).grid(4)
+
+    assert tiles == 3
+    assert max(y, z) <= 65_535
+    assert outer <= y * z < outer + z
+
+
+@pytest.mark.parametrize(
+    ("row_step", "columns", "column_step", "wide"),
+    [
+        (2048, 2048, 1, False),
+        (2**31 - 2048, 2048, 1, True),
+        (0, 2**28 - 4096, 8, False),  # strided rows: the offset overflows, not the position
+        (0, 2**28, 8, True),
+        (0, 2**31 - 8192, 1, False),
+        (0, 2**31 - 4095, 1, True),  # a block reaches past the end of the row
+        (0, 2**31 - 4095, 0, True),  # an expanded row: the positions themselves overflow
+    ],
+)
+def test_offsets_are_64_bit_from_where_32_do_not_reach(
+    row_step: int, columns: int, column_step: int, wide: bool
+) -> None:
+    rows = Rows(count=1, inner=1, outer=1, strides=((0, 0, row_step),))
+    tile = Tile.of(columns, 2, rows.count)
+
+    reach = _softmax.reach(rows, tile, columns, (column_step, 0))
+
+    assert (reach >= 2**31) == wide
+
+
+def _far_apart(columns: int, dtype: type, device: str) -> Tensor:
+    """Three rows of zeros, 2^30 elements from each other; on the CPU what lies between is no memory."""
+    far = 2**30
+    zeros = torch.from_numpy(np.zeros(2 * far + columns, dtype))
+    return zeros.to(device).as_strided((3, columns), (far, 1))
+
+
+@pytest.mark.parametrize("columns", [8, 40_000])
+def test_rows_2_to_the_30_apart_are_found(columns: int, device: str) -> None:
+    x = _far_apart(columns, np.float16, device)
+    x.copy_(torch.randn(3, columns))
+    mask = _far_apart(columns, np.uint8, device)
+    mask[:, ::3] = 1
+    lengths = torch.tensor([columns, 5, columns - 1], device=device)
+    form: dict[str, Any] = {"mask": mask, "lengths": lengths}
+
+    out = masked_softmax(x, **form)
+    grad = masked_softmax_backward(x, out)
+
+    expected = masked_softmax_reference(x.double(), **form)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-3, atol=1e-3)
+    slope = masked_softmax_backward_reference(x.double(), out.double())
+    torch.testing.assert_close(grad.double(), slope, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("columns", [6, 40_000])
+def test_positions_that_are_all_minus_infinity_are_nan_as_in_torch(
+    columns: int, device: str
+) -> None:
+    x = torch.full((3, columns), -torch.inf, device=device)
+    x[2, 1] = 0.5
+    mask = torch.zeros(3, columns, dtype=torch.bool, device=device)
+    mask[:, 2], mask[1] = True, True
+
+    out = masked_softmax(x, mask)
+
+    assert out[0].isnan().equal(~mask[0])
+    assert not out[0, 2]
+    assert not out[1].any()
+    assert out[2].nonzero().tolist() == [[1]]
+    assert out[2, 1] == 1
 
 
 X = torch.zeros(2, 3, 4)
