@@ -18,10 +18,8 @@ from urllib.request import urlopen
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-NOT_INHERITED = (
-    "WARPCALL_",
-    "TRITON_INTERPRET",
-)  # the caller's settings; what tests set for kernels
+# The caller's settings, and the interpreter that tests switch on for kernels.
+NOT_INHERITED = ("WARPCALL_", "TRITON_INTERPRET")
 COMMAND = (sys.executable, "-m", "warpcall_service.cli")  # what `warpcall-server` is
 
 
