@@ -171,28 +171,25 @@ def masked_softmax(
 ) -> Tensor:
     """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
-        A row without any position that counts is all zeros. What lies under the mask, NaN and infinities
-        A row without any position that counts is all zeros. What lies under the mask, NaN and infinities
-        included, has no influence; among the positions that count, a NaN, an inf, or nothing but -inf
-        makes all of them NaN, as in torch. Masks combine: a position counts if none of them masks it.
-        Needs no device memory but the result (and copies of operands whose strides fit no three dims).
-    : a position counts if none of them masks it. Needs no
-        device memory but the result (and copies of operands whose strides fit no three dims).
+    A row without any position that counts is all zeros. What lies under the mask, NaN and infinities
+    included, has no influence; among the positions that count, a NaN, an inf, or nothing but -inf
+    makes all of them NaN, as in torch. Masks combine: a position counts if none of them masks it.
+    Needs no device memory but the result (and copies of operands whose strides fit no three dims).
 
-        Args:
-            x: (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are computed in fp32.
-            mask: bool or uint8, not 0 where masked, broadcastable to x.
-            lengths: int32 or int64, the leading positions of each row that count, broadcastable to
-                (...); below 0 is as 0, above K as K.
-            scale: what x is multiplied by; finite.
-            causal: x is (..., Q, K), and row q counts positions up to q + K - Q.
+    Args:
+        x: (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are computed in fp32.
+        mask: bool or uint8, not 0 where masked, broadcastable to x.
+        lengths: int32 or int64, the leading positions of each row that count, broadcastable to
+            (...); below 0 is as 0, above K as K.
+        scale: what x is multiplied by; finite.
+        causal: x is (..., Q, K), and row q counts positions up to q + K - Q.
 
-        Returns:
-            As x, contiguous.
+    Returns:
+        As x, contiguous.
 
-        Raises:
-            InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, or tensors on
-                different devices.
+    Raises:
+        InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, or tensors on
+            different devices.
     """
     if direct(x, mask, lengths):
         return _launch(x, mask, lengths, scale, causal)
