@@ -1,4 +1,4 @@
-"""The command `warpcall`, run in the test's process."""
+"""The command `warpcall`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 
 from tests.client.scripted_ops import OpsServer
 from warpcall import cli
+
+# In a process of its own.
+WARPCALL = [sys.executable, "-c", "from warpcall.cli import main; main()"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Command:
-    """Runs `warpcall` with WARPCALL_URL naming `server`; an exception other than exit fails the test."""
+    """Runs `warpcall` in this process with WARPCALL_URL naming `server`.
+
+    An exception other than that of exit fails the test.
+    """
 
     server: OpsServer
     monkeypatch: pytest.MonkeyPatch

@@ -6,19 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.command import Command
+from tests.client.command import WARPCALL, Command
 from tests.client.scripted import ScriptedServer, Visit
 from tests.client.scripted_ops import DECLARED, NOT_READY, READY, OpsServer
 from warpcall import __version__
-
-WARPCALL = [sys.executable, "-c", "from warpcall.cli import main; main()"]
 
 
 def test_the_version_is_printed(warpcall: Command) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import stat
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from tests.client.command import Command
+from tests.client.command import WARPCALL, Command
 from tests.client.scripted_ops import OpsServer
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -251,6 +252,26 @@ def test_a_pipe_is_written_to(suffix: str, warpcall: Command) -> None:
     else:
         out = safetensors.numpy.load_file("file.safetensors")["out"]
         np.testing.assert_array_equal(out, X)
+
+
+@pytest.mark.parametrize("name", ["y.npy", "y.safetensors"])
+def test_a_file_stays_as_it_was_if_the_new_one_does_not_fit(name: str, warpcall: Command) -> None:
+    np.save("large.npy", np.zeros(1 << 20, np.uint8))
+    Path(name).write_text("old")
+    before = sorted(Path().iterdir())
+    words = ["run", "permute", "large.npy", "--dims", "0", "-o", name, "--url", warpcall.server.url]
+
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *WARPCALL, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (1, "warpcall: File too large\n")
+    assert Path(name).read_text() == "old"
+    assert sorted(Path().iterdir()) == before
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])

@@ -28,6 +28,7 @@ from tests.client.scripted import (
 )
 from warpcall import AsyncClient, Client, InvalidInput
 from warpcall._core import parse_retry_after, parse_server_timing, pause_before_retry
+from warpcall._direct import MAX_CONNECTIONS
 
 
 def test_a_chunked_answer_is_read(flavour: Flavour) -> None:
@@ -43,6 +44,33 @@ def test_a_chunked_answer_is_read(flavour: Flavour) -> None:
 
     np.testing.assert_array_equal(first, X.T)
     np.testing.assert_array_equal(second, X.T)
+
+
+def test_a_chunked_answer_may_come_in_drops(flavour: Flavour) -> None:
+    def drops(visit: Visit) -> None:
+        visit.body()
+        visit.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for byte in (OUT[i : i + 1] for i in range(len(OUT))):
+            visit.sock.sendall(b"1\r\n" + byte + b"\r\n")
+        visit.sock.sendall(b"0\r\n\r\n")
+
+    with ScriptedServer(drops) as server:
+        (out,) = flavour.ask(server, permute)
+
+    np.testing.assert_array_equal(out, X.T)
+
+
+def test_an_answer_may_end_with_its_connection(flavour: Flavour) -> None:
+    def old(visit: Visit) -> None:
+        visit.body()
+        visit.sock.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + OUT)
+        raise ConnectionAbortedError
+
+    with ScriptedServer(old) as server:
+        first, second = flavour.ask(server, permute, permute)
+
+        assert server.connections == 2
+    np.testing.assert_array_equal(first, second)
 
 
 def test_an_interim_answer_is_passed_over(flavour: Flavour) -> None:
@@ -114,6 +142,34 @@ def test_threads_share_one_client() -> None:
 
         assert server.connections <= 8
     assert all((out == i).all() for i, out in enumerate(outs))
+
+
+def test_calls_beyond_the_connections_of_a_client_wait_for_one(direct: Flavour) -> None:
+    arrivals = threading.Semaphore(0)
+    full = threading.Event()
+
+    def crowd(visit: Visit) -> None:
+        arrivals.release()
+        assert full.wait(30)
+        well(visit)
+
+    def release() -> None:
+        for _ in range(MAX_CONNECTIONS):
+            arrivals.acquire(timeout=30)
+        full.set()
+
+    def many(gpu: Any) -> Any:
+        if direct.asynchronous:
+            return asyncio.gather(*[permute(gpu) for _ in range(MAX_CONNECTIONS + 8)])
+        with ThreadPoolExecutor(MAX_CONNECTIONS + 8) as pool:
+            return list(pool.map(lambda _: permute(gpu), range(MAX_CONNECTIONS + 8)))
+
+    threading.Thread(target=release, daemon=True).start()
+    with ScriptedServer(crowd) as server:
+        (outs,) = direct.ask(server, many)
+
+        assert (len(server.targets), server.connections) == (MAX_CONNECTIONS + 8, MAX_CONNECTIONS)
+    assert all((out == X.T).all() for out in outs)
 
 
 def test_a_cancelled_call_leaves_the_client_usable() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -20,7 +21,7 @@ from tests.client.scripted import (
     permute_large,
     well,
 )
-from warpcall import Client, errors
+from warpcall import AsyncClient, Client, errors
 from warpcall.errors import (
     Busy,
     InvalidInput,
@@ -248,6 +249,17 @@ def test_a_server_that_drips_is_left_at_the_timeout(flavour: Flavour) -> None:
     with ScriptedServer(drip) as server, pytest.raises(TransportError, match="in time"):
         flavour.ask(server, permute, timeout_s=0.5)
     done.set()
+
+
+def test_a_server_that_is_not_there_is_named_to_coroutines_too(unused_port: int) -> None:
+    async def run() -> None:
+        async with AsyncClient(f"http://127.0.0.1:{unused_port}", retries=0) as gpu:
+            await gpu.health()
+
+    with pytest.raises(TransportError, match=f"cannot reach 127.0.0.1:{unused_port}") as caught:
+        asyncio.run(run())
+
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
 def test_a_server_that_is_not_there_is_named(unused_port: int) -> None:
