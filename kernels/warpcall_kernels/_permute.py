@@ -23,11 +23,11 @@ RUN_BYTES = 256  # of the output that a tile writes in one run, with a third dim
 ROWS_BYTES = 16384  # that a program gathers: 4 accesses of 16 bytes in flight a thread
 ROWS_WORDS = 4096  # and no more than so many words: each row costs its indices
 ROWS_WARPS = 8
-PLAIN = ("rows", "row_tiles", "units", "stride_xc", "sizes", "x_strides", "out_strides")
+PLAIN = ("rows", "units", "stride_xc")
 PLAIN_TILE = (
-    *("size_o", "size_i", "size_j", "tiles_o", "tiles_i", "tiles_j"),
+    *("size_o", "tiles_o", "tiles_i", "tiles_j"),
     *("stride_xo", "stride_xi", "stride_xj", "stride_oo", "stride_oi"),
-)  # integers that no variant is compiled for: ALIGN says what divides them
+)  # no variant is compiled for these: ALIGN says what divides them; of tuples Triton makes some
 
 
 @triton.jit(do_not_specialize=PLAIN)

@@ -28,14 +28,19 @@ def on_device(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def direct(*tensors: Tensor | None) -> bool:
-    """Whether a call may skip torch's dispatcher (some 10 us): nothing traces, records or wraps."""
+    """Whether a call may skip torch's dispatcher (some 10 us): nothing traces, records or wraps.
+
+    The dispatcher also resolves what is conjugated or negated only by a flag of the tensor.
+    """
     if torch.compiler.is_compiling():
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if t is not None and (type(t) is not Tensor or (grad and t.requires_grad)):
+        if t is None:
+            continue
+        if type(t) is not Tensor or (grad and t.requires_grad) or t.is_neg() or t.is_conj():
             return False
     return True
 

@@ -39,9 +39,9 @@ MAX_BATCH_DIMS = 10
 TILES = {1: (128, 8), 2: (128, 8), 4: (64, 8), 8: (32, 8)}
 TILES_ODD = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
 PLAIN = (
-    *("units_h", "units_w", "tiles_h", "tiles_w", "stride_ah", "stride_aw", "stride_bw"),
-    *("stride_bh", "sizes", "a_strides", "b_strides", "out_strides"),
-)  # integers that no variant is compiled for: the ALIGNs say what divides them
+    *("units_h", "units_w", "tiles_h", "tiles_w"),
+    *("stride_ah", "stride_aw", "stride_bw", "stride_bh"),
+)  # no variant is compiled for these: the ALIGNs say what divides them; of tuples Triton makes some
 
 
 @triton.jit
@@ -49,8 +49,9 @@ def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.cons
     """`x` as torch adds it: first in the type of the output, then as wide as sums are computed.
 
     Adding 0.0 keeps the compiler from rounding an integer once where torch rounds it to fp32 first.
+    A float is not touched: it only widens, and -0.0 + 0.0 is 0.0.
     """
-    if FLOAT and x.dtype != out_ptr.dtype.element_ty:
+    if FLOAT and x.dtype.is_int():
         x = (x.to(ACC) + 0.0).to(out_ptr.dtype.element_ty)
     return x.to(ACC)
 

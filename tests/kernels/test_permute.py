@@ -103,6 +103,49 @@ def test_the_strides_of_a_gradient_that_is_expanded_do_not_matter(device: str) -
     assert torch.equal(x.grad, torch.ones_like(x))
 
 
+def test_what_torch_has_not_yet_conjugated_or_negated_is(device: str) -> None:
+    z = torch.randn(3, 4, dtype=torch.complex64, device=device)
+    conjugated, negated = z.conj(), z.conj().imag
+    assert conjugated.is_conj()
+    assert negated.is_neg()
+
+    assert_bits_equal(permute(conjugated, (1, 0)), conjugated.T.resolve_conj().contiguous())
+    assert_bits_equal(permute(negated, (1, 0)), negated.T.resolve_neg().contiguous())
+
+
+def test_a_captured_graph_reads_what_its_input_holds_when_replayed(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("graphs are captured on a GPU")
+    x = torch.randn(65, 33, device=device)
+    permute(x, (1, 0))  # compiled before the capture
+    graph = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(graph):
+        out = permute(x, (1, 0))
+    x.copy_(torch.randn(65, 33, device=device))
+    graph.replay()
+
+    assert torch.equal(out, x.T)
+
+
+def test_the_current_stream_is_the_one_that_runs_it(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("streams are a GPU's")
+    x = torch.zeros(65, 33, device=device)
+    permute(x, (1, 0))
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own is untyped
+
+    with torch.cuda.stream(stream):
+        # On another stream x would be read before it is filled.
+        torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call]
+        x.fill_(1)
+        out = permute(x, (1, 0))
+    stream.synchronize()
+
+    assert torch.equal(out, torch.ones_like(out))
+
+
 @pytest.mark.parametrize(
     ("shape", "dims"),
     [((2, 3), (0, 0)), ((2, 3), (0, 2)), ((2, 3), (0,)), ((2, 3), (-3, 0)), ((), (0,)), ((1,) * 13, range(13))],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import InvalidInput
-from warpcall_kernels.transpose_add import DTYPES, transpose_add
+from warpcall_kernels.transpose_add import DTYPES, FLOATS, transpose_add
 
 quiet = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -41,6 +41,45 @@ def test_large_integers_round_to_bf16_by_way_of_fp32_as_in_torch(device: str) ->
     b = torch.zeros(3, 1, dtype=torch.bfloat16, device=device)
 
     assert_bits_equal(transpose_add(a, b), a.mT + b)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    list(itertools.product(FLOATS, repeat=2)),
+    ids=lambda dtype: str(dtype).removeprefix("torch."),
+)
+def test_the_sign_of_zero_outlives_promotion(
+    one: torch.dtype, other: torch.dtype, device: str
+) -> None:
+    zeros = torch.tensor([[0.0, 0.0, -0.0, -0.0]], device=device)
+    a, b = zeros.to(one), zeros.roll(1).mT.to(other)
+
+    assert_bits_equal(transpose_add(a, b), a.mT + b)
+
+
+def test_what_torch_has_not_yet_negated_is(device: str) -> None:
+    a = torch.randn(3, 4, dtype=torch.complex64, device=device).conj().imag
+    b = torch.randn(4, 3, device=device)
+    assert a.is_neg()
+
+    assert_bits_equal(transpose_add(a, b), a.mT + b)
+    assert_bits_equal(transpose_add(b, a), b.mT + a)
+
+
+def test_a_captured_graph_reads_what_its_inputs_hold_when_replayed(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("graphs are captured on a GPU")
+    a, b = torch.randn(65, 33, device=device), torch.randn(33, 65, device=device)
+    transpose_add(a, b)  # compiled before the capture
+    graph = torch.cuda.CUDAGraph()
+
+    with torch.cuda.graph(graph):
+        out = transpose_add(a, b)
+    a.copy_(torch.randn(65, 33, device=device))
+    b.copy_(torch.randn(33, 65, device=device))
+    graph.replay()
+
+    assert torch.equal(out, a.mT + b)
 
 
 @given(
