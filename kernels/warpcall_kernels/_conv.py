@@ -15,6 +15,7 @@ from torch import Tensor
 
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import TensorLike, dtype_name
+from warpcall_kernels._torch import VECTOR_BYTES, Layout
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NARROW = (torch.float16, torch.bfloat16)
@@ -99,25 +100,24 @@ def check_device(x: Tensor, **others: Tensor | None) -> None:
             raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
 
 
-def step_of(x: Tensor) -> int | None:
+def step_of(x: Layout) -> int | None:
     """The stride along the last dim, None for 1; an empty or single position has any."""
-    return None if x.stride(-1) == 1 or x.shape[-1] == 1 else x.stride(-1)
+    return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
 
 
-def common_unit(*tensors: Tensor) -> int:
+def common_unit(*tensors: Layout) -> int:
     """The largest power of two, up to 16 bytes of elements, that divides where each row starts.
 
     And the rows' length: all addresses are multiples of it, and so are the limits of masks.
     """
-    itemsize = tensors[0].dtype.itemsize
-    bits = 16 // itemsize
-    for t in tensors:
-        batches, channels, length = t.shape
-        if length > 1 and t.stride(2) != 1:
+    itemsize = tensors[0][2].itemsize
+    bits = VECTOR_BYTES // itemsize
+    for (batches, channels, length), strides, _, address in tensors:
+        if length > 1 and strides[2] != 1:
             return 1
-        bits |= length | t.data_ptr() // itemsize
-        bits |= t.stride(0) if batches > 1 else 0
-        bits |= t.stride(1) if channels > 1 else 0
+        bits |= length | address // itemsize
+        bits |= strides[0] if batches > 1 else 0
+        bits |= strides[1] if channels > 1 else 0
     return bits & -bits
 
 

@@ -11,12 +11,12 @@ matrix of the filter, [2 N, N], is one `tl.dot`: tensor cores make 31 taps as ch
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from warpcall_kernels._conv import (
     NARROW,
@@ -25,6 +25,7 @@ from warpcall_kernels._conv import (
     SOFTMAX_STEP,
     UNALIGNED,
     Tiling,
+    check_filter,
     common_unit,
     correlate,
     filter_of,
@@ -38,7 +39,7 @@ from warpcall_kernels._conv import (
     window,
     without_strangers,
 )
-from warpcall_kernels._torch import on_device
+from warpcall_kernels._torch import VECTOR_BYTES, Launch, Layout, meta
 
 FMA_MAX_TAPS = 8  # of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot
 
@@ -182,27 +183,34 @@ def _dot_kernel(
         store_block(out_ptrs, acc, start, live, length, N)
 
 
-def takes_dot(x: Tensor, taps: int) -> bool:
-    """Whether tensor cores pay for so many taps of x's type."""
-    return x.dtype in NARROW and taps > FMA_MAX_TAPS
+def takes_dot(dtype: torch.dtype, taps: int) -> bool:
+    """Whether tensor cores pay for so many taps of this type."""
+    return dtype in NARROW and taps > FMA_MAX_TAPS
 
 
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    padding_l: int,
+@functools.lru_cache(maxsize=4096)
+def plan(
+    x: Layout,
+    weight: Layout,
+    bias: Layout | None,
+    padding_l: int | None,
     softmax_weight: bool,
-    *,
     flip: bool = False,
-) -> Tensor:
-    """Launch the convolution of x [B, C, T] (any strides, not empty) with weight [H, K].
+) -> Launch:
+    """The launch, on (x, weight, bias or None, out); `out` is contiguous.
 
-    `flip` reverses the filter, after its softmax. Returns [B, C, T], contiguous.
+    Args:
+        x, weight, bias: [B, C, T], [H, K], [C], any strides.
+        padding_l: None is K - 1.
+        flip: reverse the filters, after their softmax.
+
+    Raises:
+        InvalidInput: shapes or dtypes that do not fit, or a padding out of range.
     """
-    batches, channels, length = x.shape
-    heads, taps = weight.shape
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    bias_meta = None if bias is None else meta(bias)
+    padding_l = check_filter("x", meta(x), meta(weight), bias_meta, padding_l)
+    (batches, channels, length), x_strides, dtype, _ = x
+    (heads, taps), w_strides, *_ = weight
     group = channels // heads
     rows = batches * group
     unit = common_unit(x)
@@ -212,17 +220,17 @@ def convolve(
         "channels": channels,
         "units": length // unit,
         "taps": taps,
-        "stride_xb": x.stride(0) // unit,
-        "stride_xc": x.stride(1) // unit,
+        "stride_xb": x_strides[0] // unit,
+        "stride_xc": x_strides[1] // unit,
         "stride_xt": step_of(x),
-        "stride_wh": weight.stride(0),
-        "stride_wk": weight.stride(1),
+        "stride_wh": w_strides[0],
+        "stride_wk": w_strides[1],
         "FLIP": flip,
         "SOFTMAX": softmax_weight,
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
         "UNIT": unit,
     }
-    if takes_dot(x, taps):
+    if takes_dot(dtype, taps):
         lead = -(-padding_l // OCTET.value)
         reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
         narrow = unit < OCTET.value  # accesses, and each address takes registers
@@ -241,8 +249,8 @@ def convolve(
         }
         kernel, programs = _dot_kernel, heads * launch["parts"]
     else:
-        width = 16 // x.dtype.itemsize
-        band = BAND_FP64 if x.dtype == torch.float64 else BAND
+        width = VECTOR_BYTES // dtype.itemsize
+        band = BAND_FP64 if dtype == torch.float64 else BAND
         lead = -(-padding_l // width)
         tiling = Tiling.of(rows, length, width, FMA_PIECES)
         launch |= {
@@ -253,20 +261,10 @@ def convolve(
             "BAND": band,
             "V": width,
             "PIECES": FMA_PIECES,
-            "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
+            "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
             "num_warps": FMA_WARPS,
         }
         kernel, programs = _fma_kernel, heads * tiling.tiles
-    with on_device(x):
-        kernel[(programs,)](
-            x,
-            weight,
-            bias,
-            out,
-            tiles=tiling.tiles,
-            tiles_wide=tiling.tiles_wide,
-            WIDE=tiling.wide,
-            BIG=tiling.big,
-            **launch,
-        )
-    return out
+    launch |= {"tiles": tiling.tiles, "tiles_wide": tiling.tiles_wide}
+    launch |= {"WIDE": tiling.wide, "BIG": tiling.big}
+    return Launch(kernel, (programs,), launch)

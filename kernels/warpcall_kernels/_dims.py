@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import triton
 import triton.language as tl
 
+from warpcall_kernels._torch import VECTOR_BYTES
+
 INT32_REACH = 2**31  # elements that 32-bit offsets reach
-VECTOR_BYTES = 16  # the widest access of a thread
 
 Dim = tuple[int, tuple[int, ...]]  # a size, and the stride of each operand along it
 

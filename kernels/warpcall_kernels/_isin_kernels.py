@@ -52,10 +52,19 @@ def _load(ptr: tl.tensor, start: tl.tensor, n: tl.tensor, BLOCK: tl.constexpr) -
 
 @triton.jit
 def _store(
-    ptr: tl.tensor, start: tl.tensor, n: tl.tensor, x: tl.tensor, BLOCK: tl.constexpr
+    ptr: tl.tensor,
+    start: tl.tensor,
+    n: tl.tensor,
+    x: tl.tensor,
+    mine: tl.tensor,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
+    """Write a block, of which SPLIT only those that are `mine`."""
     offsets = tl.arange(0, BLOCK)
-    if start + BLOCK <= n:
+    if SPLIT:
+        tl.store(ptr + start + offsets, x, mask=mine & (offsets < n - start))
+    elif start + BLOCK <= n:
         tl.store(ptr + start + offsets, x)
     else:
         tl.store(ptr + start + offsets, x, mask=offsets < n - start)
@@ -113,20 +122,24 @@ def _home(
 
 
 @triton.jit
+def _word(bit: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+    """Which word of the table holds a bit of the bitmap."""
+    return bit >> (6 if tl.uint64 == KEY else 5)
+
+
+@triton.jit
 def _mark(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> None:
     """Set bits of the bitmap; a look first spares equal values their contended atomics."""
-    LOG_WIDTH: tl.constexpr = 6 if tl.uint64 == KEY else 5
-    word = ws_ptr + _TABLE + (bit >> LOG_WIDTH)
-    flag = tl.full(bit.shape, 1, KEY) << (bit & ((1 << LOG_WIDTH) - 1))
+    word = ws_ptr + _TABLE + _word(bit, KEY)
+    flag = tl.full(bit.shape, 1, KEY) << (bit & (KEY.primitive_bitwidth - 1))
     seen = tl.load(word, mask=valid, other=0)
     tl.atomic_or(word, flag, mask=valid & ((seen & flag) == 0), sem="relaxed")
 
 
 @triton.jit
 def _is_marked(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
-    LOG_WIDTH: tl.constexpr = 6 if tl.uint64 == KEY else 5
-    word = tl.load(ws_ptr + _TABLE + (bit >> LOG_WIDTH), mask=valid, other=0)
-    return valid & ((word >> (bit & ((1 << LOG_WIDTH) - 1)) & 1) != 0)
+    word = tl.load(ws_ptr + _TABLE + _word(bit, KEY), mask=valid, other=0)
+    return valid & ((word >> (bit & (KEY.primitive_bitwidth - 1)) & 1) != 0)
 
 
 @triton.jit
@@ -134,14 +147,11 @@ def _insert(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
+    slot: tl.tensor,
     slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
 ) -> None:
+    """Make keys members of the hash set; `slot` is their home."""
     tl.store(ws_ptr + _HAS_ZERO + tl.zeros_like(key), 1, mask=valid & (key == 0))
-    slot = _home(key, slots, factor, shift, BUCKET, KEY)
     pending = valid & (key != 0)
     while tl.max(pending.to(tl.int32), 0) > 0:
         seen = tl.load(ws_ptr + _TABLE + slot, mask=pending, other=0)
@@ -157,16 +167,14 @@ def _contains(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
+    slot: tl.tensor,
     slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
     BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
 ) -> tl.tensor:
+    """Which keys are members of the hash set; `slot` is their home."""
     has_zero = tl.load(ws_ptr + _HAS_ZERO) != 0
     found = valid & (key == 0) & has_zero
     pending = valid & (key != 0)
-    slot = _home(key, slots, factor, shift, BUCKET, KEY)
     while tl.max(pending.to(tl.int32), 0) > 0:
         if BUCKET == 1:
             seen = tl.load(ws_ptr + _TABLE + slot, mask=pending, other=0)
@@ -185,28 +193,47 @@ def _contains(
 
 
 @triton.jit
+def _mine(
+    valid: tl.tensor,
+    word: tl.tensor,
+    part: tl.tensor,
+    part_shift: tl.tensor,
+    SPLIT: tl.constexpr,
+) -> tl.tensor:
+    """`valid`, SPLIT only where the word of the table lies in this part of it."""
+    if SPLIT:
+        valid = valid & (word >> part_shift == part)
+    return valid
+
+
+@triton.jit
 def _add(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
     low: tl.tensor,
     dense: tl.tensor,
+    part: tl.tensor,
+    part_shift: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
     SET: tl.constexpr,
+    SPLIT: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
     """Make keys members, in the way that SET says ("bits", "hash") or, "either", the data."""
     if SET == "bits":
-        _mark(ws_ptr, key, valid, KEY)
+        _mark(ws_ptr, key, _mine(valid, _word(key, KEY), part, part_shift, SPLIT), KEY)
     elif SET == "hash":
-        _insert(ws_ptr, key, valid, slots, factor, shift, BUCKET, KEY)
+        slot = _home(key, slots, factor, shift, BUCKET, KEY)
+        _insert(ws_ptr, key, _mine(valid, slot, part, part_shift, SPLIT), slot, slots)
     elif dense:
         _mark(ws_ptr, key - low, valid, KEY)
     else:
-        _insert(ws_ptr, key, valid, slots, factor, shift, BUCKET, KEY)
+        slot = _home(key, slots, factor, shift, BUCKET, KEY)
+        _insert(ws_ptr, key, _mine(valid, slot, part, part_shift, SPLIT), slot, slots)
 
 
 @triton.jit
@@ -238,7 +265,7 @@ def compare_kernel(
     for first in range(0, n, UNROLL):
         for i in tl.static_range(UNROLL):  # past the end the last one is compared again
             found |= x == _promote(tl.load(test_ptr + tl.minimum(first + i, n - 1)), COMMON)
-    _store(out_ptr, start, m, found ^ INVERT, BLOCK)
+    _store(out_ptr, start, m, found ^ INVERT, found, False, BLOCK)
 
 
 @triton.jit
@@ -258,24 +285,54 @@ def range_kernel(
 
 
 @triton.jit
+def _share(
+    n: tl.tensor,
+    dense: tl.tensor,
+    blocks: tl.tensor,
+    SET: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The part of the table that is this program's, its first value, and how many there are for it.
+
+    SPLIT, all values go through each part of the table, small enough for the L2, before the next
+    part; a bitmap that the device chose is small, and the first part is all of it.
+    """
+    pid = tl.program_id(0)
+    part = pid * 0
+    if SPLIT:
+        part = pid // blocks
+        pid = pid - part * blocks
+        if SET == "either":
+            n = tl.where(dense & (part > 0), 0, n)
+    return part, pid.to(tl.int64) * BLOCK, n
+
+
+@triton.jit
 def build_kernel(
     test_ptr: tl.tensor,
     ws_ptr: tl.tensor,
     n: tl.tensor,
+    blocks: tl.tensor,
+    part_shift: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
     SET: tl.constexpr,
+    SPLIT: tl.constexpr,
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Add a block of test elements to a zeroed set."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = _load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
     low, _, dense = _range(ws_ptr, slots, KEY)
-    _add(ws_ptr, key, valid, low, dense, slots, factor, shift, SET, BUCKET, KEY)
+    part, start, n = _share(n, dense, blocks, SET, SPLIT, BLOCK)
+    key, valid = _load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+    _add(
+        *(ws_ptr, key, valid, low, dense, part, part_shift, slots, factor, shift),
+        *(SET, SPLIT, BUCKET, KEY),
+    )
 
 
 @triton.jit
@@ -310,7 +367,10 @@ def build_small_kernel(
     low, _, dense = _range(ws_ptr, slots, KEY)
     for first in range(0, n, BLOCK):
         key, valid = _load_keys(test_ptr, first, n, COMMON, KEY, BLOCK)
-        _add(ws_ptr, key, valid, low, dense, slots, factor, shift, SET, BUCKET, KEY)
+        _add(
+            *(ws_ptr, key, valid, low, dense, 0, 0, slots, factor, shift),
+            *(SET, False, BUCKET, KEY),
+        )
 
 
 @triton.jit
@@ -319,10 +379,13 @@ def probe_kernel(
     ws_ptr: tl.tensor,
     out_ptr: tl.tensor,
     m: tl.tensor,
+    blocks: tl.tensor,
+    part_shift: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
     SET: tl.constexpr,
+    SPLIT: tl.constexpr,
     BUCKET: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -330,16 +393,21 @@ def probe_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Ask the set for a block of elements."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
+    low, span, dense = _range(ws_ptr, slots, KEY)
+    part, start, m = _share(m, dense, blocks, SET, SPLIT, BLOCK)
     key, valid = _load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
+    mine = tl.full([BLOCK], True, tl.int1)
     if SET == "bits":
-        found = _is_marked(ws_ptr, key, valid, KEY)
+        mine = _mine(mine, _word(key, KEY), part, part_shift, SPLIT)
+        found = _is_marked(ws_ptr, key, valid & mine, KEY)
     elif SET == "hash":
-        found = _contains(ws_ptr, key, valid, slots, factor, shift, BUCKET, KEY)
+        slot = _home(key, slots, factor, shift, BUCKET, KEY)
+        mine = _mine(mine, slot, part, part_shift, SPLIT)
+        found = _contains(ws_ptr, key, valid & mine, slot, slots, BUCKET)
+    elif dense:
+        found = _is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
     else:
-        low, span, dense = _range(ws_ptr, slots, KEY)
-        if dense:
-            found = _is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
-        else:
-            found = _contains(ws_ptr, key, valid, slots, factor, shift, BUCKET, KEY)
-    _store(out_ptr, start, m, found ^ INVERT, BLOCK)
+        slot = _home(key, slots, factor, shift, BUCKET, KEY)
+        mine = _mine(mine, slot, part, part_shift, SPLIT)
+        found = _contains(ws_ptr, key, valid & mine, slot, slots, BUCKET)
+    _store(out_ptr, start, m, found ^ INVERT, mine, SPLIT, BLOCK)

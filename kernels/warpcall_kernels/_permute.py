@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import triton
@@ -12,6 +12,7 @@ import triton.language as tl
 
 from warpcall_kernels import _dims
 from warpcall_kernels._dims import contiguous_strides, offset
+from warpcall_kernels._torch import Launch
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes and where not. Medians on
@@ -116,30 +117,14 @@ def _tile_kernel(
     tl.store(out_ptr + out_at, tl.permute(words, (0, 2, 1)), mask=inside)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A launch, but for its pointers; without a kernel, a plain copy.
-
-    Args:
-        word: what both pointers point to.
-        programs: size of the grid.
-    """
-
-    kernel: Any = None
-    word: Any = None
-    programs: int = 0
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
-@functools.lru_cache(maxsize=4096)
 def plan(
-    sizes: tuple[int, ...],
-    strides: tuple[int, ...],
-    dims: tuple[int, ...],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dims: Sequence[int],
     itemsize: int,
     address: int,
-) -> Plan:
-    """Choose the launch for a layout.
+) -> Launch | None:
+    """Choose the launch for a layout; None is a plain copy.
 
     Args:
         sizes: of x, none of them zero.
@@ -151,13 +136,13 @@ def plan(
     merged = _dims.merge(shape, [strides[d] for d in dims], contiguous_strides(shape))
     merged, word = _widen(merged, itemsize, address)
     if not merged or (len(merged) == 1 and merged[0][1][0] == 1):
-        return Plan()
+        return None
     spans = (_dims.reach([n for n, _ in merged], [s[k] for _, s in merged]) for k in (0, 1))
     wide = max(spans) >= _dims.INT32_REACH
     i = min(range(len(merged)), key=lambda d: (merged[d][1][0] or math.inf, -d))
     arrange = _rows if i == len(merged) - 1 else functools.partial(_tiles, i=i)
     kernel, programs, arguments = arrange(merged, word, address // word)
-    return Plan(kernel, WORDS[word], programs, {**arguments, "WIDE": wide})
+    return Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (WORDS[word], WORDS[word]))
 
 
 def _widen(merged: list[_dims.Dim], itemsize: int, address: int) -> tuple[list[_dims.Dim], int]:

@@ -7,7 +7,6 @@ in them is worked out once, in scalars. Broadcast operands have a stride of zero
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,16 +75,15 @@ class Tile(NamedTuple):
     def of(columns: int, itemsize: int, count: int, held: int = 1) -> Tile:
         """The tile for `count` rows of so many positions, of which `held` operands are held."""
         block = triton.next_power_of_2(columns)
-        nbytes = block * itemsize
-        if nbytes * held > LONG_BYTES:
+        nbytes = block * itemsize * held
+        if nbytes > LONG_BYTES:
             return Tile(1, LONG_BLOCK, LONG_WARPS, True)
         rows = min(max(1, TILE_BYTES // nbytes), triton.next_power_of_2(count))
         return Tile(rows, block, max(1, nbytes // TILE_BYTES), False)
 
 
-@functools.lru_cache(maxsize=4096)
 def plan_rows(
-    sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], shared: int | None
+    sizes: Sequence[int], strides: Sequence[Sequence[int]], shared: int | None
 ) -> Rows | None:
     """Merge dims and choose the one to cut into tiles.
 
@@ -132,11 +130,6 @@ def broadcast_strides(
 def row_index_strides(rank: int) -> tuple[int, ...]:
     """Strides of the "operand" that holds each row's index q along the last row dim."""
     return (0,) * (rank - 1) + (1,)
-
-
-def readable(x: Tensor) -> Tensor:
-    """`x` itself, or a contiguous copy where reading along its last dim would waste bandwidth."""
-    return x if x.stride(-1) <= MAX_COLUMN_STRIDE or x.shape[-1] == 1 else x.contiguous()
 
 
 def reach(rows: Rows, tile: Tile, columns: int, column_strides: Sequence[int]) -> int:

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._conv import FLOATS, check_device, check_filter
-from warpcall_kernels._conv_forward import convolve
+from warpcall_kernels._conv_forward import plan
 from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
-from warpcall_kernels._torch import direct, register, runs_kernel
+from warpcall_kernels._torch import direct, layout, register, runs_kernel
 from warpcall_kernels.conv_backward import (
     PARAMS,
     TOLERANCE,
@@ -40,13 +40,16 @@ def _launch(
     padding_l: int | None = None,
     softmax_weight: bool = False,
 ) -> Tensor:
-    padding = check_filter("x", x, weight, bias, padding_l)
+    places = layout(x), layout(weight), None if bias is None else layout(bias)
+    launch = plan(*places, padding_l, softmax_weight)
     check_device(x, weight=weight, bias=bias)
-    if not x.numel():
-        return x.new_empty(x.shape)
+    out = x.new_empty(x.shape)
+    if not out.numel():
+        return out
     if not runs_kernel(x):
-        return conv_reference(x, weight, bias, padding_l, softmax_weight).contiguous()
-    return convolve(x, weight, bias, padding, softmax_weight)
+        return out.copy_(conv_reference(x, weight, bias, padding_l, softmax_weight))
+    launch(x, weight, bias, out)
+    return out
 
 
 def _infer(

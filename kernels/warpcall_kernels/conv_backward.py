@@ -1,14 +1,13 @@
 """The gradients of conv with respect to x, weight and bias.
 
-grad_x is a convolution of grad_output with the filters flipped, by the kernels of conv; grad_weight
-is summed as `_conv_gradient.py` says, so that the same inputs give the same bits.
-Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: partial sums, see the
-public function.
+One pass over x and grad_output gives both, up to 32 taps (16 of fp64): see `_conv_gradient.py`.
+Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: partial sums, see the public function.
 Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +16,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
 from torch import Tensor
 
+from warpcall_kernels import _conv_forward, _conv_gradient
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._conv import FLOATS, check_device, check_filter
-from warpcall_kernels._conv_forward import convolve
-from warpcall_kernels._conv_gradient import sum_grad_weight
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
-from warpcall_kernels._torch import direct, register, runs_kernel
+from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 
@@ -36,19 +34,53 @@ def _launch(
     softmax_weight: bool = False,
     bias: bool = False,
 ) -> list[Tensor]:
-    _infer(grad_output, x, weight, padding_l, softmax_weight, bias)
+    places = layout(grad_output), layout(x), layout(weight)
+    plan = _plan(*places, padding_l, softmax_weight, bias)
     check_device(x, grad_output=grad_output, weight=weight)
-    if not (x.numel() and runs_kernel(x)):
+    if plan is None or not runs_kernel(x):
         plain = conv_backward_reference(grad_output, x, weight, padding_l, softmax_weight, bias)
         return [t.contiguous() for t in plain if t is not None]
-    heads, taps = weight.shape
-    padding = taps - 1 if padding_l is None else padding_l
-    grad_x = convolve(grad_output, weight, None, taps - 1 - padding, softmax_weight, flip=True)
-    applied = sum_grad_weight(grad_output, x, heads, taps, padding)
-    grads = [grad_x, _through_softmax(applied, weight, softmax_weight)]
+    gradients, separate = plan
+    grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
+    sums = x.new_empty(gradients.sums, dtype=_accumulator(x.dtype))
+    gradients.both(grad_output, x, weight, grad_x, sums)
+    if separate is not None:
+        separate(grad_output, weight, None, grad_x)
+    if gradients.reduce is None:
+        grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
+    else:
+        gradients.reduce(sums, weight, grad_weight)
     if bias:
-        grads.append(grad_output.sum((0, 2), dtype=applied.dtype).to(x.dtype))
-    return grads
+        grad_bias = grad_output.sum((0, 2), dtype=sums.dtype).to(x.dtype)
+        return [grad_x, grad_weight, grad_bias]
+    return [grad_x, grad_weight]
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    grad_output: Layout,
+    x: Layout,
+    weight: Layout,
+    padding_l: int | None,
+    softmax_weight: bool,
+    bias: bool,
+) -> tuple[_conv_gradient.Gradients, Launch | None] | None:
+    """The launches, and the one of grad_x where it is separate; None if there is nothing to sum."""
+    _infer(meta(grad_output), meta(x), meta(weight), padding_l, softmax_weight, bias)
+    if not math.prod(x[0]):
+        return None
+    taps = weight[0][1]
+    padding = taps - 1 if padding_l is None else padding_l
+    gradients = _conv_gradient.plan(grad_output, x, weight, padding, softmax_weight)
+    if gradients.fused:
+        return gradients, None
+    flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
+    return gradients, _conv_forward.plan(*flipped)
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    """What sums over rows are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:
@@ -100,8 +132,8 @@ def conv_backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients of conv. The same inputs give the same bits.
 
-    Needs device memory for partial sums beside the results: at most 2048 * 32 fp32 values, and one
-    for each value of weight.
+    Needs device memory for partial sums beside the results: max(H, 2048) * K fp32 values (fp64 for
+    fp64) at most.
 
     Args:
         grad_output: (B, C, T), the gradient of what conv returned; any strides.
@@ -123,7 +155,7 @@ def conv_backward(
 
 def effective_weight(weight: Tensor, softmax_weight: bool) -> Tensor:
     """The filters as they are applied, as wide as sums are computed: fp32, or fp64 for fp64."""
-    wide = weight.to(torch.float64 if weight.dtype == torch.float64 else torch.float32)
+    wide = weight.to(_accumulator(weight.dtype))
     return wide.softmax(-1) if softmax_weight else wide
 
 

@@ -17,6 +17,8 @@ binary search in sorted test elements.
 
 from __future__ import annotations
 
+import functools
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -37,7 +39,7 @@ from warpcall_kernels._isin_kernels import (
     range_kernel,
 )
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
-from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
 
 # Crossovers. A comparison costs an H200 one instruction, 1.5e13 of them a second; building the
 # smallest set costs some 5 us.
@@ -57,6 +59,10 @@ ACCESS_BYTES = 8  # of a bucket: what one thread reads at once
 SET_BLOCK = 128
 SET_WARPS = 2
 UNROLL = 8  # test elements compared between two branches of the loop
+PART_BYTES = 1 << 25  # of a set that are met in one pass over all values: they stay in the L2
+MAX_PARTS = 8
+SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
+SOME = 1 << 17
 BLOCK = 1024  # elements of a program, 8 for each thread of 4 warps
 LONG_BLOCK = 2048  # of a program of the compare kernel when there are many
 MANY = 1 << 20  # elements that keep every multiprocessor busy in long blocks
@@ -97,35 +103,107 @@ def isin_reference(
 def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    _infer(elements, test_elements, assume_unique, invert)
+    elements, test_elements = elements.contiguous(), test_elements.contiguous()
+    plan = _plan(layout(elements), layout(test_elements), invert)
     if elements.device != test_elements.device:
         raise InvalidInput(
             "test_elements",
             f"test_elements must be on the device of elements, {elements.device}, "
             f"got {test_elements.device}",
         )
-    m, n = elements.numel(), test_elements.numel()
-    if m == 0 or n == 0:
+    if plan is None:  # nothing is in an empty set
         return elements.new_full(elements.shape, invert, dtype=torch.bool)
     if not runs_kernel(elements):
         return isin_reference(elements, test_elements, invert=invert)
     out = elements.new_empty(elements.shape, dtype=torch.bool)
-    common = DTYPES[torch.promote_types(elements.dtype, test_elements.dtype)]
-    x, test = (_plain(t) for t in (elements, test_elements))
-    with on_device(x):
-        if n <= COMPARE_N or (n <= COMPARE_MAX_N and m * n <= COMPARE_PAIRS):
-            block = LONG_BLOCK if m >= MANY else BLOCK
-            compare_kernel[(triton.cdiv(m, block),)](
-                x, test, out, m, n, INVERT=invert, COMMON=common, UNROLL=UNROLL, BLOCK=block
-            )
-        else:
-            _ask_set(x, test, out, common, invert)
+    if isinstance(plan, Launch):
+        plan(elements, test_elements, out)
+        return out
+    make = elements.new_zeros if plan.zeroed else elements.new_empty
+    ws = make(plan.words, dtype=plan.word)
+    if plan.find_range is not None:
+        plan.find_range(test_elements, ws)
+    plan.build(test_elements, ws)
+    plan.probe(elements, ws, out)
     return out
 
 
-def _plain(t: Tensor) -> Tensor:
-    t = t.contiguous()
-    return t.view(torch.uint8) if t.dtype == torch.bool else t
+class SetPlan(NamedTuple):
+    """The launches that build a set in a workspace and ask it.
+
+    Args:
+        words: of type `word`, which the workspace holds; `zeroed` beforehand or not.
+        find_range: on (test elements, workspace), where the device decides what kind of set it is.
+        build: on (test elements, workspace).
+        probe: on (elements, workspace, out).
+    """
+
+    words: int
+    word: torch.dtype
+    zeroed: bool
+    find_range: Launch | None
+    build: Launch
+    probe: Launch
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(elements: Layout, test_elements: Layout, invert: bool) -> Launch | SetPlan | None:
+    """For contiguous tensors: compare all with all, on (elements, test elements, out), or a set.
+
+    None if one of them is empty.
+    """
+    _infer(meta(elements), meta(test_elements))
+    dtypes = elements[2], test_elements[2]
+    m, n = math.prod(elements[0]), math.prod(test_elements[0])
+    if m == 0 or n == 0:
+        return None
+    common = DTYPES[torch.promote_types(*dtypes)]
+    words = [tl.uint8 if d == torch.bool else None for d in dtypes]
+    if n <= COMPARE_N or (n <= COMPARE_MAX_N and m * n <= COMPARE_PAIRS):
+        block = LONG_BLOCK if m >= MANY else BLOCK if m >= SOME else SHORT_BLOCK
+        arguments = {"m": m, "n": n, "INVERT": invert, "COMMON": common}
+        arguments |= {"UNROLL": UNROLL, "BLOCK": block}
+        return Launch(compare_kernel, (triton.cdiv(m, block),), arguments, (*words, None))
+    return _set_plan(Table.of(common, n), common, m, n, invert, words)
+
+
+def _set_plan(
+    table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
+) -> SetPlan:
+    wide = common.primitive_bitwidth == 64
+    split = {"part_shift": table.part_shift, "SPLIT": table.parts > 1}
+    shared = {
+        "slots": table.slots,
+        "factor": _FACTOR_64 if wide else _FACTOR_32,
+        "shift": table.shift,
+        "SET": table.kind,
+        "BUCKET": table.bucket,
+        "COMMON": common,
+        "KEY": tl.uint64 if wide else tl.uint32,
+    }
+    block, warps = (BLOCK, 4) if table.small else (SET_BLOCK, SET_WARPS)
+    size = {"BLOCK": block, "num_warps": warps}
+    blocks = triton.cdiv(m, block)
+    probe = {**shared, **split, **size, "m": m, "blocks": blocks, "INVERT": invert}
+    find_range = None
+    if table.small:
+        small = {**shared, "n": n, "BLOCK": 2 * BLOCK, "num_warps": 16}
+        build = Launch(build_small_kernel, (1,), small, (words[1], None))
+    else:
+        if table.kind == "either":
+            arguments = {"n": n, "COMMON": common, "KEY": shared["KEY"], "BLOCK": BLOCK}
+            find_range = Launch(range_kernel, (triton.cdiv(n, BLOCK),), arguments, (words[1], None))
+        test_blocks = triton.cdiv(n, block)
+        large = {**shared, **split, **size, "n": n, "blocks": test_blocks}
+        build = Launch(build_kernel, (test_blocks * table.parts,), large, (words[1], None))
+    return SetPlan(
+        words=HEADER + table.slots,
+        word=torch.uint64 if wide else torch.uint32,
+        zeroed=not table.small,
+        find_range=find_range,
+        build=build,
+        probe=Launch(probe_kernel, (blocks * table.parts,), probe, (words[0], None, None)),
+    )
 
 
 class Table(NamedTuple):
@@ -135,6 +213,7 @@ class Table(NamedTuple):
     slots: int  # words of the table, a power of two
     bucket: int  # slots that are read at once
     small: bool  # whether one program builds it
+    itemsize: int  # bytes of a word
 
     @classmethod
     def of(cls, common: Any, n: int) -> Table:
@@ -142,47 +221,25 @@ class Table(NamedTuple):
         bits, small = common.primitive_bitwidth, n <= SMALL_N
         bucket = 1 if small or bits == 64 else ACCESS_BYTES // 4
         if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
-            return cls("bits", max(MIN_SLOTS, (1 << bits) // 32), bucket, small)
+            return cls("bits", max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4)
         slots = triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS))
         kind = "hash" if common.is_floating() else "either"
-        return cls(kind, max(MIN_SLOTS, slots), bucket, small)
+        return cls(kind, max(MIN_SLOTS, slots), bucket, small, 8 if bits == 64 else 4)
+
+    @property
+    def parts(self) -> int:
+        """How many passes over all values: in each of them a part that stays in the L2 is met."""
+        return max(1, min(MAX_PARTS, self.slots * self.itemsize // PART_BYTES))
+
+    @property
+    def part_shift(self) -> int:
+        """What leaves, of the number of a word of the table, the number of its part."""
+        return (self.slots // self.parts).bit_length() - 1
 
     @property
     def shift(self) -> int:
         """What leaves, of 32 bits of hash, as many as number the buckets; all for 2^32 and more."""
         return max(0, 33 - (self.slots // self.bucket).bit_length())
-
-
-def _ask_set(x: Tensor, test: Tensor, out: Tensor, common: Any, invert: bool) -> None:
-    """Build the set of `test` in a workspace and ask it for `x`."""
-    m, n = x.numel(), test.numel()
-    wide = common.primitive_bitwidth == 64
-    table = Table.of(common, n)
-    arguments = {
-        "slots": table.slots,
-        "factor": _FACTOR_64 if wide else _FACTOR_32,
-        "shift": table.shift,
-        "SET": table.kind,
-        "BUCKET": table.bucket,
-        "COMMON": common,
-        "KEY": tl.uint64 if wide else tl.uint32,
-    }
-    words, key_dtype = HEADER + table.slots, torch.uint64 if wide else torch.uint32
-    if table.small:
-        ws = x.new_empty(words, dtype=key_dtype)
-        build_small_kernel[(1,)](test, ws, n, **arguments, BLOCK=2 * BLOCK, num_warps=16)
-        block, warps = BLOCK, 4
-    else:
-        ws = x.new_zeros(words, dtype=key_dtype)
-        block, warps = SET_BLOCK, SET_WARPS
-        if table.kind == "either":
-            grid = (triton.cdiv(n, BLOCK),)
-            range_kernel[grid](test, ws, n, COMMON=common, KEY=arguments["KEY"], BLOCK=BLOCK)
-        grid = (triton.cdiv(n, block),)
-        build_kernel[grid](test, ws, n, **arguments, BLOCK=block, num_warps=warps)
-    probe_kernel[(triton.cdiv(m, block),)](
-        x, ws, out, m, **arguments, INVERT=invert, BLOCK=block, num_warps=warps
-    )
 
 
 def _infer(

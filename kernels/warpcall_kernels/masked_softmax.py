@@ -9,6 +9,7 @@ mask form and the kept-length form).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +22,7 @@ from warpcall_kernels import _dims, _softmax
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
-from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 
 # Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
@@ -37,86 +38,86 @@ def _launch(
     scale: float = 1.0,
     causal: bool = False,
 ) -> Tensor:
-    _infer(x, mask, lengths, scale, causal)
+    plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
     _softmax.check_device(x, mask=mask, lengths=lengths)
-    if not x.numel():
-        return x.new_empty(x.shape)
+    out = x.new_empty(x.shape)
+    if not out.numel():
+        return out
     if not runs_kernel(x):
-        return masked_softmax_reference(x, mask, lengths, scale, causal).contiguous()
-    x = _softmax.readable(x)
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    rows = _rows(x, mask, lengths, out, causal)
-    if rows is None:  # more dims than a program is placed in: with copies they merge
+        return out.copy_(masked_softmax_reference(x, mask, lengths, scale, causal))
+    if plan is None:  # strides that fit no plan: of copies they do
         x = x.contiguous()
+        plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+    if plan is None:
         mask = None if mask is None else mask.expand(x.shape).contiguous()
         lengths = None if lengths is None else lengths.expand(x.shape[:-1]).contiguous()
-        rows = _rows(x, mask, lengths, out, causal)
-        assert rows is not None
-    _run(rows, x, mask, lengths, out, scale, causal)
+        plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+        assert plan is not None
+    plan(x, mask, lengths, out)
     return out
 
 
-def _rows(
-    x: Tensor, mask: Tensor | None, lengths: Tensor | None, out: Tensor, causal: bool
-) -> _softmax.Rows | None:
-    """How the rows of all operands are walked, in the order of `Rows.strides`."""
-    shape = tuple(x.shape)
+def _layout(t: Tensor | None) -> Layout | None:
+    return None if t is None else layout(t)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
+) -> Launch | None:
+    """The launch, or None where it takes copies of operands, or there is nothing to compute."""
+    mask_meta = None if mask is None else meta(mask)
+    lengths_meta = None if lengths is None else meta(lengths)
+    _infer(meta(x), mask_meta, lengths_meta, scale, causal)
+    shape, x_strides, dtype, address = x
+    if not math.prod(shape) or (x_strides[-1] > _softmax.MAX_COLUMN_STRIDE and shape[-1] > 1):
+        return None
     absent = (0,) * (len(shape) - 1)
+    along_mask = None if mask is None else _softmax.broadcast_strides(mask[0], mask[1], shape)
     along = (
-        x.stride()[:-1],
-        absent if mask is None else _strides(mask, shape)[:-1],
-        absent if lengths is None else _strides(lengths, shape[:-1]),
+        x_strides[:-1],
+        absent if along_mask is None else along_mask[:-1],
+        absent
+        if lengths is None
+        else _softmax.broadcast_strides(lengths[0], lengths[1], shape[:-1]),
         _softmax.row_index_strides(len(absent)) if causal else absent,
-        out.stride()[:-1],
+        _dims.contiguous_strides(shape)[:-1],
     )
-    return _softmax.plan_rows(shape[:-1], along, None if mask is None else 1)
+    rows = _softmax.plan_rows(shape[:-1], along, None if mask is None else 1)
+    if rows is None:
+        return None
 
-
-def _strides(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return _softmax.broadcast_strides(t.shape, t.stride(), shape)
-
-
-def _run(
-    rows: _softmax.Rows,
-    x: Tensor,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    out: Tensor,
-    scale: float,
-    causal: bool,
-) -> None:
-    columns, itemsize = x.shape[-1], x.dtype.itemsize
+    columns, itemsize = shape[-1], dtype.itemsize
     strides = rows.strides
-    stride_mk = 0 if mask is None else _strides(mask, tuple(x.shape))[-1]
+    stride_xk, stride_mk = x_strides[-1], 0 if along_mask is None else along_mask[-1]
     align = mask_align = 1
-    if x.stride(-1) == 1:
-        begin = x.data_ptr() // itemsize
-        align = _dims.alignment(itemsize, [begin, columns, *strides[0], *strides[4]])
+    if stride_xk == 1:
+        align = _dims.alignment(itemsize, [address // itemsize, columns, *strides[0], *strides[4]])
     if mask is not None and stride_mk == 1:
-        mask_align = _dims.alignment(1, [mask.data_ptr(), columns, *strides[1]])
+        mask_align = _dims.alignment(1, [mask[3], columns, *strides[1]])
     tile = _softmax.Tile.of(columns, itemsize, rows.count)
-    widest = _softmax.reach(rows, tile, columns, (x.stride(-1), stride_mk))
+    widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
     arguments: dict[str, Any] = {
-        "scale": scale,
+        "scale": float(scale),
         "columns": columns,
         "places": rows.outer,
         "inner": rows.inner,
         "count": rows.count,
-        "diagonal": columns - x.shape[-2] + 1 if causal else 0,
+        "diagonal": columns - shape[-2] + 1 if causal else 0,
         "x_strides": strides[0],
         "mask_strides": strides[1],
         "lengths_strides": strides[2],
         "q_strides": strides[3],
         "out_strides": strides[4],
-        "stride_xk": x.stride(-1),
+        "stride_xk": stride_xk,
         "stride_mk": stride_mk,
         "CAUSAL": causal,
         "FOLDED": low <= scale <= high,
         "WIDE": widest >= 2**31,
         "ALIGN": align,
         "MASK_ALIGN": mask_align,
-        "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
+        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
         "BLOCK": tile.block,
         "num_warps": tile.warps,
     }
@@ -127,9 +128,8 @@ def _run(
             "ROWS": tile.rows,
         }
     kernel = masked_softmax_long_kernel if tile.long else masked_softmax_kernel
-    octets = mask.view(torch.uint8) if mask is not None else None
-    with on_device(x):
-        kernel[rows.grid(tile.rows)](x, octets, lengths, out, **arguments)
+    words = (None, None if mask is None else tl.uint8)
+    return Launch(kernel, rows.grid(tile.rows), arguments, words)
 
 
 def _infer(

@@ -8,6 +8,7 @@ Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transfor
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -21,7 +22,7 @@ from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
 from warpcall_kernels._softmax import place, start
-from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
 
 # Against the fp64 reference, rtol and atol, at sums of products of normal values, which are larger than
 # those of any real output.
@@ -137,32 +138,45 @@ def _masked_softmax_backward_long_kernel(
 
 
 def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
-    _infer(grad_output, output, scale)
+    plan = _plan(layout(grad_output), layout(output), scale)
     _softmax.check_device(grad_output, output=output)
-    if not output.numel():
-        return output.new_empty(output.shape)
+    out = output.new_empty(output.shape)
+    if not out.numel():
+        return out
     if not runs_kernel(output):
-        return masked_softmax_backward_reference(grad_output, output, scale).contiguous()
-    g, y = _softmax.readable(grad_output), _softmax.readable(output)
-    out = torch.empty_like(y, memory_format=torch.contiguous_format)
-    sizes = tuple(y.shape[:-1])
-    rows = _softmax.plan_rows(sizes, (g.stride()[:-1], y.stride()[:-1], out.stride()[:-1]), None)
-    if rows is None:  # more dims than a program is placed in: with copies they merge
-        g, y = g.contiguous(), y.contiguous()
-        rows = _softmax.plan_rows(
-            sizes, (g.stride()[:-1], y.stride()[:-1], out.stride()[:-1]), None
-        )
-        assert rows is not None
-    columns, itemsize = y.shape[-1], y.dtype.itemsize
+        return out.copy_(masked_softmax_backward_reference(grad_output, output, scale))
+    if plan is None:  # strides that fit no plan: of copies they do
+        grad_output, output = grad_output.contiguous(), output.contiguous()
+        plan = _plan(layout(grad_output), layout(output), scale)
+        assert plan is not None
+    plan(grad_output, output, out)
+    return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
+    """The launch, or None where it takes copies of operands, or there is nothing to compute."""
+    _infer(meta(grad), meta(output), scale)
+    shape, y_strides, dtype, y_address = output
+    g_strides, g_address = grad[1], grad[3]
+    stride_gk, stride_yk = g_strides[-1], y_strides[-1]
+    too_wide = max(stride_gk, stride_yk) > _softmax.MAX_COLUMN_STRIDE and shape[-1] > 1
+    if not math.prod(shape) or too_wide:
+        return None
+    along = (g_strides[:-1], y_strides[:-1], _dims.contiguous_strides(shape)[:-1])
+    rows = _softmax.plan_rows(shape[:-1], along, None)
+    if rows is None:
+        return None
+    columns, itemsize = shape[-1], dtype.itemsize
     strides = rows.strides
     align = 1
-    if g.stride(-1) == y.stride(-1) == 1:
-        begins = [t.data_ptr() // itemsize for t in (g, y)]
+    if stride_gk == stride_yk == 1:
+        begins = [address // itemsize for address in (g_address, y_address)]
         steps = [step for s in strides for step in s]
         align = _dims.alignment(itemsize, [*begins, columns, *steps])
     tile = _softmax.Tile.of(columns, itemsize, rows.count, held=2)
     arguments: dict[str, Any] = {
-        "scale": scale,
+        "scale": float(scale),
         "columns": columns,
         "places": rows.outer,
         "inner": rows.inner,
@@ -170,20 +184,18 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
         "g_strides": strides[0],
         "y_strides": strides[1],
         "out_strides": strides[2],
-        "stride_gk": g.stride(-1),
-        "stride_yk": y.stride(-1),
-        "WIDE": _softmax.reach(rows, tile, columns, (g.stride(-1), y.stride(-1))) >= 2**31,
+        "stride_gk": stride_gk,
+        "stride_yk": stride_yk,
+        "WIDE": _softmax.reach(rows, tile, columns, (stride_gk, stride_yk)) >= 2**31,
         "ALIGN": align,
-        "ACC": tl.float64 if y.dtype == torch.float64 else tl.float32,
+        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
         "BLOCK": tile.block,
         "num_warps": tile.warps,
     }
     if not tile.long:
         arguments |= {"EVEN": tile.block == columns, "ROWS": tile.rows}
     kernel = _masked_softmax_backward_long_kernel if tile.long else _masked_softmax_backward_kernel
-    with on_device(y):
-        kernel[rows.grid(tile.rows)](g, y, out, **arguments)
-    return out
+    return Launch(kernel, rows.grid(tile.rows), arguments)
 
 
 def _infer(grad_output: TensorLike, output: TensorLike, scale: float = 1.0) -> dict[str, Meta]:

@@ -12,20 +12,20 @@ size, merged dims, wider movement, tiles through shared memory).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from warpcall_kernels import _dims
-from warpcall_kernels._cases import Case, Layout, Sample, Values
+from warpcall_kernels import _cases
+from warpcall_kernels._cases import Case, Sample, Values
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._permute import plan
-from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
@@ -37,28 +37,24 @@ MAX_DIMS = 12
 
 
 def _launch(x: Tensor, dims: Sequence[int]) -> Tensor:
-    out = x.new_empty(_infer(x, dims)["out"].shape)
-    if not out.numel():
-        return out
-    if not runs_kernel(x):
-        return out.copy_(x.permute(tuple(dims)))
-    rank = len(dims)
-    chosen = plan(
-        tuple(x.shape),
-        x.stride(),
-        tuple(d % rank for d in dims),
-        x.dtype.itemsize,
-        x.data_ptr() % _dims.VECTOR_BYTES,
-    )
-    if chosen.kernel is None:
-        return out.copy_(x.permute(tuple(dims)))
-    with on_device(x):
-        chosen.kernel[(chosen.programs,)](
-            triton.reinterpret(x, chosen.word),
-            triton.reinterpret(out, chosen.word),
-            **chosen.arguments,
-        )
+    dims = tuple(dims)
+    shape, launch = _plan(layout(x), dims)
+    out = x.new_empty(shape)
+    if launch is None or not runs_kernel(x):
+        return out.copy_(x.permute(dims))
+    launch(x, out)
     return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(x: Layout, dims: tuple[int, ...]) -> tuple[tuple[int, ...], Launch | None]:
+    """The shape of the result, and a launch, or None for a plain copy."""
+    sizes, strides, dtype, address = x
+    out = _infer(meta(x), dims)["out"]
+    if not out.nbytes:
+        return out.shape, None
+    rank = len(dims)
+    return out.shape, plan(sizes, strides, [d % rank for d in dims], dtype.itemsize, address)
 
 
 def _infer(x: TensorLike, dims: Sequence[int]) -> dict[str, Meta]:
@@ -121,7 +117,7 @@ def _case(
     dims: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     *,
-    layout: Layout = "contiguous",
+    layout: _cases.Layout = "contiguous",
     values: Values = "normal",
     large: bool = False,
 ) -> Case:

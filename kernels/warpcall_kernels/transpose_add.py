@@ -21,12 +21,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims
-from warpcall_kernels._cases import Case, Layout, Sample, Values
+from warpcall_kernels import _cases, _dims
+from warpcall_kernels._cases import Case, Sample, Values
 from warpcall_kernels._dims import contiguous_strides, offset
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
-from warpcall_kernels._torch import direct, on_device, register, runs_kernel
+from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
 from warpcall_kernels.permute import permute
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -115,25 +115,20 @@ def _transpose_add_kernel(
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(
-    a_shape: tuple[int, ...],
-    a_strides: tuple[int, ...],
-    b_shape: tuple[int, ...],
-    b_strides: tuple[int, ...],
-    a_dtype: torch.dtype,
-    b_dtype: torch.dtype,
-    a_address: int,
-    b_address: int,
-) -> tuple[int, dict[str, Any]]:
-    """The grid and the arguments of a launch, but for its pointers; addresses are modulo 16."""
-    dtype = torch.promote_types(a_dtype, b_dtype)
+def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
+    """The result, and the launch that makes it unless it is empty."""
+    a_shape, a_strides, a_dtype, a_address = a
+    b_shape, b_strides, b_dtype, b_address = b
+    out = _infer(meta(a), meta(b))["out"]
+    if not out.nbytes:
+        return out, None
+    dtype = out.dtype
     size_h, size_w = a_shape[-2:]
     batch = _batch(a_shape[:-2], b_shape[:-2])
-    shape = (*batch, size_w, size_h)
     strides = (
         _broadcast(a_shape[:-2], a_strides[:-2], len(batch)),
         _broadcast(b_shape[:-2], b_strides[:-2], len(batch)),
-        contiguous_strides(shape)[:-2],
+        contiguous_strides(out.shape)[:-2],
     )
     dims = _dims.merge(batch, *strides) or [(1, (0, 0, 0))]
     (ah, aw), (bw, bh) = a_strides[-2:], b_strides[-2:]
@@ -147,7 +142,7 @@ def _plan(
     spans = (
         _dims.reach(a_shape, a_strides),
         _dims.reach(b_shape, b_strides),
-        math.prod(shape),
+        math.prod(out.shape),
     )
     side, warps = (TILES if align_h > 1 else TILES_ODD)[dtype.itemsize]
     block_h = min(triton.next_power_of_2(size_h), side)
@@ -155,7 +150,7 @@ def _plan(
     if block_w < side:
         block_h = min(triton.next_power_of_2(size_h), side * side // block_w)
     tiles_h, tiles_w = triton.cdiv(size_h, block_h), triton.cdiv(size_w, block_w)
-    return tiles_h * tiles_w * math.prod(batch), {
+    arguments = {
         "units_h": size_h // align_h,
         "units_w": size_w // align_w,
         "tiles_h": tiles_h,
@@ -181,6 +176,10 @@ def _plan(
         "BLOCK_W": block_w,
         "num_warps": warps,
     }
+    words = tuple(tl.int8 if d == torch.bool else None for d in (a_dtype, b_dtype, dtype))
+    return out, Launch(
+        _transpose_add_kernel, (tiles_h * tiles_w * math.prod(batch),), arguments, words
+    )
 
 
 _ACCUMULATORS = {
@@ -202,26 +201,16 @@ def _broadcast(shape: tuple[int, ...], strides: tuple[int, ...], rank: int) -> t
 
 
 def _launch(a: Tensor, b: Tensor) -> Tensor:
-    meta = _infer(a, b)["out"]
+    meta, launch = _plan(layout(a), layout(b))
     if a.device != b.device:
         raise InvalidInput("b", f"b must be on {a.device} as a is, got {b.device}")
     out = a.new_empty(meta.shape, dtype=meta.dtype)
-    if not out.numel():
+    if launch is None:
         return out
     if not runs_kernel(a):
         return torch.add(a.mT, b, out=out)
-    programs, arguments = _plan(
-        *(tuple(a.shape), a.stride(), tuple(b.shape), b.stride(), a.dtype, b.dtype),
-        *(a.data_ptr() % _dims.VECTOR_BYTES, b.data_ptr() % _dims.VECTOR_BYTES),
-    )
-    with on_device(a):
-        _transpose_add_kernel[(programs,)](_bytes(a), _bytes(b), _bytes(out), **arguments)
+    launch(a, b, out)
     return out
-
-
-def _bytes(x: Tensor) -> Tensor:
-    """Booleans as the bytes that they are, 0 or 1."""
-    return x.view(torch.int8) if x.dtype == torch.bool else x
 
 
 def _infer(a: TensorLike, b: TensorLike) -> dict[str, Meta]:
@@ -313,7 +302,7 @@ def _case(
     dtype: torch.dtype = torch.float32,
     b_dtype: torch.dtype | None = None,
     *,
-    layouts: tuple[Layout, Layout] = ("contiguous", "contiguous"),
+    layouts: tuple[_cases.Layout, _cases.Layout] = ("contiguous", "contiguous"),
     values: Values = "normal",
     large: bool = False,
 ) -> Case:

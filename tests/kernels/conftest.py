@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from warpcall_kernels._torch import Launch
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,3 +29,19 @@ def _uninitialised_memory_is_nan() -> Iterator[None]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """The launches of the test so far."""
+    from warpcall_kernels._torch import Launch
+
+    launches: list[Launch] = []
+    launch = Launch.__call__
+
+    def note(self: Launch, *tensors: Tensor | None) -> None:
+        launches.append(self)
+        launch(self, *tensors)
+
+    monkeypatch.setattr(Launch, "__call__", note)
+    return launches

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -14,6 +11,7 @@ from torch import Tensor
 from warpcall_kernels import InvalidInput
 from warpcall_kernels import isin as module
 from warpcall_kernels._isin_kernels import HEADER
+from warpcall_kernels._torch import Launch
 from warpcall_kernels.isin import DTYPES, SMALL_N, Table, isin, isin_reference
 
 quiet = settings(
@@ -21,7 +19,6 @@ quiet = settings(
 )
 MANY = 1100  # test elements that are more than are compared with
 NAN = float("nan")
-KERNELS = ("compare_kernel", "build_small_kernel", "range_kernel", "build_kernel", "probe_kernel")
 
 
 def tensor(values: object, dtype: torch.dtype, device: str) -> Tensor:
@@ -229,33 +226,42 @@ def test_each_regime_runs_its_kernels(
     launches: list[str],
     step: int,
     device: str,
-    monkeypatch: pytest.MonkeyPatch,
+    launched: list[Launch],
 ) -> None:
-    launched: list[str] = []
-    for name in KERNELS:
-        monkeypatch.setattr(module, name, _Noting(name, getattr(module, name), launched))
     x = torch.arange(0, 100 * step, step // 3, device=device).to(dtype)
     test = torch.arange(0, n * step, step, device=device).to(dtype)
 
     out = isin(x, test)
 
-    assert launched == launches
+    assert [described(launch) for launch in launched] == launches
     assert torch.equal(out, by_comparison(x, test))
 
 
-class _Noting:
-    """A kernel that notes its launches: its name, the kind of set, and the slots of a bucket."""
+def described(launch: Launch) -> str:
+    """The name of a kernel, the kind of set, and the slots of a bucket."""
+    which = [str(launch.arguments[key]) for key in ("SET", "BUCKET") if key in launch.arguments]
+    return " ".join([launch.kernel.fn.__name__, *which])
 
-    def __init__(self, name: str, kernel: Any, launched: list[str]) -> None:
-        self._name, self._kernel, self._launched = name, kernel, launched
 
-    def __getitem__(self, grid: object) -> Callable[..., object]:
-        def launch(*args: object, **kwargs: object) -> object:
-            which = [str(kwargs[key]) for key in ("SET", "BUCKET") if key in kwargs]
-            self._launched.append(" ".join([self._name, *which]))
-            return self._kernel[grid](*args, **kwargs)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+def test_a_set_too_large_for_the_l2_is_met_part_by_part(
+    dtype: torch.dtype,
+    step: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PART_BYTES", 1 << 16)
+    module._plan.cache_clear()
+    test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
+    x = torch.cat([test[:700], test[:700] + 1, torch.tensor([0, -1, 3]).to(test)])
 
-        return launch
+    out = isin(x, test)
+    module._plan.cache_clear()
+
+    assert all(launch.arguments["SPLIT"] for launch in launched[-2:])
+    assert torch.equal(out, by_comparison(x, test))
 
 
 @given(n=st.integers(1, 1 << 33), dtype=st.sampled_from(list(DTYPES)))
