@@ -13,6 +13,10 @@ The set is one zeroed workspace of keys: HEADER words, then the table.
   its place. No slot is ever emptied, so a key is in the set exactly if it stands before the first
   empty slot from its bucket on; and as three of four slots stay empty, every walk ends.
   The key 0 (the least integer, or 0.0) cannot be a slot's content: a flag in the header stands for it.
+
+A hash set larger than the L2 has a *filter* before it, which stays there: two bits of one word for
+each key. What has them not both is no member, and only the others, some 6 % of strangers, cost an
+access of 64 bytes to memory.
 """
 
 from __future__ import annotations
@@ -56,15 +60,10 @@ def _store(
     start: tl.tensor,
     n: tl.tensor,
     x: tl.tensor,
-    mine: tl.tensor,
-    SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Write a block, of which SPLIT only those that are `mine`."""
     offsets = tl.arange(0, BLOCK)
-    if SPLIT:
-        tl.store(ptr + start + offsets, x, mask=mine & (offsets < n - start))
-    elif start + BLOCK <= n:
+    if start + BLOCK <= n:
         tl.store(ptr + start + offsets, x)
     else:
         tl.store(ptr + start + offsets, x, mask=offsets < n - start)
@@ -101,24 +100,34 @@ def _load_keys(
 
 
 @triton.jit
-def _home(
-    key: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
-) -> tl.tensor:
-    """The first slot of a key's bucket; `factor` is a secret, so that nobody can choose collisions."""
+def _mix(key: tl.tensor, factor: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+    """32 bits of hash; `factor` is a secret, so that nobody can choose collisions."""
     if tl.uint64 == KEY:
         mixed = key * factor.to(tl.uint64)
         mixed = (mixed ^ (mixed >> 32)) * 0x9E3779B97F4A7C15
-        bucket = (mixed >> 32).to(tl.uint32) >> shift
-    else:
+        return (mixed >> 32).to(tl.uint32)
+    else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
         mixed = key * factor.to(tl.uint32)
-        mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B
-        bucket = mixed >> shift
+        return (mixed ^ (mixed >> 16)) * 0x85EBCA6B
+
+
+@triton.jit
+def _home(mixed: tl.tensor, slots: tl.tensor, shift: tl.tensor, BUCKET: tl.constexpr) -> tl.tensor:
+    """The first slot of a key's bucket."""
+    bucket = mixed >> shift
     return bucket.to(slots.dtype) * BUCKET  # 64 bits only for 2^31 slots or more
+
+
+@triton.jit
+def _filter_of(
+    ws_ptr: tl.tensor, mixed: tl.tensor, slots: tl.tensor, filter_shift: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """The word of the filter, which lies behind the table, and the two bits of it that a key sets."""
+    words = (ws_ptr + _TABLE + slots).to(tl.pointer_type(tl.uint32))
+    bits = (tl.full(mixed.shape, 1, tl.uint32) << (mixed & 31)) | (
+        tl.full(mixed.shape, 1, tl.uint32) << (mixed >> 5 & 31)
+    )
+    return words + (mixed >> filter_shift), bits
 
 
 @triton.jit
@@ -147,19 +156,31 @@ def _insert(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
-    slot: tl.tensor,
     slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    filter_shift: tl.tensor,
+    FILTER: tl.constexpr,
+    BUCKET: tl.constexpr,
+    KEY: tl.constexpr,
 ) -> None:
-    """Make keys members of the hash set; `slot` is their home."""
     tl.store(ws_ptr + _HAS_ZERO + tl.zeros_like(key), 1, mask=valid & (key == 0))
+    mixed = _mix(key, factor, KEY)
+    slot = _home(mixed, slots, shift, BUCKET)
     pending = valid & (key != 0)
+    look = pending  # a look first spares equal keys their contended atomics
+    if FILTER:  # what is new to it need not look
+        word, bits = _filter_of(ws_ptr, mixed, slots, filter_shift)
+        look = pending & ((tl.load(word, mask=pending, other=0) & bits) == bits)
+        tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
     while tl.max(pending.to(tl.int32), 0) > 0:
-        seen = tl.load(ws_ptr + _TABLE + slot, mask=pending, other=0)
+        seen = tl.load(ws_ptr + _TABLE + slot, mask=look, other=0)
         pending = pending & (seen != key)
         old = tl.atomic_max(ws_ptr + _TABLE + slot, key, mask=pending, sem="relaxed")
         pending = pending & (old != 0) & (old != key)
         key = tl.where(pending, tl.minimum(key, old), key)
         slot = (slot + 1) & (slots - 1)
+        look = pending
 
 
 @triton.jit
@@ -167,14 +188,22 @@ def _contains(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
-    slot: tl.tensor,
     slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    filter_shift: tl.tensor,
+    FILTER: tl.constexpr,
     BUCKET: tl.constexpr,
+    KEY: tl.constexpr,
 ) -> tl.tensor:
-    """Which keys are members of the hash set; `slot` is their home."""
     has_zero = tl.load(ws_ptr + _HAS_ZERO) != 0
     found = valid & (key == 0) & has_zero
     pending = valid & (key != 0)
+    mixed = _mix(key, factor, KEY)
+    slot = _home(mixed, slots, shift, BUCKET)
+    if FILTER:
+        word, bits = _filter_of(ws_ptr, mixed, slots, filter_shift)
+        pending = pending & ((tl.load(word, mask=pending, other=0) & bits) == bits)
     while tl.max(pending.to(tl.int32), 0) > 0:
         if BUCKET == 1:
             seen = tl.load(ws_ptr + _TABLE + slot, mask=pending, other=0)
@@ -193,47 +222,30 @@ def _contains(
 
 
 @triton.jit
-def _mine(
-    valid: tl.tensor,
-    word: tl.tensor,
-    part: tl.tensor,
-    part_shift: tl.tensor,
-    SPLIT: tl.constexpr,
-) -> tl.tensor:
-    """`valid`, SPLIT only where the word of the table lies in this part of it."""
-    if SPLIT:
-        valid = valid & (word >> part_shift == part)
-    return valid
-
-
-@triton.jit
 def _add(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
-    low: tl.tensor,
-    dense: tl.tensor,
-    part: tl.tensor,
-    part_shift: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
+    filter_shift: tl.tensor,
     SET: tl.constexpr,
-    SPLIT: tl.constexpr,
+    FILTER: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
     """Make keys members, in the way that SET says ("bits", "hash") or, "either", the data."""
     if SET == "bits":
-        _mark(ws_ptr, key, _mine(valid, _word(key, KEY), part, part_shift, SPLIT), KEY)
+        _mark(ws_ptr, key, valid, KEY)
     elif SET == "hash":
-        slot = _home(key, slots, factor, shift, BUCKET, KEY)
-        _insert(ws_ptr, key, _mine(valid, slot, part, part_shift, SPLIT), slot, slots)
-    elif dense:
-        _mark(ws_ptr, key - low, valid, KEY)
+        _insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
     else:
-        slot = _home(key, slots, factor, shift, BUCKET, KEY)
-        _insert(ws_ptr, key, _mine(valid, slot, part, part_shift, SPLIT), slot, slots)
+        low, _, dense = _range(ws_ptr, slots, KEY)
+        if dense:
+            _mark(ws_ptr, key - low, valid, KEY)
+        else:
+            _insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
 
 
 @triton.jit
@@ -265,7 +277,7 @@ def compare_kernel(
     for first in range(0, n, UNROLL):
         for i in tl.static_range(UNROLL):  # past the end the last one is compared again
             found |= x == _promote(tl.load(test_ptr + tl.minimum(first + i, n - 1)), COMMON)
-    _store(out_ptr, start, m, found ^ INVERT, found, False, BLOCK)
+    _store(out_ptr, start, m, found ^ INVERT, BLOCK)
 
 
 @triton.jit
@@ -285,53 +297,27 @@ def range_kernel(
 
 
 @triton.jit
-def _share(
-    n: tl.tensor,
-    dense: tl.tensor,
-    blocks: tl.tensor,
-    SET: tl.constexpr,
-    SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The part of the table that is this program's, its first value, and how many there are for it.
-
-    SPLIT, all values go through each part of the table, small enough for the L2, before the next
-    part; a bitmap that the device chose is small, and the first part is all of it.
-    """
-    pid = tl.program_id(0)
-    part = pid * 0
-    if SPLIT:
-        part = pid // blocks
-        pid = pid - part * blocks
-        if SET == "either":
-            n = tl.where(dense & (part > 0), 0, n)
-    return part, pid.to(tl.int64) * BLOCK, n
-
-
-@triton.jit
 def build_kernel(
     test_ptr: tl.tensor,
     ws_ptr: tl.tensor,
     n: tl.tensor,
-    blocks: tl.tensor,
-    part_shift: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
+    filter_shift: tl.tensor,
     SET: tl.constexpr,
-    SPLIT: tl.constexpr,
+    FILTER: tl.constexpr,
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Add a block of test elements to a zeroed set."""
-    low, _, dense = _range(ws_ptr, slots, KEY)
-    part, start, n = _share(n, dense, blocks, SET, SPLIT, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = _load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
     _add(
-        *(ws_ptr, key, valid, low, dense, part, part_shift, slots, factor, shift),
-        *(SET, SPLIT, BUCKET, KEY),
+        *(ws_ptr, key, valid, slots, factor, shift, filter_shift),
+        *(SET, FILTER, BUCKET, KEY),
     )
 
 
@@ -364,13 +350,9 @@ def build_small_kernel(
         tl.store(ws_ptr + _LOW_INVERTED, tl.max(low_inverted, 0))
         tl.store(ws_ptr + _HIGH, tl.max(high, 0))
     tl.debug_barrier()  # what follows reads what other threads have written
-    low, _, dense = _range(ws_ptr, slots, KEY)
     for first in range(0, n, BLOCK):
         key, valid = _load_keys(test_ptr, first, n, COMMON, KEY, BLOCK)
-        _add(
-            *(ws_ptr, key, valid, low, dense, 0, 0, slots, factor, shift),
-            *(SET, False, BUCKET, KEY),
-        )
+        _add(ws_ptr, key, valid, slots, factor, shift, 0, SET, False, BUCKET, KEY)
 
 
 @triton.jit
@@ -379,13 +361,12 @@ def probe_kernel(
     ws_ptr: tl.tensor,
     out_ptr: tl.tensor,
     m: tl.tensor,
-    blocks: tl.tensor,
-    part_shift: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
+    filter_shift: tl.tensor,
     SET: tl.constexpr,
-    SPLIT: tl.constexpr,
+    FILTER: tl.constexpr,
     BUCKET: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -393,21 +374,20 @@ def probe_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Ask the set for a block of elements."""
-    low, span, dense = _range(ws_ptr, slots, KEY)
-    part, start, m = _share(m, dense, blocks, SET, SPLIT, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = _load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-    mine = tl.full([BLOCK], True, tl.int1)
     if SET == "bits":
-        mine = _mine(mine, _word(key, KEY), part, part_shift, SPLIT)
-        found = _is_marked(ws_ptr, key, valid & mine, KEY)
+        found = _is_marked(ws_ptr, key, valid, KEY)
     elif SET == "hash":
-        slot = _home(key, slots, factor, shift, BUCKET, KEY)
-        mine = _mine(mine, slot, part, part_shift, SPLIT)
-        found = _contains(ws_ptr, key, valid & mine, slot, slots, BUCKET)
-    elif dense:
-        found = _is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
+        found = _contains(
+            ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY
+        )
     else:
-        slot = _home(key, slots, factor, shift, BUCKET, KEY)
-        mine = _mine(mine, slot, part, part_shift, SPLIT)
-        found = _contains(ws_ptr, key, valid & mine, slot, slots, BUCKET)
-    _store(out_ptr, start, m, found ^ INVERT, mine, SPLIT, BLOCK)
+        low, span, dense = _range(ws_ptr, slots, KEY)
+        if dense:
+            found = _is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
+        else:
+            found = _contains(
+                ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY
+            )
+    _store(out_ptr, start, m, found ^ INVERT, BLOCK)

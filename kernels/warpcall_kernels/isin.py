@@ -59,8 +59,8 @@ ACCESS_BYTES = 8  # of a bucket: what one thread reads at once
 SET_BLOCK = 128
 SET_WARPS = 2
 UNROLL = 8  # test elements compared between two branches of the loop
-PART_BYTES = 1 << 25  # of a set that are met in one pass over all values: they stay in the L2
-MAX_PARTS = 8
+FILTERED_BYTES = 1 << 26  # of a hash set, from which most of it is not in the L2
+FILTER_SLOTS = 16  # for each word of its filter
 SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
 SOME = 1 << 17
 BLOCK = 1024  # elements of a program, 8 for each thread of 4 warps
@@ -171,7 +171,7 @@ def _set_plan(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
     wide = common.primitive_bitwidth == 64
-    split = {"part_shift": table.part_shift, "SPLIT": table.parts > 1}
+    filtered = table.filter_words > 0
     shared = {
         "slots": table.slots,
         "factor": _FACTOR_64 if wide else _FACTOR_32,
@@ -182,9 +182,9 @@ def _set_plan(
         "KEY": tl.uint64 if wide else tl.uint32,
     }
     block, warps = (BLOCK, 4) if table.small else (SET_BLOCK, SET_WARPS)
-    size = {"BLOCK": block, "num_warps": warps}
-    blocks = triton.cdiv(m, block)
-    probe = {**shared, **split, **size, "m": m, "blocks": blocks, "INVERT": invert}
+    filter_shift = 33 - table.filter_words.bit_length() if filtered else 0
+    how = {"filter_shift": filter_shift, "FILTER": filtered, "BLOCK": block, "num_warps": warps}
+    probe = {**shared, **how, "m": m, "INVERT": invert}
     find_range = None
     if table.small:
         small = {**shared, "n": n, "BLOCK": 2 * BLOCK, "num_warps": 16}
@@ -193,16 +193,16 @@ def _set_plan(
         if table.kind == "either":
             arguments = {"n": n, "COMMON": common, "KEY": shared["KEY"], "BLOCK": BLOCK}
             find_range = Launch(range_kernel, (triton.cdiv(n, BLOCK),), arguments, (words[1], None))
-        test_blocks = triton.cdiv(n, block)
-        large = {**shared, **split, **size, "n": n, "blocks": test_blocks}
-        build = Launch(build_kernel, (test_blocks * table.parts,), large, (words[1], None))
+        build = Launch(
+            build_kernel, (triton.cdiv(n, block),), {**shared, **how, "n": n}, (words[1], None)
+        )
     return SetPlan(
-        words=HEADER + table.slots,
+        words=table.words,
         word=torch.uint64 if wide else torch.uint32,
         zeroed=not table.small,
         find_range=find_range,
         build=build,
-        probe=Launch(probe_kernel, (blocks * table.parts,), probe, (words[0], None, None)),
+        probe=Launch(probe_kernel, (triton.cdiv(m, block),), probe, (words[0], None, None)),
     )
 
 
@@ -227,14 +227,15 @@ class Table(NamedTuple):
         return cls(kind, max(MIN_SLOTS, slots), bucket, small, 8 if bits == 64 else 4)
 
     @property
-    def parts(self) -> int:
-        """How many passes over all values: in each of them a part that stays in the L2 is met."""
-        return max(1, min(MAX_PARTS, self.slots * self.itemsize // PART_BYTES))
+    def filter_words(self) -> int:
+        """32-bit words of the filter, a power of two: 8 to 16 bits a test element; 0 for none."""
+        large = self.kind != "bits" and self.slots * self.itemsize > FILTERED_BYTES
+        return self.slots // FILTER_SLOTS if large else 0
 
     @property
-    def part_shift(self) -> int:
-        """What leaves, of the number of a word of the table, the number of its part."""
-        return (self.slots // self.parts).bit_length() - 1
+    def words(self) -> int:
+        """Words of the workspace."""
+        return HEADER + self.slots + self.filter_words * 4 // self.itemsize
 
     @property
     def shift(self) -> int:
@@ -387,7 +388,7 @@ OP = Op(
     ),
     limits=(
         "more than 32 test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
-        "bytes; for others 8 times the test elements (32 times if these are up to "
+        "bytes; for others 8.5 times the test elements (32 times if these are up to "
         f"{SMALL_N:,}) and 128 bytes at most"
     ),
 )
