@@ -24,10 +24,9 @@ from warpcall_kernels._op import TensorLike, dtype_name
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (torch.int32, torch.int64)
 
-# A row of more is too much for a block's registers: bytes of all operands held, and positions. Medians on an
-# H200 of [4096, 32768] bf16: forward 165 us, in two passes 240; backward 279, in two passes 319.
-LONG_BYTES = 131072
-LONG_COLUMNS = 32768
+# Bytes of a row, of all operands held, of which more is too much for a block's registers. Forward of
+# [4096, 32768] bf16 on an H200: 165 us, in two passes 240. Its backward holds twice as much: it would spill.
+LONG_BYTES = 65536
 LONG_BLOCK = 4096  # positions of a longer row at a time
 LONG_WARPS = 8
 # Bytes of rows that a warp takes, 4 loads of 16 a thread; of rows that then take more than MOST_WARPS, twice as
@@ -83,7 +82,7 @@ class Tile(NamedTuple):
         """The tile for `count` rows of so many positions, of which `held` operands are held."""
         block = triton.next_power_of_2(columns)
         nbytes = block * itemsize * held
-        if nbytes > LONG_BYTES or block > LONG_COLUMNS:
+        if nbytes > LONG_BYTES:
             return Tile(1, LONG_BLOCK, LONG_WARPS, True)
         rows = min(max(1, TILE_BYTES // nbytes), triton.next_power_of_2(count))
         warps = max(1, min(MOST_WARPS, nbytes // TILE_BYTES), nbytes // (2 * TILE_BYTES))

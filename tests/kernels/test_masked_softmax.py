@@ -196,8 +196,9 @@ def test_masks_lengths_and_causality_combine(
 @pytest.mark.parametrize(
     ("columns", "itemsize", "tile"),
     [
-        (64, 2, Tile(32, 64, 1, False)),
-        (2048, 2, Tile(1, 2048, 1, False)),
+        (64, 2, Tile(16, 64, 1, False)),
+        (2048, 2, Tile(1, 2048, 2, False)),
+        (8192, 4, Tile(1, 8192, 16, False)),
         (16384, 4, Tile(1, 16384, 16, False)),
         (32768, 2, Tile(1, 32768, 16, False)),
         (32769, 2, Tile(1, 4096, 8, True)),
