@@ -325,7 +325,7 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
             "lead_octets": lead,
             "N": DOT_BLOCK,
             "BLOCKS": DOT_BLOCKS,
-            "num_warps": DOT_WARPS,
+            "num_warps": DOT_WARPS if unit >= OCTET.value else 2 * DOT_WARPS,  # or addresses spill
         }
     else:
         lead, lead_g = -(-padding_l // width), -(-mirrored // width)

@@ -1,0 +1,272 @@
+"""The set that isin asks: values as keys, and a bitmap or a hash set in device memory.
+
+A value becomes a *key* first: both inputs are promoted to their common dtype, -0.0 becomes 0.0, and
+the bits are an unsigned integer of 32 or 64 bits whose order is that of the integers (floats: any).
+NaN is no key.
+
+The set is one zeroed workspace of keys: HEADER words, then the table.
+
+- As a *bitmap*, bit k of the table says whether `low + k` is a member.
+- As a *hash set*, the table is slots, 0 for an empty one, in buckets of BUCKET slots (1, or 2 of 32
+  bits) that one access of a thread reads. A key begins at the first slot of its bucket and walks on,
+  slot by slot: `atomic_max` keeps the larger of two keys and hands back the smaller, which walks on in
+  its place. No slot is ever emptied, so a key is in the set exactly if it stands before the first
+  empty slot from its bucket on; and as three of four slots stay empty, every walk ends.
+  The key 0 (the least integer, or 0.0) cannot be a slot's content: a flag in the header stands for it.
+
+Before a hash set that is much larger than the L2, or small, there is a *filter* of 32-bit words behind
+the table: each key sets two bits of one word, and what has them not both is no member. The filter of
+a large set stays in the L2, and few strangers cost an access of 64 bytes to memory; that of a small
+one (HELD words) is held by each program, whose shared memory takes 32 scattered reads at once where
+the L1 takes one after the other.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+HEADER = 16  # words before the table, which so stays aligned to 64 bytes
+LOW_INVERTED = tl.constexpr(0)  # header word: ~ of the least key, so that zeroed memory is neutral
+HIGH = tl.constexpr(1)  # header word: the greatest key
+HAS_ZERO = tl.constexpr(2)  # header word: whether key 0 is a member of the hash set
+TABLE = tl.constexpr(HEADER)
+
+
+@triton.jit
+def promote(x: tl.tensor, COMMON: tl.constexpr) -> tl.tensor:
+    """As torch casts: to the 16-bit floats by way of fp32.
+
+    Adding 0.0 keeps the compiler from rounding an integer once where torch rounds it twice.
+    """
+    if COMMON.is_floating() and COMMON.primitive_bitwidth == 16:
+        wide = x.to(tl.float32)
+        x = wide if x.dtype.is_floating() else wide + 0.0
+    return x.to(COMMON)
+
+
+@triton.jit
+def load_block(ptr: tl.tensor, start: tl.tensor, n: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+    """BLOCK values from `start`, and 0 past the end; only the last block pays for the mask."""
+    offsets = tl.arange(0, BLOCK)
+    if start + BLOCK <= n:
+        x = tl.load(ptr + start + offsets)
+    else:
+        x = tl.load(ptr + start + offsets, mask=offsets < n - start, other=0)
+    return x
+
+
+@triton.jit
+def store_block(
+    ptr: tl.tensor,
+    start: tl.tensor,
+    n: tl.tensor,
+    x: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    offsets = tl.arange(0, BLOCK)
+    if start + BLOCK <= n:
+        tl.store(ptr + start + offsets, x)
+    else:
+        tl.store(ptr + start + offsets, x, mask=offsets < n - start)
+
+
+@triton.jit
+def load_keys(
+    ptr: tl.tensor,
+    start: tl.tensor,
+    n: tl.tensor,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Keys from `start`, and which of them count: those before the end that are not NaN."""
+    x = promote(load_block(ptr, start, n, BLOCK), COMMON)
+    valid = tl.arange(0, BLOCK) < n - start
+    if COMMON.is_floating():
+        valid = valid & (x == x)  # noqa: PLR0124  # false for NaN
+        x = tl.where(x == 0, 0, x).to(COMMON)  # -0.0 too
+        if COMMON.primitive_bitwidth == 64:
+            key = x.to(tl.uint64, bitcast=True)
+        elif COMMON.primitive_bitwidth == 32:
+            key = x.to(tl.uint32, bitcast=True)
+        else:
+            key = x.to(tl.uint16, bitcast=True).to(KEY)
+    elif COMMON.primitive_bitwidth == 64:
+        key = x.to(tl.uint64, bitcast=True) ^ (1 << 63)
+    elif COMMON.is_int_signed():
+        key = x.to(tl.int32).to(KEY, bitcast=True) + (1 << (COMMON.primitive_bitwidth - 1))
+    else:
+        key = x.to(KEY)
+    return key, valid
+
+
+@triton.jit
+def mixed_of(key: tl.tensor, factor: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+    """32 bits of hash; `factor` is a secret, so that nobody can choose collisions."""
+    if tl.uint64 == KEY:
+        mixed = key * factor.to(tl.uint64)
+        mixed = (mixed ^ (mixed >> 32)) * 0x9E3779B97F4A7C15
+        return (mixed >> 32).to(tl.uint32)
+    else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
+        mixed = key * factor.to(tl.uint32)
+        return (mixed ^ (mixed >> 16)) * 0x85EBCA6B
+
+
+@triton.jit
+def home_of(
+    mixed: tl.tensor, slots: tl.tensor, shift: tl.tensor, BUCKET: tl.constexpr
+) -> tl.tensor:
+    """The first slot of a key's bucket."""
+    bucket = mixed >> shift
+    return bucket.to(slots.dtype) * BUCKET  # 64 bits only for 2^31 slots or more
+
+
+@triton.jit
+def filter_bits(mixed: tl.tensor) -> tl.tensor:
+    """The two bits that a key sets in its word of the filter."""
+    one = tl.full(mixed.shape, 1, tl.uint32)
+    return (one << (mixed & 31)) | (one << (mixed >> 5 & 31))
+
+
+@triton.jit
+def filter_words(ws_ptr: tl.tensor, slots: tl.tensor) -> tl.tensor:
+    """Where the words of the filter are."""
+    return (ws_ptr + TABLE + slots).to(tl.pointer_type(tl.uint32))
+
+
+@triton.jit
+def word_of(bit: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+    """Which word of the table holds a bit of the bitmap."""
+    return bit >> (6 if tl.uint64 == KEY else 5)
+
+
+@triton.jit
+def mark(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> None:
+    """Set bits of the bitmap; a look first spares equal values their contended atomics."""
+    word = ws_ptr + TABLE + word_of(bit, KEY)
+    flag = tl.full(bit.shape, 1, KEY) << (bit & (KEY.primitive_bitwidth - 1))
+    seen = tl.load(word, mask=valid, other=0)
+    tl.atomic_or(word, flag, mask=valid & ((seen & flag) == 0), sem="relaxed")
+
+
+@triton.jit
+def is_marked(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+    word = tl.load(ws_ptr + TABLE + word_of(bit, KEY), mask=valid, other=0)
+    return valid & ((word >> (bit & (KEY.primitive_bitwidth - 1)) & 1) != 0)
+
+
+@triton.jit
+def insert(
+    ws_ptr: tl.tensor,
+    key: tl.tensor,
+    valid: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    filter_shift: tl.tensor,
+    FILTER: tl.constexpr,
+    BUCKET: tl.constexpr,
+    KEY: tl.constexpr,
+) -> None:
+    tl.store(ws_ptr + HAS_ZERO + tl.zeros_like(key), 1, mask=valid & (key == 0))
+    mixed = mixed_of(key, factor, KEY)
+    slot = home_of(mixed, slots, shift, BUCKET)
+    pending = valid & (key != 0)
+    look = pending  # a look first spares equal keys their contended atomics
+    if FILTER:  # what is new to it need not look
+        word = filter_words(ws_ptr, slots) + (mixed >> filter_shift)
+        bits = filter_bits(mixed)
+        look = pending & ((tl.load(word, mask=pending, other=0) & bits) == bits)
+        tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
+    while tl.max(pending.to(tl.int32), 0) > 0:
+        seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
+        pending = pending & (seen != key)
+        old = tl.atomic_max(ws_ptr + TABLE + slot, key, mask=pending, sem="relaxed")
+        pending = pending & (old != 0) & (old != key)
+        key = tl.where(pending, tl.minimum(key, old), key)
+        slot = (slot + 1) & (slots - 1)
+        look = pending
+
+
+@triton.jit
+def contains(
+    ws_ptr: tl.tensor,
+    key: tl.tensor,
+    valid: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    filter_shift: tl.tensor,
+    FILTER: tl.constexpr,
+    HELD: tl.constexpr,
+    BUCKET: tl.constexpr,
+    KEY: tl.constexpr,
+) -> tl.tensor:
+    has_zero = tl.load(ws_ptr + HAS_ZERO) != 0
+    found = valid & (key == 0) & has_zero
+    pending = valid & (key != 0)
+    mixed = mixed_of(key, factor, KEY)
+    slot = home_of(mixed, slots, shift, BUCKET)
+    if FILTER:
+        words = filter_words(ws_ptr, slots)
+        place = mixed >> filter_shift
+        if HELD > 0:
+            held = tl.load(words + tl.arange(0, HELD))
+            word = tl.gather(held, place.to(tl.int32), 0)
+        else:
+            word = tl.load(words + place, mask=pending, other=0)
+        bits = filter_bits(mixed)
+        pending = pending & ((word & bits) == bits)
+    while tl.max(pending.to(tl.int32), 0) > 0:
+        if BUCKET == 1:
+            seen = tl.load(ws_ptr + TABLE + slot, mask=pending, other=0)
+            hit = seen == key
+            end = seen == 0
+        else:  # two slots of 32 bits as one word of 64
+            pairs = (ws_ptr + TABLE).to(tl.pointer_type(tl.uint64))
+            pair = tl.load(pairs + slot // 2, mask=pending, other=0)
+            low, high = pair.to(tl.uint32), (pair >> 32).to(tl.uint32)
+            hit = (low == key) | (high == key)
+            end = (low == 0) | (high == 0)
+        found = found | (pending & hit)
+        pending = pending & ~(hit | end)
+        slot = (slot + BUCKET) & (slots - 1)
+    return found
+
+
+@triton.jit
+def add_keys(
+    ws_ptr: tl.tensor,
+    key: tl.tensor,
+    valid: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    filter_shift: tl.tensor,
+    SET: tl.constexpr,
+    FILTER: tl.constexpr,
+    BUCKET: tl.constexpr,
+    KEY: tl.constexpr,
+) -> None:
+    """Make keys members, in the way that SET says ("bits", "hash") or, "either", the data."""
+    if SET == "bits":
+        mark(ws_ptr, key, valid, KEY)
+    elif SET == "hash":
+        insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
+    else:
+        low, _, dense = key_range(ws_ptr, slots, KEY)
+        if dense:
+            mark(ws_ptr, key - low, valid, KEY)
+        else:
+            insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
+
+
+@triton.jit
+def key_range(
+    ws_ptr: tl.tensor, slots: tl.tensor, KEY: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The least key, the span of the keys, and whether the table has a bit for each in it."""
+    low = ~tl.load(ws_ptr + LOW_INVERTED)
+    span = tl.load(ws_ptr + HIGH) - low
+    return low, span, span.to(tl.uint64) < slots.to(tl.uint64) * KEY.primitive_bitwidth
