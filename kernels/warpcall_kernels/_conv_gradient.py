@@ -24,6 +24,7 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._conv import (
+    NARROW,
     OCTET,
     PLAIN,
     UNALIGNED,
@@ -49,13 +50,14 @@ from warpcall_kernels._torch import VECTOR_BYTES, Launch, Layout
 
 BAND = 32  # taps that a program sums: as many registers a thread
 BAND_FP64 = 16  # a sum takes two registers
-PIECES = 128  # of a tile, two a thread; [8, 1024, 2048], bf16, 3 taps on an H200 31 us, with one 33
-WARPS = 2
-PARTS = 2048  # programs in all, some 15 for each of 132 multiprocessors, where rows suffice
+# Of a tile: 4 a thread of two-byte types, 2 of others. [8, 1024, 2048] on an H200, bf16, 7 taps 31 us, with 2 a
+# thread 39; fp32 54, and 61 with 4; as many programs as are busy at once, with twice as many bf16 is level.
+PIECES = 256
+WARPS_NARROW, WARPS = 2, 4
+PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, where rows suffice
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles
 DOT_BLOCKS = 64  # [8, 1024, 2048], bf16, 31 taps on an H200 48 us, with 128 63
 DOT_WARPS = 4
-DOT_PARTS = 1056  # programs in all, as each builds its matrix and shifts its product
 REDUCE = 4096  # sums that are read at once
 MAX_SOFTMAX_TAPS = 4096  # of which the gradient of the softmax holds a whole filter
 
@@ -343,9 +345,9 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
             "V": width,
             "PIECES": PIECES,
             "ACC": acc,
-            "num_warps": WARPS,
+            "num_warps": WARPS_NARROW if dtype in NARROW else WARPS,
         }
-    parts = min(tiling.tiles, max(1, (DOT_PARTS if dot else PARTS) // (heads * bands)))
+    parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
     arguments: dict[str, Any] = {
         **own,
         "rows": rows,

@@ -132,7 +132,7 @@ def conv_backward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients of conv. The same inputs give the same bits.
 
-    Needs device memory for partial sums beside the results: max(H, 2048) * K fp32 values (fp64 for
+    Needs device memory for partial sums beside the results: max(H, 1056) * K fp32 values (fp64 for
     fp64) at most.
 
     Args:
