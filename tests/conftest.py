@@ -18,6 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--large", action="store_true", help="also run the ops' large cases (needs --device cuda)"
     )
+    parser.addoption(
+        "--examples",
+        type=int,
+        default=100,
+        help="random calls of each op that tests/gpu compares with its reference",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,14 +1,16 @@
-"""`python -m warpcall_kernels`: list the ops, or benchmark them on this machine's GPU."""
+"""`python -m warpcall_kernels`: list the ops, benchmark them, report a benchmark, or tune for a GPU."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
 
 import torch
 
-from warpcall_kernels import ops
-from warpcall_kernels._bench import run
+from warpcall_kernels import _bench, _tune, ops
+from warpcall_kernels._report import markdown
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,22 +18,45 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m warpcall_kernels", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the ops, with the line of torch that each equals")
+
     bench = commands.add_parser("bench", help="check, then time each large case with a cold L2")
     bench.add_argument("op", nargs="*", choices=[*ops(), []], help="all when none is named")
     bench.add_argument("--match", default="", help="only the cases whose name holds this")
+    bench.add_argument(
+        "--group",
+        choices=["all", "recorded", "sweep"],
+        default="all",
+        help="the cases that others were measured on, odd ones, or both",
+    )
     bench.add_argument("--rounds", type=int, default=30, help="samples a measurement")
-    bench.add_argument("--compile", action="store_true", help="time torch.compile too (slow)")
+    bench.add_argument(
+        "--no-compile",
+        dest="compile",
+        action="store_false",
+        help="leave torch.compile out, which takes most of the time",
+    )
     bench.add_argument("--peers", help="a JSON file of others' times, shown beside ours")
     bench.add_argument("--json", help="write all results there")
+
+    report = commands.add_parser("report", help="tables in Markdown of what bench --json wrote")
+    report.add_argument("file")
+
+    tune = commands.add_parser("tune", help="time what the shipped tile sizes were chosen from")
+    tune.add_argument("op", nargs="*", choices=[*_tune.KNOBS, []], help="all when none is named")
+    tune.add_argument("--rounds", type=int, default=10, help="samples a measurement")
+
     given = parser.parse_args(arguments)
     if given.command == "list":
         for op in ops().values():
             sys.stdout.write(f"{op.name:26}{op.equivalent}\n")
         return 0
+    if given.command == "report":
+        sys.stdout.write(markdown(json.loads(Path(given.file).read_text())))
+        return 0
     if not torch.cuda.is_available():
-        sys.stderr.write("bench needs a CUDA GPU; none is visible to torch\n")
+        sys.stderr.write(f"{given.command} needs a CUDA GPU; none is visible to torch\n")
         return 1
-    return run(given)
+    return _bench.run(given) if given.command == "bench" else _tune.run(given)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The library's benchmark: every large case of an op, checked first, then timed with a cold L2.
+"""The library's benchmark: each large case checked first, then timed with a cold L2, beside others.
 
-Columns: our time, the limit (a copy that moves the op's compulsory bytes), their ratio, torch eager
-(the reference on the GPU), torch.compile of it, and the best of a file of recorded peers.
+Beside our time: the limit (a copy that moves the op's compulsory bytes), torch eager (the reference
+on the GPU), torch.compile of it, and the best of a file of recorded peers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,27 +23,36 @@ from torch import Tensor
 from warpcall_kernels import Op, ops
 from warpcall_kernels._cases import Case
 from warpcall_kernels._measure import Stopwatch
+from warpcall_kernels._report import HEAD, line
+from warpcall_kernels._sweep import sweep
+
+COMPILE_SECONDS = 30.0  # of an op, after which no further case is given to torch.compile
 
 
 def run(given: argparse.Namespace) -> int:
     """Benchmark what the command line asks for; returns 1 when a result was wrong."""
     peers = json.loads(Path(given.peers).read_text())["ops"] if given.peers else {}
-    watch = Stopwatch()
+    bench = _Bench(given.rounds, given.compile)
     rows = []
-    sys.stdout.write(_HEAD)
+    sys.stdout.write(HEAD)
     for op in ops().values():
         if given.op and op.name not in given.op:
             continue
-        for case in op.cases:
-            if case.size == "large" and given.match in case.name:
-                row = _measure(op, case, watch, given, peers.get(op.name, {}).get(case.name, {}))
-                rows.append(row)
-                sys.stdout.write(_line(row))
+        for group, case in _cases(op):
+            if given.match in case.name and given.group in ("all", group):
+                peer = peers.get(op.name, {}).get(case.name, {})
+                rows.append({"op": op.name, "group": group, **bench.row(op, case, group, peer)})
+                sys.stdout.write(line(rows[-1]))
                 sys.stdout.flush()
                 torch.cuda.empty_cache()
     if given.json:
         Path(given.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
     return int(any(row["error"] for row in rows))
+
+
+def _cases(op: Op) -> Iterator[tuple[str, Case]]:
+    yield from (("recorded", case) for case in op.cases if case.size == "large")
+    yield from (("sweep", case) for case in sweep(op.name))
 
 
 def machine() -> dict[str, Any]:
@@ -60,50 +70,77 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _measure(
-    op: Op, case: Case, watch: Stopwatch, given: argparse.Namespace, peer: Mapping[str, Any]
-) -> dict[str, Any]:
-    params = op.check_params(case.params)
-    first = case.tensors("cuda")
-    nbytes = op.bytes_moved(**first, **params)
-    error = _wrong(op, first, params)
+class _Bench:
+    """Measures cases, each in the same way."""
 
-    def draw() -> dict[str, Tensor]:
-        return {name: t.clone(memory_format=torch.preserve_format) for name, t in first.items()}
+    def __init__(self, rounds: int, compile_too: bool) -> None:
+        self._watch = Stopwatch()
+        self._rounds = rounds
+        self._compile_too = compile_too
+        self._compiled_s: dict[str, float] = {}  # by op
 
-    def timed(function: Any) -> float | None:
-        try:
-            times = watch.time(lambda inputs: function(**inputs, **params), draw, given.rounds)
-        except (RuntimeError, torch.cuda.OutOfMemoryError):
-            torch.cuda.empty_cache()
-            return None  # a baseline that cannot run (memory, capture) has no time
-        return times.median_ms
+    def row(self, op: Op, case: Case, group: str, peer: Mapping[str, Any]) -> dict[str, Any]:
+        """One line of the table; times in ms, memory in bytes."""
+        params = op.check_params(case.params)
+        first = case.tensors("cuda")
+        nbytes = op.bytes_moved(**first, **params)
+        error = _wrong(op, first, params)
+        extra = _extra_bytes(op, first, params)
 
-    best = min(peer.get("peers_ms", {}).items(), key=lambda item: item[1], default=None)
-    ours = watch.time(lambda inputs: op.function(**inputs, **params), draw, given.rounds)
-    limit = watch.copy_limit(nbytes, given.rounds)
-    return {
-        "op": op.name,
-        "case": case.name,
-        "bytes": nbytes,
-        "ms": ours.median_ms,
-        "p20_ms": ours.percentile_ms(20),
-        "p80_ms": ours.percentile_ms(80),
-        "method": ours.method,
-        "copy_ms": limit.median_ms,
-        "eager_ms": timed(lambda **kw: _solid(op.reference(**kw))),
-        "compile_ms": timed(torch.compile(lambda **kw: _solid(op.reference(**kw)), dynamic=False))
-        if given.compile
-        else None,
-        "best_peer": best[0] if best else None,
-        "best_peer_ms": best[1] if best else None,
-        "error": error,
-    }
+        def draw() -> dict[str, Tensor]:
+            return {n: t.clone(memory_format=torch.preserve_format) for n, t in first.items()}
+
+        def timed(function: Callable[..., Any]) -> float | None:
+            try:
+                call = lambda inputs: function(**inputs, **params)  # one use, below
+                return self._watch.time(call, draw, self._rounds).median_ms
+            except (RuntimeError, torch.cuda.OutOfMemoryError):
+                torch.cuda.empty_cache()
+                return None  # a baseline that cannot run (memory, capture) has no time
+
+        best = min(peer.get("peers_ms", {}).items(), key=lambda item: item[1], default=None)
+        ours = self._watch.time(lambda inputs: op.function(**inputs, **params), draw, self._rounds)
+        return {
+            "case": case.name,
+            "bytes": nbytes,
+            "extra_bytes": extra,
+            "ms": ours.median_ms,
+            "p20_ms": ours.percentile_ms(20),
+            "p80_ms": ours.percentile_ms(80),
+            "method": ours.method,
+            "copy_ms": self._watch.copy_limit(nbytes, self._rounds).median_ms,
+            "eager_ms": timed(lambda **kw: _solid(op.reference(**kw))),
+            "compile_ms": self._compile(op, timed) if group == "recorded" else None,
+            "best_peer": best[0] if best else None,
+            "best_peer_ms": best[1] if best else None,
+            "error": error,
+        }
+
+    def _compile(self, op: Op, timed: Callable[..., float | None]) -> float | None:
+        spent = self._compiled_s.setdefault(op.name, 0.0)
+        if not self._compile_too or spent > COMPILE_SECONDS:
+            return None
+        begin = time.monotonic()
+        torch._dynamo.reset()  # else the 9th case is not compiled
+        result = timed(torch.compile(lambda **kw: _solid(op.reference(**kw)), dynamic=False))
+        self._compiled_s[op.name] += time.monotonic() - begin
+        return result
 
 
 def _solid(result: Any) -> Any:
     parts = result if isinstance(result, tuple) else (result,)
     return tuple(part.contiguous() for part in parts if part is not None)
+
+
+def _extra_bytes(op: Op, tensors: dict[str, Tensor], params: Mapping[str, Any]) -> int:
+    """Device memory at the peak of a call, beside what it was given and what it gives."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    outputs = op.compute(tensors, params)
+    torch.cuda.synchronize()
+    given = sum(-(-t.untyped_storage().nbytes() // 512) * 512 for t in outputs.values())
+    return max(0, torch.cuda.max_memory_allocated() - before - given)
 
 
 def _wrong(op: Op, tensors: dict[str, Tensor], params: Mapping[str, Any]) -> str | None:
@@ -115,7 +152,7 @@ def _wrong(op: Op, tensors: dict[str, Tensor], params: Mapping[str, Any]) -> str
     wanted = [p for p in (parts if isinstance(parts, tuple) else (parts,)) if p is not None]
     for (name, ours), theirs in zip(got.items(), wanted, strict=True):
         if op.tolerance is None:
-            same = torch.equal(ours, theirs)
+            same = torch.equal(ours, theirs) or _equal_nan(ours, theirs)
         else:
             error = op.tolerance[ours.dtype]
             same = torch.allclose(ours.double(), theirs, rtol=error, atol=error, equal_nan=True)
@@ -124,23 +161,12 @@ def _wrong(op: Op, tensors: dict[str, Tensor], params: Mapping[str, Any]) -> str
     return None
 
 
+def _equal_nan(ours: Tensor, theirs: Tensor) -> bool:
+    """Random bits of a float type hold NaN, which equals nothing."""
+    return ours.dtype == theirs.dtype and bool(
+        torch.isclose(ours, theirs, rtol=0, atol=0, equal_nan=True).all()
+    )
+
+
 def _widen(t: Tensor) -> Tensor:
     return t.double() if t.is_floating_point() else t
-
-
-_HEAD = (
-    f"{'op':24}{'case':46}{'ms':>9}{'limit':>9}{'share':>7}"
-    f"{'eager':>9}{'compile':>9}{'peer':>9}  best peer\n"
-)
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    def ms(value: float | None) -> str:
-        return f"{value:9.4f}" if value is not None else f"{'-':>9}"
-
-    share = f"{100 * row['copy_ms'] / row['ms']:6.0f}%"
-    note = f"  WRONG: {row['error']}" if row["error"] else f"  {row['best_peer'] or ''}"
-    return (
-        f"{row['op']:24}{row['case']:46}{ms(row['ms'])}{ms(row['copy_ms'])}{share}"
-        f"{ms(row['eager_ms'])}{ms(row['compile_ms'])}{ms(row['best_peer_ms'])}{note}\n"
-    )

@@ -14,26 +14,31 @@ import pytest
 from warpcall_kernels import ops
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 30.0  # large cases first; compile_for_gpu --seconds 300 compiles every case
+MAX_SECONDS = 600.0  # on two cores with an empty cache it takes some 90
 MAX_STACK_BYTES = 64  # a thread: some spilled addresses are cheap, a spilled tile is not
 MAX_SHARED_BYTES = 232_448  # a block may have, on sm_90
+LEAST_SHARED_BYTES = 101_376  # on sm_89, the least of those that are compiled for
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
+def compiled(*arguments: str) -> dict[str, Any]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.compile_for_gpu", "--seconds", str(SECONDS)],
+        [sys.executable, "-m", "tests.kernels.compile_for_gpu", *arguments],
         capture_output=True,
         check=False,
         cwd=ROOT,
         env=environment,
         text=True,
-        timeout=2 * SECONDS,
+        timeout=MAX_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return compiled()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,7 @@ def table(report: dict[str, Any]) -> str:
         f"{k['shared_bytes']:6}  {k['op']} {k['case']} ({k['constants']})"
         for k in sorted(report["kernels"], key=lambda k: (k["op"], k["kernel"]))
     ]
-    lines.append(f"{len(report['kernels'])} kernels; no time for {report['skipped']} cases")
+    lines.append(f"{len(report['kernels'])} kernels")
     return "\n".join(lines)
 
 
@@ -64,3 +69,13 @@ def test_nothing_spills_much(report: dict[str, Any]) -> None:
 
 def test_every_block_fits_into_shared_memory(report: dict[str, Any]) -> None:
     assert not [k for k in report["kernels"] if k["shared_bytes"] > MAX_SHARED_BYTES]
+
+
+@pytest.mark.parametrize("capability", [80, 89, 100])
+def test_other_gpus_are_compiled_for(capability: int) -> None:
+    report = compiled("--capability", str(capability), "--few")
+
+    assert not report["failed"]
+    assert {k["op"] for k in report["kernels"]} == set(ops())
+    assert not [k for k in report["kernels"] if k["stack_bytes"] > MAX_STACK_BYTES]
+    assert not [k for k in report["kernels"] if k["shared_bytes"] > LEAST_SHARED_BYTES]

@@ -1,0 +1,96 @@
+"""Benchmark rows as text: a line as it is measured, and tables in Markdown of a finished run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Row = Mapping[str, Any]
+
+HEAD = (
+    f"{'op':24}{'case':44}{'ms':>9}{'p20':>9}{'p80':>9}{'limit':>9}{'share':>6}"
+    f"{'eager':>9}{'compile':>9}{'peer':>9}{'extra':>8}  best peer\n"
+)
+
+
+def line(row: Row) -> str:
+    """One case, times in ms, extra memory in MB."""
+    times = "".join(f"{_ms(row[f'{name}ms']):>9}" for name in ("", "p20_", "p80_", "copy_"))
+    others = "".join(f"{_ms(row[f'{name}_ms']):>9}" for name in ("eager", "compile", "best_peer"))
+    note = f"WRONG: {row['error']}" if row["error"] else row["best_peer"] or ""
+    return (
+        f"{row['op']:24}{row['case']:44}{times}{100 * row['copy_ms'] / row['ms']:5.0f}%"
+        f"{others}{row['extra_bytes'] / 1e6:8.1f}  {note}\n"
+    )
+
+
+def markdown(run: Mapping[str, Any]) -> str:
+    """The whole run: a summary of families, then each case. Ratios above 1 are ours being faster."""
+    machine, rows = run["machine"], run["rows"]
+    names = list(dict.fromkeys(row["op"] for row in rows))
+    versions = (
+        f"{label} {machine[label.lower()]}" for label in ("torch", "Triton", "CUDA", "Python")
+    )
+    parts = [", ".join([machine["gpu"], *versions, machine["date"]]) + ".\n", _summary(names, rows)]
+    for name in names:
+        parts += [f"## {name}\n", _table([row for row in rows if row["op"] == name])]
+    return "\n".join(parts)
+
+
+def _summary(names: Iterable[str], rows: Iterable[Row]) -> str:
+    lines = [
+        "| family | cases | share of the limit | against torch eager | against torch.compile | against the best peer |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in names:
+        own = [row for row in rows if row["op"] == name]
+        ratios = (
+            _mean(row[f"{other}_ms"] / row["ms"] for row in own if row[f"{other}_ms"])
+            for other in ("eager", "compile", "best_peer")
+        )
+        share = _mean(row["copy_ms"] / row["ms"] for row in own)
+        cells = [name, str(len(own)), f"{100 * share:.0f} %", *(_times(r) for r in ratios)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Iterable[Row]) -> str:
+    lines = [
+        "| case | us | p20 to p80 | limit | share | eager | compile | best peer | ratio to it | extra MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |",
+    ]
+    for row in rows:
+        peer = row["best_peer_ms"]
+        cells = [
+            row["case"] + (" (sweep)" if row["group"] == "sweep" else ""),
+            _us(row["ms"]),
+            f"{_us(row['p20_ms'])} to {_us(row['p80_ms'])}",
+            _us(row["copy_ms"]),
+            f"{100 * row['copy_ms'] / row['ms']:.0f} %",
+            _us(row["eager_ms"]),
+            _us(row["compile_ms"]),
+            f"{_us(peer)} {row['best_peer']}" if peer else "",
+            _times(peer / row["ms"]) if peer else "",
+            f"{row['extra_bytes'] / 1e6:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Geometric; NaN of nothing."""
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def _times(ratio: float) -> str:
+    return "" if math.isnan(ratio) else f"{ratio:.2f} x"
+
+
+def _us(ms: float | None) -> str:
+    return "" if ms is None else f"{1000 * ms:.1f}"
+
+
+def _ms(ms: float | None) -> str:
+    return "-" if ms is None else f"{ms:.4f}"

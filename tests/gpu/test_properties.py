@@ -1,0 +1,202 @@
+"""Random shapes, strides, offsets, dtypes and values, against the references; `--examples` says how many.
+
+Sizes come from few ranges and dtypes from all, so that thousands of examples need some hundred
+compiled kernels and not thousands.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.kernels.suite import assert_bits_equal, widen
+from warpcall_kernels import Op, ops
+from warpcall_kernels.permute import DTYPES
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+REALS = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
+ODD = st.integers(1, 400)
+SIZES = st.one_of(st.sampled_from([1, 2, 3, 5, 8, 16, 31, 64, 100, 128, 257, 512]), ODD)
+
+
+@pytest.fixture(scope="module")
+def quiet(request: pytest.FixtureRequest) -> settings:
+    return settings(
+        max_examples=request.config.getoption("--examples"),
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],  # a failing example is told as it is found
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype, *, special: bool = True
+) -> Tensor:
+    """A tensor of this shape at an odd or even address, its dims in any order in memory, with gaps."""
+    order = draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else range(len(shape))
+    steps = (
+        [draw(st.sampled_from([1, 1, 1, 2])) for _ in shape]
+        if draw(st.booleans())
+        else [1] * len(shape)
+    )
+    offset = draw(st.sampled_from([0, 0, 1, 3, 8]))
+    seed = draw(st.integers(0, 2**31))
+    stored = [shape[d] * steps[d] for d in order]
+    values = _values(math.prod(stored) + offset, dtype, seed, special and draw(st.booleans()))
+    laid = values[offset:].view(stored)[tuple(slice(None, None, steps[d]) for d in order)]
+    return laid.permute([list(order).index(d) for d in range(len(shape))])
+
+
+def _values(count: int, dtype: torch.dtype, seed: int, special: bool) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    if dtype == torch.bool:
+        return torch.rand(count, generator=generator, device="cuda") < 0.5
+    if not (dtype.is_floating_point or dtype.is_complex):
+        words = torch.randint(-(2**31), 2**31, (count,), generator=generator, device="cuda")
+        return words.to(dtype)
+    wide = torch.complex64 if dtype.is_complex else torch.float32
+    drawn = torch.randn(count, generator=generator, device="cuda", dtype=wide)
+    if special:
+        extremes = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0], device="cuda")
+        which = torch.randint(0, 60, (count,), generator=generator, device="cuda")
+        drawn = torch.where(which < 5, extremes[which.clamp(max=4)].to(wide), drawn)
+    return drawn.to(dtype)
+
+
+def check(op: Op, inputs: dict[str, Tensor], params: dict[str, Any]) -> None:
+    """The outputs are as the reference says: bit for bit, or within the op's tolerance of fp64."""
+    got = op.compute(inputs, op.check_params(params))
+    exact = op.tolerance is None
+    parts = op.reference(**(inputs if exact else widen(inputs)), **params)
+    wanted = [p for p in (parts if isinstance(parts, tuple) else (parts,)) if p is not None]
+    for ours, theirs in zip(got.values(), wanted, strict=True):
+        assert ours.is_contiguous()
+        if op.tolerance is None:
+            assert_bits_equal(ours, theirs.contiguous())
+        else:
+            error = op.tolerance[ours.dtype]
+            torch.testing.assert_close(
+                ours.double(), theirs.double(), rtol=error, atol=error, equal_nan=True
+            )
+
+
+@st.composite
+def permutations(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    rank = draw(st.integers(0, 6))
+    sizes, room = [], 1 << 18
+    for _ in range(rank):
+        sizes.append(min(draw(SIZES), max(1, room)))
+        room //= sizes[-1]
+    x = draw(tensors(tuple(sizes), draw(st.sampled_from(DTYPES))))
+    dims = [d - rank * draw(st.integers(0, 1)) for d in draw(st.permutations(range(rank)))]
+    return {"x": x}, {"dims": tuple(dims)}
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    batch = draw(st.lists(st.sampled_from([1, 2, 3]), max_size=3))
+    one = [n if draw(st.booleans()) else 1 for n in batch]
+    other = [n if draw(st.booleans()) else 1 for n in batch[draw(st.integers(0, len(batch))) :]]
+    h, w = draw(SIZES), draw(SIZES)
+    a = draw(tensors((*one, h, w), draw(st.sampled_from(REALS))))
+    b = draw(tensors((*other, w, h), draw(st.sampled_from(REALS))))
+    return {"a": a, "b": b}, {}
+
+
+@st.composite
+def scores(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    rows = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 7, 16]), max_size=3)))
+    columns = draw(st.one_of(SIZES, st.integers(400, 5000)))
+    x = draw(tensors((*rows, columns), draw(st.sampled_from(FLOATS))))
+    inputs, shape = {"x": x}, (*rows, columns)
+    if draw(st.booleans()):
+        kept = tuple(n if draw(st.booleans()) else 1 for n in shape)
+        inputs["mask"] = draw(tensors(kept, draw(st.sampled_from([torch.bool, torch.uint8]))))
+    if draw(st.booleans()):
+        kept = tuple(n if draw(st.booleans()) else 1 for n in rows)
+        lengths = draw(tensors(kept, torch.int64)) % (columns + 3)
+        inputs["lengths"] = lengths.to(draw(st.sampled_from([torch.int32, torch.int64])))
+    causal = bool(rows) and draw(st.booleans())
+    return inputs, {"scale": draw(st.sampled_from([1.0, 0.125, -2.0])), "causal": causal}
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    rows = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 7, 16]), max_size=3)))
+    shape = (*rows, draw(st.one_of(SIZES, st.integers(400, 5000))))
+    dtype = draw(st.sampled_from(FLOATS))
+    y = draw(tensors(shape, dtype, special=False))
+    y = torch.where(y > 0, y, 0) / shape[-1]  # as a softmax of which half is masked
+    return {"grad_output": draw(tensors(shape, dtype)), "output": y}, {"scale": 0.5}
+
+
+@st.composite
+def filters(draw: st.DrawFn, *, backward: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    heads = draw(st.sampled_from([1, 2, 3, 8]))
+    channels = heads * draw(st.sampled_from([1, 2, 5]))
+    taps = draw(st.sampled_from([1, 2, 3, 7, 9, 15, 31, 33, 64, 70]))
+    shape = (draw(st.integers(1, 4)), channels, draw(SIZES))
+    dtype = draw(st.sampled_from(FLOATS))
+    inputs = {
+        "x": draw(tensors(shape, dtype)),
+        "weight": draw(tensors((heads, taps), dtype, special=False)),
+    }
+    params = {
+        "padding_l": draw(st.sampled_from([None, 0, taps // 2])),
+        "softmax_weight": draw(st.booleans()),
+    }
+    if backward:
+        # Small integers: what is compared is not how sums of many terms are rounded.
+        inputs["x"] = inputs["x"].nan_to_num(0, 1, -1).round().clamp(-3, 3)
+        g = draw(tensors(shape, dtype, special=False)).round().clamp(-3, 3)
+        return {"grad_output": g, **inputs}, {**params, "bias": draw(st.booleans())}
+    if draw(st.booleans()):
+        inputs["bias"] = draw(tensors((channels,), dtype))
+    return inputs, params
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    shape = tuple(draw(st.lists(SIZES, max_size=2)))
+    n = draw(st.one_of(st.integers(0, 40), st.integers(40, 6000), st.sampled_from([70_000])))
+    one, other = draw(st.sampled_from(REALS)), draw(st.sampled_from(REALS))
+    x, test = (
+        draw(tensors(shape, one)),
+        draw(tensors((n,), other)) if n else torch.empty(0, dtype=other, device="cuda"),
+    )
+    if draw(st.booleans()) and not (one.is_floating_point or one == torch.bool):
+        x = x % 1000
+    if draw(st.booleans()) and n and not (other.is_floating_point or other == torch.bool):
+        test = test % 5000
+    return {"elements": x, "test_elements": test}, {"invert": draw(st.booleans())}
+
+
+CALLS = {
+    "permute": permutations(),
+    "transpose-add": sums(),
+    "masked-softmax": scores(),
+    "masked-softmax-backward": outputs(),
+    "conv": filters(backward=False),
+    "conv-backward": filters(backward=True),
+    "isin": sets(),
+}
+
+
+@pytest.mark.parametrize("name", ops())
+def test_any_call_is_as_the_reference_says(name: str, quiet: settings) -> None:
+    op = ops()[name]
+
+    @quiet
+    @given(call=CALLS[name])
+    def holds(call: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
+        check(op, *call)
+
+    holds()
