@@ -25,7 +25,7 @@ WASTE = 8  # a tile may hang over the end of its rows by one part in so many
 
 PLAIN = (
     *("rows", "group", "channels", "units", "tiles", "tiles_wide", "taps", "padding", "bands"),
-    *("lead_pieces", "lead_octets", "stride_wh", "stride_wk"),
+    *("lead_pieces", "lead_octets", "stride_wh", "stride_wk", "stride_bias"),
     *("stride_xb", "stride_xc", "stride_gb", "stride_gc", "parts"),
 )  # integers that no variant is compiled for: UNIT says what divides them
 UNALIGNED = ("stride_xt", "stride_gt")  # only whether they are there matters

@@ -41,19 +41,18 @@ from warpcall_kernels._conv import (
 )
 from warpcall_kernels._torch import VECTOR_BYTES, Launch, Layout, meta
 
-FMA_MAX_TAPS = 8  # of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot
+# Of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot and its way through shared
+# memory; [32, 512, 512], bf16, 15 taps on an H200 14.0 us, by the dot 16.6.
+FMA_MAX_TAPS = 16
 
-FMA_PIECES = 256  # a tile: 4 pieces a thread; at [8, 1024, 2048], fp32, 31 taps on an H200 48 us,
-FMA_WARPS = 2  # with 4 warps 63; at 7 taps of bf16 they are level
+FMA_PIECES = 128  # a tile: 4 pieces a thread; at [8, 1024, 2048], fp32, 31 taps on an H200 47 us,
+FMA_WARPS = 1  # with 2 warps 62; at 7 taps of bf16 they are level
 BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
 BAND_FP64 = 16  # a weight takes two registers
 
-DOT_TILE = 4096  # outputs a program: 128 blocks of 32
-DOT_WARPS = 4
-DOT_PROGRAMS = (
-    528  # in all, 4 for each of 132 multiprocessors, as each builds its matrix: 23.3 us at
-)
-# [8, 1024, 2048], bf16, 31 taps on an H200; 25.1 with twice as many
+DOT_TILE = 2048  # outputs a program: 64 blocks of 32
+DOT_WARPS = 2  # [32, 512, 512], bf16, 31 taps on an H200 15.3 us, with 4 warps of 4096 outputs 16.4
+DOT_PROGRAMS = 1056  # in all, 8 for each of 132 multiprocessors, as each builds its matrix
 DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
 DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
 
@@ -77,6 +76,7 @@ def _fma_kernel(
     stride_xt: tl.tensor,
     stride_wh: tl.int64,
     stride_wk: tl.int64,
+    stride_bias: tl.int64,
     REST: tl.constexpr,
     LOOP: tl.constexpr,
     BAND: tl.constexpr,
@@ -116,7 +116,7 @@ def _fma_kernel(
         values = window(x_ptrs, begin, live, length, stride_xt, REACH, PIECES, V, ACC)
         acc += correlate(values, weights, SHIFT, REST, PIECES, V, ACC)
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + channel, mask=live, other=0.0).to(ACC)[:, None]
+        acc += tl.load(bias_ptr + channel * stride_bias, mask=live, other=0.0).to(ACC)[:, None]
     store_block(out_ptrs, acc, start, live, length, V)
 
 
@@ -142,6 +142,7 @@ def _dot_kernel(
     stride_xt: tl.tensor,
     stride_wh: tl.int64,
     stride_wk: tl.int64,
+    stride_bias: tl.int64,
     LOOP: tl.constexpr,
     FLIP: tl.constexpr,
     SOFTMAX: tl.constexpr,
@@ -179,13 +180,10 @@ def _dot_kernel(
             w_ptr, taps, padding, step, peak, scale, BLOCKS, N, SOFTMAX,
         )  # fmt: skip
         if bias_ptr is not None:
-            acc += tl.load(bias_ptr + channel, mask=live, other=0.0).to(tl.float32)[:, None]
+            acc += tl.load(bias_ptr + channel * stride_bias, mask=live, other=0.0).to(tl.float32)[
+                :, None
+            ]
         store_block(out_ptrs, acc, start, live, length, N)
-
-
-def takes_dot(dtype: torch.dtype, taps: int) -> bool:
-    """Whether tensor cores pay for so many taps of this type."""
-    return dtype in NARROW and taps > FMA_MAX_TAPS
 
 
 @functools.lru_cache(maxsize=4096)
@@ -225,12 +223,13 @@ def plan(
         "stride_xt": step_of(x),
         "stride_wh": w_strides[0],
         "stride_wk": w_strides[1],
+        "stride_bias": 0 if bias is None else bias[1][0],
         "FLIP": flip,
         "SOFTMAX": softmax_weight,
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
         "UNIT": unit,
     }
-    if takes_dot(dtype, taps):
+    if dtype in NARROW and taps > FMA_MAX_TAPS:
         lead = -(-padding_l // OCTET.value)
         reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
         narrow = unit < OCTET.value  # accesses, and each address takes registers

@@ -27,6 +27,7 @@ from warpcall_kernels._conv import (
     NARROW,
     OCTET,
     PLAIN,
+    SOFTMAX_STEP,
     UNALIGNED,
     Tiling,
     common_unit,
@@ -45,16 +46,18 @@ from warpcall_kernels._conv import (
     window,
     without_strangers,
 )
-from warpcall_kernels._conv_forward import takes_dot
 from warpcall_kernels._torch import VECTOR_BYTES, Launch, Layout
 
 BAND = 32  # taps that a program sums: as many registers a thread
 BAND_FP64 = 16  # a sum takes two registers
-# Of a tile: 4 a thread of two-byte types, 2 of others. [8, 1024, 2048] on an H200, bf16, 7 taps 31 us, with 2 a
+# Of a tile: 4 a thread of two-byte types read whole, 2 of others. [8, 1024, 2048] on an H200, bf16, 7 taps 31 us, with 2 a
 # thread 39; fp32 54, and 61 with 4; as many programs as are busy at once, with twice as many bf16 is level.
 PIECES = 256
 WARPS_NARROW, WARPS = 2, 4
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, where rows suffice
+FMA_MAX_TAPS = (
+    8  # of fp16 and bf16; more are less work as a product, whose sums lie in few registers
+)
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles
 DOT_BLOCKS = 64  # [8, 1024, 2048], bf16, 31 taps on an H200 48 us, with 128 63
 DOT_WARPS = 4
@@ -313,7 +316,7 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
     wide = dtype == torch.float64
     acc = tl.float64 if wide else tl.float32
     mirrored = taps - 1 - padding_l  # of grad_x, whose filters are reversed
-    dot = takes_dot(dtype, taps)
+    dot = dtype in NARROW and taps > FMA_MAX_TAPS
     width = DOT_BLOCK if dot else VECTOR_BYTES // dtype.itemsize
     tiling = Tiling.of(rows, length, width, DOT_BLOCKS if dot else PIECES)
     if dot:
@@ -345,7 +348,7 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
             "V": width,
             "PIECES": PIECES,
             "ACC": acc,
-            "num_warps": WARPS_NARROW if dtype in NARROW else WARPS,
+            "num_warps": WARPS_NARROW if dtype in NARROW and unit == width else WARPS,
         }
     parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
     arguments: dict[str, Any] = {
@@ -370,7 +373,7 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
         "UNIT": unit,
         "FUSED": fused,
         "SOFTMAX": fused and softmax_weight,
-        "STEP": triton.next_power_of_2(taps) if fused else 1,
+        "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
         "EVEN": length % width == 0,
         "WIDE": tiling.wide,
         "BIG": tiling.big,
@@ -387,7 +390,7 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
             "stride_wk": w_strides[1],
             "SOFTMAX": softmax_weight,
             "TAPS": block,
-            "AT_ONCE": max(1, min(REDUCE // block, triton.next_power_of_2(parts))),
+            "AT_ONCE": min(REDUCE // block, triton.next_power_of_2(parts)),
             "ACC": acc,
         }
         reduce = Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)

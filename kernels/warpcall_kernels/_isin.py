@@ -44,7 +44,8 @@ SET_WARPS = 2
 UNROLL = 8  # test elements compared between two branches of the loop
 FILTERED_BYTES = 1 << 26  # of a hash set, from which most of it is not in the L2
 FILTER_SLOTS = 32  # for each word of its filter: 4 to 8 bits a test element
-MIN_HELD, MAX_HELD = 64, 1024  # words of the filter of a small set, which programs hold: one a key
+# Words of the filter of a small set, which programs hold: one a key, and enough for shared memory.
+MIN_HELD, MAX_HELD = 256, 1024
 HELD_WARPS = 8  # 4 elements a thread; 2^24 int32 in 64 on an H200: 53 us, with 16 a thread 85
 SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
 SOME = 1 << 17

@@ -181,6 +181,7 @@ CASES = (
     _case("centred", (2, 6, 33), (3, 5), params={"padding_l": 2}),
     _case("not causal", (1, 4, 20), (2, 4), params={"padding_l": 0}),
     _case("one tap", (2, 4, 16), (4, 1)),
+    _case("one tap, softmax", (2, 4, 16), (4, 1), params={"softmax_weight": True}),
     _case("one head", (2, 3, 24), (1, 7), torch.float16, bias=True),
     _case("bias", (3, 4, 31), (2, 3), torch.bfloat16, bias=True),
     _case("softmax", (2, 4, 30), (2, 6), params={"softmax_weight": True}),

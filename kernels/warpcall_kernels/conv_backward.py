@@ -251,6 +251,7 @@ CASES = (
     _case("centred, with bias", (2, 6, 33), (3, 5), params={"padding_l": 2, "bias": True}),
     _case("not causal", (1, 4, 20), (2, 4), params={"padding_l": 0}),
     _case("one tap", (2, 4, 16), (4, 1), torch.float16),
+    _case("one tap, softmax", (2, 4, 16), (4, 1), params={"softmax_weight": True}),
     _case("one head", (2, 3, 24), (1, 7), torch.float16, {"bias": True}),
     _case("softmax", (2, 4, 30), (2, 6), params={"softmax_weight": True}),
     _case("15 taps", (2, 4, 50), (2, 15), torch.bfloat16, {"padding_l": 7}),

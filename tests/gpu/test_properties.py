@@ -142,15 +142,17 @@ def outputs(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def filters(draw: st.DrawFn, *, backward: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     heads = draw(st.sampled_from([1, 2, 3, 8]))
     channels = heads * draw(st.sampled_from([1, 2, 5]))
-    taps = draw(st.sampled_from([1, 2, 3, 7, 9, 15, 31, 33, 64, 70]))
-    shape = (draw(st.integers(1, 4)), channels, draw(SIZES))
+    # Each number of taps, and each of the ways in which a row is cut, is a kernel of its own.
+    taps = draw(st.sampled_from([1, 3, 9, 40] if backward else [1, 2, 3, 7, 9, 15, 31, 33, 70]))
+    length = draw(st.sampled_from([1, 5, 31, 64, 256]) if backward else SIZES)
+    shape = (draw(st.integers(1, 4)), channels, length)
     dtype = draw(st.sampled_from(FLOATS))
     inputs = {
         "x": draw(tensors(shape, dtype)),
         "weight": draw(tensors((heads, taps), dtype, special=False)),
     }
     params = {
-        "padding_l": draw(st.sampled_from([None, 0, taps // 2])),
+        "padding_l": draw(st.sampled_from([None, taps // 2] if backward else [None, 0, taps // 2])),
         "softmax_weight": draw(st.booleans()),
     }
     if backward:

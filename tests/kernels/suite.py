@@ -82,7 +82,8 @@ def assert_bits_equal(actual: Tensor, expected: Tensor) -> None:
         nan = expected.isnan()
         assert torch.equal(actual.isnan(), nan)
         actual, expected = actual.masked_fill(nan, 0), expected.masked_fill(nan, 0)
-    assert torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (actual, expected)))
+    octets = (t.flatten().clone(memory_format=torch.contiguous_format) for t in (actual, expected))
+    assert torch.equal(*(t.view(torch.uint8) for t in octets))
 
 
 def reference_of(op: Op, given: Mapping[str, Tensor], params: Mapping[str, Any]) -> dict[str, Any]:

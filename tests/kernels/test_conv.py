@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._conv_forward import takes_dot
+from warpcall_kernels._torch import Launch
 from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import conv_backward, conv_backward_reference
 
@@ -77,18 +77,35 @@ def test_any_shape_filter_and_padding(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "taps", "dot"),
+    ("dtype", "taps", "kernels"),
     [
-        (torch.bfloat16, 8, False),
-        (torch.bfloat16, 9, True),
-        (torch.float16, 100, True),
-        (torch.float32, 100, False),
+        (torch.bfloat16, 8, ["_fma_kernel", "_fma_kernel"]),
+        (torch.bfloat16, 9, ["_fma_kernel", "_dot_kernel"]),
+        (torch.float16, 17, ["_dot_kernel", "_dot_kernel"]),
+        (torch.float32, 100, ["_fma_kernel", "_fma_kernel"]),
     ],
 )
 def test_many_taps_of_two_byte_types_go_to_the_tensor_cores(
-    dtype: torch.dtype, taps: int, dot: bool
+    dtype: torch.dtype, taps: int, kernels: list[str], device: str, launched: list[Launch]
 ) -> None:
-    assert takes_dot(dtype, taps) is dot
+    x, weight = torch.ones(1, 1, 8, dtype=dtype), torch.ones(1, taps, dtype=dtype)
+
+    conv(x.to(device), weight.to(device))
+    conv_backward(x.to(device), x.to(device), weight.to(device))
+
+    assert [launch.kernel.fn.__name__ for launch in launched[:2]] == kernels
+
+
+@pytest.mark.parametrize("taps", [3, 31])
+def test_no_stride_matters(taps: int, device: str) -> None:
+    x = torch.randn(8, 6, 40, dtype=torch.float16, device=device)[::2, :, ::2]
+    weight = torch.randn(taps, 3, dtype=torch.float16, device=device).T
+    bias = torch.randn(12, dtype=torch.float16, device=device)[::2]
+
+    out = conv(x, weight, bias)
+
+    expected = conv_reference(x.double(), weight.double(), bias.double())
+    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("taps", [3, 31])
