@@ -26,7 +26,7 @@ from warpcall_kernels._measure import Stopwatch
 from warpcall_kernels._report import HEAD, line
 from warpcall_kernels._sweep import sweep
 
-COMPILE_SECONDS = 30.0  # of an op, after which no further case is given to torch.compile
+COMPILE_SECONDS = 15.0  # of an op, after which no further case is given to torch.compile
 
 
 def run(given: argparse.Namespace) -> int:
@@ -45,8 +45,9 @@ def run(given: argparse.Namespace) -> int:
                 sys.stdout.write(line(rows[-1]))
                 sys.stdout.flush()
                 torch.cuda.empty_cache()
-    if given.json:
-        Path(given.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+                if given.json:  # after each, so that a run that is cut short is not lost
+                    told = json.dumps({"machine": machine(), "rows": rows}, indent=1)
+                    Path(given.json).write_text(told)
     return int(any(row["error"] for row in rows))
 
 

@@ -44,8 +44,7 @@ SET_WARPS = 2
 UNROLL = 8  # test elements compared between two branches of the loop
 FILTERED_BYTES = 1 << 26  # of a hash set, from which most of it is not in the L2
 FILTER_SLOTS = 32  # for each word of its filter: 4 to 8 bits a test element
-# Words of the filter of a small set, which programs hold: one a key, and enough for shared memory.
-MIN_HELD, MAX_HELD = 256, 1024
+HELD_WORDS = 1024  # of the filter of a small set, which programs hold; with 256 2^24 in 64 take 65 us, not 53
 HELD_WARPS = 8  # 4 elements a thread; 2^24 int32 in 64 on an H200: 53 us, with 16 a thread 85
 SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
 SOME = 1 << 17
@@ -100,7 +99,7 @@ class Table(NamedTuple):
         itemsize = 8 if bits == 64 else 4
         words = slots // FILTER_SLOTS if slots * itemsize > FILTERED_BYTES else 0
         if small:
-            words = min(MAX_HELD, max(MIN_HELD, triton.next_power_of_2(n)))
+            words = HELD_WORDS
         kind = "hash" if common.is_floating() else "either"
         return cls(kind, slots, bucket, small, itemsize, words)
 

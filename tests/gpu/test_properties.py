@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tests.kernels.suite import assert_bits_equal, widen
 from warpcall_kernels import Op, ops
+from warpcall_kernels._op import dtype_name
 from warpcall_kernels.permute import DTYPES
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -139,14 +140,15 @@ def outputs(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 @st.composite
-def filters(draw: st.DrawFn, *, backward: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def filters(
+    draw: st.DrawFn, dtype: torch.dtype, *, backward: bool
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     heads = draw(st.sampled_from([1, 2, 3, 8]))
     channels = heads * draw(st.sampled_from([1, 2, 5]))
     # Each number of taps, and each of the ways in which a row is cut, is a kernel of its own.
     taps = draw(st.sampled_from([1, 3, 9, 40] if backward else [1, 2, 3, 7, 9, 15, 31, 33, 70]))
     length = draw(st.sampled_from([1, 5, 31, 64, 256]) if backward else SIZES)
     shape = (draw(st.integers(1, 4)), channels, length)
-    dtype = draw(st.sampled_from(FLOATS))
     inputs = {
         "x": draw(tensors(shape, dtype)),
         "weight": draw(tensors((heads, taps), dtype, special=False)),
@@ -181,23 +183,31 @@ def sets(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {"elements": x, "test_elements": test}, {"invert": draw(st.booleans())}
 
 
+# Convolutions are by far the most kernels, and so several tests, for as many processes.
 CALLS = {
-    "permute": permutations(),
-    "transpose-add": sums(),
-    "masked-softmax": scores(),
-    "masked-softmax-backward": outputs(),
-    "conv": filters(backward=False),
-    "conv-backward": filters(backward=True),
-    "isin": sets(),
+    "permute": ("permute", permutations()),
+    "transpose-add": ("transpose-add", sums()),
+    "masked-softmax": ("masked-softmax", scores()),
+    "masked-softmax-backward": ("masked-softmax-backward", outputs()),
+    "isin": ("isin", sets()),
+    **{
+        f"{op} {dtype_name(dtype)}": (op, filters(dtype, backward=op == "conv-backward"))
+        for op in ("conv", "conv-backward")
+        for dtype in FLOATS
+    },
 }
 
 
-@pytest.mark.parametrize("name", ops())
+def test_every_op_is_called() -> None:
+    assert {op for op, _ in CALLS.values()} == set(ops())
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_any_call_is_as_the_reference_says(name: str, quiet: settings) -> None:
-    op = ops()[name]
+    op, calls = ops()[CALLS[name][0]], CALLS[name][1]
 
     @quiet
-    @given(call=CALLS[name])
+    @given(call=calls)
     def holds(call: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
         check(op, *call)
 
