@@ -24,11 +24,12 @@ import pytest
 from demo.server import Server, running_server
 from warpcall import wire
 from warpcall.errors import Problem
+from warpcall_kernels._report import markdown
 from warpcall_service import form_body, npy, problems, protocol
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 URL = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
@@ -247,3 +248,9 @@ def page_of(name: str) -> str:
 def catalog(server: Server) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = json.loads(server.get("/v1/kernels")[1])["kernels"]
     return listed
+
+
+def test_the_tables_of_a_benchmark_are_its_results() -> None:
+    results = ROOT / "docs/benchmarks/h200.json"
+
+    assert markdown(json.loads(results.read_text())) in results.with_suffix(".md").read_text()

@@ -116,8 +116,8 @@ class Ops(ABC):
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
 
         Limits: more than 32 test elements take device memory for a set: 8.3 KB at most for types of
-        1 or 2 bytes; for others 8 times the test elements (32 times if these are up to 4,096) and
-        128 bytes at most.
+        1 or 2 bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to
+        4,096) and 128 bytes at most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,

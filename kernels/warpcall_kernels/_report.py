@@ -21,7 +21,7 @@ def line(row: Row) -> str:
     note = f"WRONG: {row['error']}" if row["error"] else row["best_peer"] or ""
     return (
         f"{row['op']:24}{row['case']:44}{times}{100 * row['copy_ms'] / row['ms']:5.0f}%"
-        f"{others}{row['extra_bytes'] / 1e6:8.1f}  {note}\n"
+        f"{others}{_mb(row['extra_bytes']):>8}  {note}\n"
     )
 
 
@@ -72,7 +72,7 @@ def _table(rows: Iterable[Row]) -> str:
             _us(row["compile_ms"]),
             f"{_us(peer)} {row['best_peer']}" if peer else "",
             _times(peer / row["ms"]) if peer else "",
-            f"{row['extra_bytes'] / 1e6:.1f}",
+            _mb(row["extra_bytes"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -94,3 +94,7 @@ def _us(ms: float | None) -> str:
 
 def _ms(ms: float | None) -> str:
     return "-" if ms is None else f"{ms:.4f}"
+
+
+def _mb(nbytes: int | None) -> str:
+    return "" if nbytes is None else f"{nbytes / 1e6:.1f}"
