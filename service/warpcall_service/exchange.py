@@ -13,6 +13,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
+from warpcall_service.callers import LOCAL, Caller
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
@@ -39,6 +40,7 @@ class Exchange:
         headers: by lower-case name; of several with one name the last.
         request_id: the caller's X-Request-Id if it is sane, else a new one.
         began: when the head was read, by time.monotonic().
+        caller: who sent it, once the door knows; until then the local user.
         op: what is called, once known; for metrics and the log.
         declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
         received: bytes of the body so far; `complete` once it has ended.
@@ -57,6 +59,7 @@ class Exchange:
             given.decode() if _SANE_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         )
         scope["state"]["request_id"] = self.request_id
+        self.caller = scope["state"]["caller"] = LOCAL
         self.began = time.monotonic()
         self.op = ""
         chunked = b"transfer-encoding" in self.headers
@@ -66,6 +69,10 @@ class Exchange:
         self.status = 0
         self.sent = 0
         self.answered = False
+
+    def identify(self, caller: Caller) -> None:
+        """Note who sent it, here and for the routes."""
+        self.caller = self.scope["state"]["caller"] = caller
 
     async def receive(self) -> Message:
         """ASGI's receive, counting the body.
