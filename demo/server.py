@@ -91,9 +91,10 @@ def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Server
         RuntimeError: it did not start, or did not end well.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
-    environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0", **(settings or {})}
+    environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0"}
     with tempfile.TemporaryDirectory(prefix="warpcall-") as folder:
         log = Path(folder) / "server.log"
+        environment |= {"WARPCALL_DATA_DIR": folder, **(settings or {})}
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 COMMAND, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink

@@ -39,6 +39,7 @@ class Caller:
 
 
 LOCAL = Caller("local", "admin")  # everyone, where no keys exist
+NOBODY = Caller("", "call")  # who has not said who he is, on the routes that do not ask
 
 
 def caller_of(scope: Scope) -> Caller:

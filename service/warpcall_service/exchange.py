@@ -13,7 +13,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
-from warpcall_service.callers import LOCAL, Caller
+from warpcall_service.callers import NOBODY, Caller
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
@@ -40,11 +40,13 @@ class Exchange:
         headers: by lower-case name; of several with one name the last.
         request_id: the caller's X-Request-Id if it is sane, else a new one.
         began: when the head was read, by time.monotonic().
-        caller: who sent it, once the door knows; until then the local user.
+        caller: who sent it, once the gate knows.
         op: what is called, once known; for metrics and the log.
+        stages_ms: of a call that has run, milliseconds by stage; for the log and the ledger.
         declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
         received: bytes of the body so far; `complete` once it has ended.
         status: of the answer, 0 before it, 499 if the client left first.
+        outcome: the code of the problem that was the answer, else "ok"; for the log.
         sent: bytes of the answer's body; `answered` once it has ended.
     """
 
@@ -58,10 +60,14 @@ class Exchange:
         self.request_id = (
             given.decode() if _SANE_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         )
-        scope["state"]["request_id"] = self.request_id
-        self.caller = scope["state"]["caller"] = LOCAL
+        scope["state"]["exchange"] = self
+        self.caller = scope["state"]["caller"] = NOBODY
         self.began = time.monotonic()
         self.op = ""
+        self.stages_ms: dict[str, float] = {}
+        self.outcome = "ok"
+        self._task = asyncio.current_task()
+        self._dismissal: Problem | None = None
         chunked = b"transfer-encoding" in self.headers
         self.declared = None if chunked else int(self.headers.get(b"content-length", b"0"))
         self.received = 0
@@ -73,6 +79,18 @@ class Exchange:
     def identify(self, caller: Caller) -> None:
         """Note who sent it, here and for the routes."""
         self.caller = self.scope["state"]["caller"] = caller
+
+    def dismiss(self, problem: Problem) -> None:
+        """End it wherever it is, with `problem`; cut off what is already being answered."""
+        if self._dismissal is None and self._task is not None:
+            self._dismissal = problem
+            self._task.cancel()
+
+    def dismissal(self) -> Problem | None:
+        """What `dismiss` was given, if that is why there was a CancelledError."""
+        if self._dismissal is not None and self._task is not None:
+            self._task.uncancel()
+        return self._dismissal
 
     async def receive(self) -> Message:
         """ASGI's receive, counting the body.
@@ -154,6 +172,7 @@ class Exchange:
         """
         if self.answered:
             return
+        self.outcome = problem.code
         if self.status:
             self.connection.abort()  # in the middle of an answer; cut short it cannot be mistaken
             return
