@@ -124,11 +124,12 @@ class Exchange:
             raise self._ended()
 
     async def send(self, message: Message) -> None:
-        """ASGI's send, noting what passes and adding the request id."""
+        """ASGI's send, noting what passes, adding the request id, and forbidding guesses."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [
                 *message.get("headers", ()),
+                (b"x-content-type-options", b"nosniff"),
                 (b"x-request-id", self.request_id.encode()),
             ]
         elif message["type"] == "http.response.body":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from demo.server import Server, running_server
+from tests.service.databases import Database, Postgres, postgres_cluster
 from tests.service.requests import well
 
 SETTINGS = {
@@ -41,3 +44,27 @@ def still_works(http: httpx.Client) -> Iterator[Callable[[], None]]:
 
     yield check
     check()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with postgres_cluster() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database, of both kinds in turn."""
+    settings = {"WARPCALL_DATA_DIR": str(tmp_path / "data")}
+    if request.param == "postgresql":
+        cluster: Postgres = request.getfixturevalue("postgres")
+        name = f"test_{secrets.token_hex(4)}"
+        cluster.psql(f"CREATE DATABASE {name}")
+        settings["WARPCALL_DATABASE_URL"] = cluster.url.format(name)
+    return Database(request.param, settings)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    """An empty SQLite database, where its kind makes no difference."""
+    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})
