@@ -151,7 +151,6 @@ def test_calls_run_with_a_key(guarded: Guarded) -> None:
     "given",
     [
         "Bearer",
-        "Bearer ",
         "Bearer wc_",
         "Bearer wc_00000000_nothing",
         "Bearer " + "x" * 5000,
