@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
@@ -60,12 +60,12 @@ def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
     ).decode()
 
     @router.get("/")
-    async def index() -> Response:
-        return _page(front)
+    async def index(request: Request) -> Response:
+        return _page(front, request)
 
     @router.get("/docs")
-    async def docs() -> Response:
-        return _page(swagger)
+    async def docs(request: Request) -> Response:
+        return _page(swagger, request)
 
     @router.get("/docs/{name}")
     async def asset(name: str) -> Response:
@@ -79,7 +79,7 @@ def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
     return router
 
 
-def _page(text: str) -> Response:
+def _page(text: str, request: Request) -> Response:
     """A page that runs its own scripts only, speaks to this server only, and is in no frame."""
     scripts = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
@@ -90,11 +90,11 @@ def _page(text: str) -> Response:
         f"style-src 'self' 'unsafe-inline'; script-src 'self' {scripts}; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return HTMLResponse(
-        text,
-        headers={
-            "content-security-policy": policy,
-            "referrer-policy": "no-referrer",
-            "x-frame-options": "DENY",
-        },
-    )
+    headers = {
+        "content-security-policy": policy,
+        "referrer-policy": "no-referrer",
+        "x-frame-options": "DENY",
+    }
+    if request.url.scheme == "https":
+        headers["strict-transport-security"] = "max-age=31536000"  # a year
+    return HTMLResponse(text, headers=headers)

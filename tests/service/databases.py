@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +59,10 @@ class Database:
             users.revoke_key(session, key)
         store.close()
 
-    def command(self, *words: str, status: int = 0) -> str:
+    def command(self, *words: str, status: int = 0, under: Sequence[str] = ()) -> str:
         """What `warpcall-server` prints, if it ends with `status`: else on stderr."""
         done = subprocess.run(
-            [sys.executable, "-m", "warpcall_service.cli", *words],
+            [*under, sys.executable, "-m", "warpcall_service.cli", *words],
             env=environment(self.settings),
             capture_output=True,
             text=True,
