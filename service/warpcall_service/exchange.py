@@ -169,7 +169,7 @@ class Exchange:
 
         Closing a connection with bytes unread resets it, and the client may then lose the answer:
         a short rest of the body is read first, a long one after the answer, within bounds. Whoever
-        is told that time is up has waited enough.
+        is told that time is up has waited enough, and who is dismissed is told at once.
         """
         if self.answered:
             return
@@ -184,6 +184,7 @@ class Exchange:
             and self.declared - self.received <= REST_BYTES
             and not expects
             and not isinstance(problem, TimedOut)
+            and self._dismissal is None
         ):
             await self._discard(REST_BYTES)
         if self.complete:

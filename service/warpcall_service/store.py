@@ -57,7 +57,12 @@ class Store:
     def __init__(self, url: str | None, folder: Path) -> None:
         self.path: Path | None = None
         if url is None:
-            url = f"sqlite:///{folder.expanduser().absolute() / FILE}"
+            try:
+                url = f"sqlite:///{folder.expanduser().absolute() / FILE}"
+            except RuntimeError:
+                raise StoreError(
+                    f"WARPCALL_DATA_DIR must be a folder, got {folder} and a user without a home"
+                ) from None
         try:
             parsed = sa.make_url(url.replace("postgres://", "postgresql://", 1))
         except ArgumentError:
@@ -145,8 +150,13 @@ class Store:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a database, of whatever schema; a PostgreSQL one always is."""
-        return self.path is None or self.path.exists()
+        """Whether there is, or may be, a database of whatever schema; a PostgreSQL one always is."""
+        try:
+            return self.path is None or bool(self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # in a folder that cannot be looked into
+            return True
 
     def close(self) -> None:
         """Close the connections."""

@@ -114,6 +114,18 @@ def test_a_read_only_disk_without_a_database_is_no_hindrance_to_this_machine(
         assert well(http).status_code == 200
 
 
+def test_a_folder_that_cannot_be_looked_into_may_hold_keys(sqlite: Database) -> None:
+    """Started without them, the server would let everyone on this machine in."""
+    sqlite.key("alice")
+    folder = read_only(sqlite)
+    folder.chmod(0)
+
+    said = sqlite.command(status=2, under=UNDER)
+
+    folder.chmod(0o700)
+    assert "cannot be read: its file cannot be opened or made" in said
+
+
 def test_the_commands_say_that_it_is_read_only(sqlite: Database) -> None:
     key = sqlite.key("alice")
     folder = read_only(sqlite)
