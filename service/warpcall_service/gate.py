@@ -18,6 +18,7 @@ from warpcall_service.keys import find
 from warpcall_service.users import Snapshot
 
 OPEN = frozenset({"/healthz", "/readyz"})  # to everyone: probes have no keys
+KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
 FAILURES = 10  # wrong keys in a row that an address may try
 FAILURE_S = 6.0  # after which it may try one more
 MAX_ADDRESSES = 4096  # remembered; the one that failed longest ago gives way
@@ -48,12 +49,13 @@ class Gate:
         """
         if not self._closed:
             exchange.identify(LOCAL)
+            self._inside[LOCAL.key_id].add(exchange)
             return
         if exchange.scope["path"] in OPEN:
             return
         given = exchange.headers.get(b"authorization")
         if given is None:
-            raise Unauthorized("this server asks for an API key: Authorization: Bearer wc_...")
+            raise Unauthorized(KEY_NEEDED)
         scheme, _, key = given.partition(b" ")
         record = find(key.strip(b" "), self._keys.keys)
         if record is None or scheme.lower() != b"bearer":
@@ -67,8 +69,7 @@ class Gate:
     def leave(self, exchange: Exchange) -> None:
         """Forget a request that has its answer, or its problem."""
         key_id = exchange.caller.key_id
-        if key_id:
-            inside = self._inside[key_id]
+        if inside := self._inside.get(key_id):
             inside.discard(exchange)
             if not inside:
                 del self._inside[key_id]
@@ -77,13 +78,18 @@ class Gate:
         """Work with these keys, and send away who is here with one that no longer counts."""
         self._keys = keys
         self._closed = self._closed or bool(keys.keys)
-        now = time.time()
         for key_id, inside in list(self._inside.items()):
-            record = keys.keys.get(key_id.encode())
-            reason = "is gone" if record is None else record.refusal(now)
-            if reason:
+            if refusal := self._refusal(key_id):
                 for exchange in list(inside):
-                    exchange.dismiss(Unauthorized(f"the API key wc_{key_id} {reason}"))
+                    exchange.dismiss(Unauthorized(refusal))
+
+    def _refusal(self, key_id: str) -> str:
+        """Why who came with this key has to go; empty if he may stay."""
+        if key_id == LOCAL.key_id:
+            return KEY_NEEDED if self._closed else ""
+        record = self._keys.keys.get(key_id.encode())
+        reason = "is gone" if record is None else record.refusal(time.time())
+        return reason and f"the API key wc_{key_id} {reason}"
 
     def _fail(self, exchange: Exchange) -> None:
         """Count and log a wrong key, but not the key: it may be right elsewhere.

@@ -185,6 +185,19 @@ def test_a_key_that_expires_ends_what_waits(database: Database) -> None:
             assert http.get("/v1/kernels", headers=theirs).status_code == 200
 
 
+def test_the_first_key_ends_what_came_without_one(database: Database) -> None:
+    with (
+        running_server({**SETTINGS, **database.settings}) as server,
+        sent(server, request("any", LARGE)) as sock,
+        httpx.Client(base_url=server.url) as http,
+    ):
+        until(lambda: lane(http, "arena_used") >= LARGE)
+
+        database.key("alice")
+
+        told(sock, "asks for an API key")
+
+
 def test_an_expired_key_does_not_count_to_the_second() -> None:
     record = KeyRecord(Caller("alice", "call", "1"), b"", b"", expires_at=100)
 
