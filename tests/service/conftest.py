@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import httpx
 import pytest
 
 from demo.server import Server, running_server
-from tests.service.databases import Database, Postgres, postgres_cluster
+from tests.service.databases import Database, Postgres, new_database, postgres_cluster
 from tests.service.requests import well
 
 SETTINGS = {
@@ -55,13 +54,7 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """An empty database, of both kinds in turn."""
-    settings = {"WARPCALL_DATA_DIR": str(tmp_path / "data")}
-    if request.param == "postgresql":
-        cluster: Postgres = request.getfixturevalue("postgres")
-        name = f"test_{secrets.token_hex(4)}"
-        cluster.psql(f"CREATE DATABASE {name}")
-        settings["WARPCALL_DATABASE_URL"] = cluster.url.format(name)
-    return Database(request.param, settings)
+    return new_database(request, tmp_path)
 
 
 @pytest.fixture

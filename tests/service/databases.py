@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -130,3 +131,14 @@ def postgres_cluster() -> Iterator[Postgres]:
             yield Postgres(f"postgresql://postgres@/{{}}?host={folder}")
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, **who)
+
+
+def new_database(request: pytest.FixtureRequest, folder: Path) -> Database:
+    """An empty database of the kind that `request.param` names."""
+    settings = {"WARPCALL_DATA_DIR": str(folder / "data")}
+    if request.param == "postgresql":
+        cluster: Postgres = request.getfixturevalue("postgres")
+        name = f"test_{secrets.token_hex(4)}"
+        cluster.psql(f"CREATE DATABASE {name}")
+        settings["WARPCALL_DATABASE_URL"] = cluster.url.format(name)
+    return Database(request.param, settings)

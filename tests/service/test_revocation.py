@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from demo.server import Server, running_server
-from tests.service.databases import Database
+from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
 from warpcall_service import keeper
 from warpcall_service.callers import Caller
@@ -39,17 +39,32 @@ class Place:
     http: httpx.Client  # with a key that stays
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Database, str]]:
+    """A server, its database, and a key that stays."""
+    database = new_database(request, tmp_path_factory.mktemp("revocation"))
+    key = database.key("bob", "admin")
+    with running_server({**SETTINGS, **database.settings}) as server:
+        yield server, database, key
+
+
 @pytest.fixture
-def place(database: Database) -> Iterator[Place]:
-    key, other = database.key("alice"), database.key("bob", "admin")
-    with (
-        running_server({**SETTINGS, **database.settings}) as server,
-        httpx.Client(
-            base_url=server.url, headers={"authorization": f"Bearer {other}"}, timeout=30
-        ) as http,
-    ):
+def place(running: tuple[Server, Database, str]) -> Iterator[Place]:
+    server, database, other = running
+    key = database.key("alice")
+    with client(server, other) as http:
+        with client(server, key) as mine:
+            until(lambda: mine.get("/v1/kernels").status_code == 200)
         yield Place(server, database, key, http)
-        assert well(http).status_code == 200, "the other key works on, and memory has come back"
+        assert well(http).status_code == 200, "the other key works on"
+        until(lambda: lane(http, "arena_used") == 0)
+
+
+def client(server: Server, key: str) -> httpx.Client:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=30)
 
 
 def request(key: str, nbytes: int) -> bytes:
@@ -171,18 +186,15 @@ def test_an_answer_that_is_not_read_is_cut_off(place: Place) -> None:
     assert received < LARGE
 
 
-def test_a_key_that_expires_ends_what_waits(database: Database) -> None:
-    other = database.key("bob", "admin")
-    with running_server({**SETTINGS, **database.settings}) as server:
-        key = database.key("alice", lifetime_s=4)
-        mine = {"authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=server.url) as http:
-            until(lambda: http.get("/v1/kernels", headers=mine).status_code == 200)
-            with sent(server, request(key, LARGE)) as sock:
-                told(sock, "has expired")
-            assert http.get("/v1/kernels", headers=mine).status_code == 401
-            theirs = {"authorization": f"Bearer {other}"}
-            assert http.get("/v1/kernels", headers=theirs).status_code == 200
+def test_a_key_that_expires_ends_what_waits(place: Place) -> None:
+    key = place.database.key("alice", lifetime_s=4)
+    with client(place.server, key) as mine:
+        until(lambda: mine.get("/v1/kernels").status_code == 200)
+
+        with sent(place.server, request(key, LARGE)) as sock:
+            told(sock, "has expired")
+
+        assert mine.get("/v1/kernels").status_code == 401
 
 
 def test_the_first_key_ends_what_came_without_one(database: Database) -> None:
