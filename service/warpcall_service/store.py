@@ -55,35 +55,22 @@ class Store:
     """
 
     def __init__(self, url: str | None, folder: Path) -> None:
-        self.path: Path | None = None
-        if url is None:
-            try:
-                url = f"sqlite:///{folder.expanduser().absolute() / FILE}"
-            except RuntimeError:
-                raise StoreError(
-                    f"WARPCALL_DATA_DIR must be a folder, got {folder} and a user without a home"
-                ) from None
-        try:
-            parsed = sa.make_url(url.replace("postgres://", "postgresql://", 1))
-        except ArgumentError:
-            raise _not_a_url("") from None
-        self.label = parsed.render_as_string(hide_password=True)
-        if parsed.drivername == "postgresql":
-            wait = {
-                "connect_timeout": WAIT_S,
-                "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={WAIT_S}s",
-            }
-            self._engine = sa.create_engine(
-                parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=wait
-            )
-        elif parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:"):
+        self.path = _default_path(folder) if url is None else None
+        if url is not None:
+            parsed = _parsed(url)
+            if parsed.drivername == "postgresql":
+                self.label = parsed.set(query={}).render_as_string(hide_password=True)
+                self._engine = sa.create_engine(
+                    parsed.set(drivername="postgresql+psycopg"),
+                    pool_pre_ping=True,
+                    connect_args=_patience(parsed),
+                )
+                return
             self.path = Path(str(parsed.database))
-            self.label = str(self.path)
-            self._engine = sa.create_engine("sqlite://", creator=self._open, poolclass=sa.QueuePool)
-            sa.event.listen(self._engine, "begin", _begin)
-            sa.event.listen(self._engine, "checkin", _forget_immutable)
-        else:
-            raise _not_a_url(f", got one that begins with {parsed.drivername}")
+        self.label = str(self.path)
+        self._engine = sa.create_engine("sqlite://", creator=self._open, poolclass=sa.QueuePool)
+        sa.event.listen(self._engine, "begin", _begin)
+        sa.event.listen(self._engine, "checkin", _forget_immutable)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -134,8 +121,8 @@ class Store:
         from alembic.config import Config
 
         config = Config()
-        config.set_main_option("script_location", str(REVISIONS.parent / "migrations"))
-        config.set_main_option("version_locations", str(REVISIONS))
+        for name, folder in (("script_location", "migrations"), ("version_locations", "revisions")):
+            config.set_main_option(name, str(REVISIONS.with_name(folder)).replace("%", "%%"))
         config.set_main_option("path_separator", "newline")
         with self._connected("written") as connection:
             if self.path is not None:
@@ -252,12 +239,47 @@ def _forget_immutable(connection: object, record: Any) -> None:
         record.invalidate()
 
 
-def _not_a_url(got: str) -> StoreError:
-    """Without what was given, which may hold a password."""
-    return StoreError(
+def _default_path(folder: Path) -> Path:
+    try:
+        return folder.expanduser().absolute() / FILE
+    except RuntimeError:
+        raise StoreError(
+            f"WARPCALL_DATA_DIR must be a folder, got {folder} and a user without a home"
+        ) from None
+
+
+def _parsed(url: str) -> sa.URL:
+    """What a message may show of it is only the beginning: there may be a password in it."""
+    got = ""
+    try:
+        parsed = sa.make_url(url.replace("postgres://", "postgresql://", 1))
+        is_file = parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:")
+        if parsed.drivername == "postgresql" or is_file:
+            return parsed
+        got = f", got one that begins with {parsed.drivername}:"
+    except (ArgumentError, ValueError):
+        pass
+    raise StoreError(
         "WARPCALL_DATABASE_URL must be like postgresql://user:password@host/name or "
         f"sqlite:///path{got}"
     )
+
+
+def _patience(url: sa.URL) -> dict[str, Any]:
+    """How long to wait for PostgreSQL, unless the URL says so: a network that hangs hangs nobody."""
+    ours = {
+        "connect_timeout": WAIT_S,
+        "keepalives_idle": WAIT_S,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": STATEMENT_MS,
+    }
+    options = f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={WAIT_S}s"
+    theirs = url.query.get("options", "")
+    return {
+        **{name: value for name, value in ours.items() if name not in url.query},
+        "options": f"{options} {theirs if isinstance(theirs, str) else ' '.join(theirs)}",
+    }
 
 
 def _meaning(error: SQLAlchemyError) -> str:

@@ -19,7 +19,7 @@ from warpcall.errors import NotFound
 from warpcall_service import ledger, users
 from warpcall_service.ledger import Amount
 from warpcall_service.schema import ApiKey, Base, Change, Usage, User
-from warpcall_service.store import Store
+from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
 
 KILLS = 6
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_named(sqlite: Database) -> None:
 
 
 def test_a_database_that_is_away_is_named_without_its_password() -> None:
-    url = "postgresql://warp:hunter2@127.0.0.1:1/warp"
+    url = "postgresql://warp:hunter2@127.0.0.1:1/warp?sslpassword=hunter2"
     away = Database("postgresql", {"WARPCALL_DATABASE_URL": url, "WARPCALL_DATA_DIR": "/nowhere"})
 
     for words, status in (((), 2), (("users", "list"), 1)):
@@ -203,6 +203,49 @@ def test_a_database_that_is_away_is_named_without_its_password() -> None:
 
         assert "postgresql://warp:***@127.0.0.1:1/warp cannot be read" in said
         assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "a?b=c", "a#b", "é"])
+def test_any_name_of_a_folder_will_do(name: str, tmp_path: Path) -> None:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / name)})
+
+    key = database.key("alice")
+
+    assert (tmp_path / name / "warpcall.sqlite3").is_file()
+    assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hunter2",
+        "postgresql://warp:hunter2@host:port/warp",
+        "mysql://warp:hunter2@host/warp",
+        "sqlite://",
+        "sqlite:///:memory:",
+    ],
+)
+def test_a_url_that_is_none_is_refused_unseen(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="WARPCALL_DATABASE_URL must be like") as caught:
+        Store(url, tmp_path)
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_a_url_asks_of_postgresql_is_kept(database: Database) -> None:
+    if database.kind == "sqlite":
+        return  # has no such options
+    url = database.settings["WARPCALL_DATABASE_URL"] + "&options=-csearch_path%3Dother"
+    database.sql("CREATE SCHEMA other")
+
+    store = Store(url, Path())
+    store.migrate()
+
+    with store.read() as session:
+        found = session.connection().exec_driver_sql("SHOW search_path").scalar()
+        timeout = session.connection().exec_driver_sql("SHOW statement_timeout").scalar()
+    store.close()
+    assert (found, timeout) == ("other", "10s")
 
 
 def test_usage_adds_up(database: Database) -> None:
