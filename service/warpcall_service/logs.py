@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import time
+from typing import TYPE_CHECKING
 
-from warpcall_service.exchange import Exchange
+if TYPE_CHECKING:  # a lane's process logs, too, and has no HTTP
+    from warpcall_service.exchange import Exchange
 
 _ACCESS = logging.getLogger("warpcall.access")
 _FIELDS = ("id", "client", "user", "key", "action", "role")  # what a message may carry as `extra`
 
 
-def set_up(*, quiet: bool) -> None:
-    """Log everything as JSON; `quiet` leaves out the lines of requests."""
+def set_up(*, quiet: bool, level: str = "INFO") -> None:
+    """Log everything from `level` on as JSON; `quiet` leaves out the lines of requests."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Json())
-    logging.basicConfig(handlers=[handler], level="INFO")
+    logging.basicConfig(handlers=[handler], level=level)
     for chatty in ("uvicorn", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     plain = logging.StreamHandler()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, problem_of, send_raw, well
+from warpcall import Client, Unauthorized
 from warpcall_service.callers import ROLES, Role
 
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
@@ -213,6 +219,52 @@ def test_wrong_keys_are_slowed_down_and_right_ones_are_not(sqlite: Database) -> 
     assert "secret" not in log
     assert "Bearer" not in log
     assert key[12:] not in log
+
+
+def test_the_client_says_why_it_is_not_let_in(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WARPCALL_API_KEY", raising=False)
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+
+    with (
+        Client(guarded.server.url) as gpu,
+        pytest.raises(Unauthorized, match="asks for an API key"),
+    ):
+        gpu.permute(x, dims=(1, 0))
+    monkeypatch.setenv("WARPCALL_API_KEY", guarded.keys["call"])
+    with Client(guarded.server.url) as gpu:
+        np.testing.assert_array_equal(gpu.permute(x, dims=(1, 0)), x.T)
+
+
+def test_the_command_line_logs_in(guarded: Guarded, tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    for name in ("WARPCALL_URL", "WARPCALL_API_KEY"):
+        environment.pop(name, None)
+
+    def warpcall(*words: str, given: str = "") -> tuple[int, str]:
+        program = "from warpcall.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            env=environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    url = guarded.server.url
+    refused = warpcall("login", "--url", url, given="wc_00000000_wrong\n")
+    logged_in = warpcall("login", "--url", url, given=guarded.keys["call"] + "\n")
+    listed = warpcall("kernels", "permute")
+
+    assert refused[0] == 1
+    assert "is not one of this server's" in refused[1] or "too many wrong" in refused[1]
+    assert logged_in == (0, f"{tmp_path}/warpcall/profile.toml now has the key for {url}\n")
+    assert listed[0] == 0
+    assert listed[1].startswith("permute:")
 
 
 def test_the_first_key_closes_a_server_at_work(sqlite: Database) -> None:
