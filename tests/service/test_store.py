@@ -2,61 +2,19 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import stat
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from tests.service.databases import Database, environment
+from tests.service.databases import Database
 from warpcall.errors import NotFound
 from warpcall_service import ledger, users
 from warpcall_service.ledger import Amount
-from warpcall_service.schema import ApiKey, Base, Change, Usage, User
+from warpcall_service.schema import Base, Change, User
 from warpcall_service.store import Store, StoreError
-from warpcall_service.users import Snapshot
-
-KILLS = 6
-seeded = random.Random(4)
-
-# Each line that it prints is something that was done: it must be there after the kill.
-CREATE_KEYS = """
-import sys
-from pathlib import Path
-from warpcall_service import users
-from warpcall_service.store import Store
-store = Store(sys.argv[1] or None, Path(sys.argv[2]))
-while True:
-    with store.write() as session:
-        key, text = users.create_key(session, "alice")
-    print(text, flush=True)
-"""
-SAVE_USAGE = """
-import sys
-from pathlib import Path
-from warpcall.errors import NotFound
-from warpcall_service import ledger
-from warpcall_service.store import Store
-store = Store(sys.argv[1] or None, Path(sys.argv[2]))
-while True:
-    page = {("2026-11-21", "alice", op): ledger.Amount(1, 0, 10, 20, 5.0) for op in ("a", "b", "c")}
-    with store.write() as session:
-        ledger.save(session, page)
-    print("saved", flush=True)
-"""
-MIGRATE = """
-import sys
-from pathlib import Path
-from warpcall_service.store import Store
-print("begun", flush=True)
-Store(sys.argv[1] or None, Path(sys.argv[2])).migrate()
-"""
 
 
 def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:
@@ -100,60 +58,6 @@ def test_a_schema_of_a_newer_server_is_refused_and_left_alone(database: Database
         assert "password" not in said
     database.sql("UPDATE alembic_version SET version_num = '0001'")
     assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
-
-
-def test_a_killed_process_leaves_every_key_that_it_showed(database: Database) -> None:
-    database.key("alice")
-
-    shown: list[str] = []
-    for _ in range(KILLS):
-        shown += killed(CREATE_KEYS, database)
-
-    assert len(shown) > KILLS
-    whole(database)
-    store = database.store()
-    with store.read() as session:
-        found = users.snapshot(session, Snapshot())
-        number = session.scalars(sa.select(sa.func.count(ApiKey.id))).one()
-    store.close()
-    assert {key[3:11].encode() for key in shown} <= set(found.keys)
-    assert found.number == number + 1, "each key is counted as a change, and alice"
-
-
-def test_a_killed_process_leaves_usage_whole(database: Database) -> None:
-    database.key("alice")
-
-    saved = 0
-    for _ in range(KILLS):
-        saved += len(killed(SAVE_USAGE, database))
-
-    whole(database)
-    store = database.store()
-    with store.read() as session:
-        rows = users.usage(session, "2026-01-01")
-        counts = {(row.requests, row.bytes_in, row.bytes_out, row.kernel_us) for row in rows}
-    store.close()
-    assert [row.op for row in rows] == ["a", "b", "c"]
-    assert len(counts) == 1, "pages are saved whole"
-    requests, bytes_in, bytes_out, kernel_us = counts.pop()
-    assert saved <= requests <= saved + KILLS
-    assert (bytes_in, bytes_out, kernel_us) == (10 * requests, 20 * requests, 5 * requests)
-
-
-def test_a_killed_migration_is_all_or_nothing(database: Database) -> None:
-    states = set()
-    for _ in range(KILLS):
-        killed(MIGRATE, database, seconds=0.25)
-
-        store = database.store()
-        states.add(store.revision() if store.exists else None)
-        store.migrate()
-        whole(database)
-        database.key("alice")
-        wipe(database)
-        store.close()
-
-    assert states <= {None, "0001"}
 
 
 def test_the_file_is_its_owners_alone(sqlite: Database) -> None:
@@ -268,46 +172,3 @@ def test_usage_adds_up(database: Database) -> None:
         assert (row.kernel_us, other.user_name, other.requests) == (11, "bob", 1)
         assert [u.day for u in users.usage(session, "2026-11-21", "bob")] == ["2026-11-21"]
     store.close()
-
-
-def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]:
-    """Run a program on the database, kill it some time after its first line, and return its lines."""
-    arguments = [
-        database.settings.get("WARPCALL_DATABASE_URL", ""),
-        database.settings["WARPCALL_DATA_DIR"],
-    ]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env=environment(database.settings),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        time.sleep(seeded.uniform(0, seconds))
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-    assert first
-    return [line for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
-
-
-def whole(database: Database) -> None:
-    """Check that it opens, holds together, and is of today's schema."""
-    store = database.store()
-    assert store.revision() == "0001"
-    with store.read() as session:
-        if database.kind == "sqlite":
-            checked = session.connection().exec_driver_sql("PRAGMA integrity_check").scalar()
-            strays = session.connection().exec_driver_sql("PRAGMA foreign_key_check").all()
-            assert (checked, strays) == ("ok", [])
-        for table in (User, ApiKey, Change, Usage):
-            list(session.scalars(sa.select(table)))
-    store.close()
-
-
-def wipe(database: Database) -> None:
-    if database.kind == "sqlite":
-        for file in Path(database.settings["WARPCALL_DATA_DIR"]).iterdir():
-            file.unlink()
-    else:
-        database.sql("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
