@@ -40,8 +40,7 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return  # lifespan and websockets are off, and must not be a way around the gate
         exchange = Exchange(scope, receive, send)
         try:
             await self._answer(exchange)

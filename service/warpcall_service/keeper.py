@@ -38,20 +38,22 @@ class Keeper:
         self._store = store
         self._keys = keys
         self._trouble = {"read": "", "written": ""}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._watching: list[asyncio.Task[None]] = []
+        self._saving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to work, in the running loop."""
-        self._tasks = [
-            asyncio.create_task(work()) for work in (self._expire, self._look, self._save)
-        ]
+        self._watching = [asyncio.create_task(work()) for work in (self._expire, self._look)]
+        self._saving = asyncio.create_task(self._save())
 
     async def stop(self) -> None:
         """Save what is left, and end."""
-        for task in self._tasks:
+        for task in self._watching:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._save_now()
+        self._stopping.set()
+        if self._saving is not None:
+            await asyncio.wait((*self._watching, self._saving))
         self._store.close()
 
     def metrics(self) -> Iterable[Metric]:
@@ -85,28 +87,19 @@ class Keeper:
                 self.gate.update(self._keys)
 
     async def _save(self) -> None:
-        while True:
-            await asyncio.sleep(SAVE_S)
-            await self._save_now()
-
-    async def _save_now(self) -> None:
-        page = self.ledger.take()
-        if not page:
-            return
-        saving = asyncio.ensure_future(asyncio.to_thread(self._write, page))
-        try:
-            await asyncio.shield(saving)
-        except StoreError as error:
-            self.ledger.put_back(page)
-            self._note("written", error.detail)
-        except asyncio.CancelledError:  # the server stops; whether this was saved must be known
-            with contextlib.suppress(StoreError):
-                await saving
-                raise
-            self.ledger.put_back(page)
-            raise
-        else:
-            self._note("written", "")
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), SAVE_S)
+            if page := self.ledger.take():
+                try:
+                    await asyncio.to_thread(self._write, page)
+                except StoreError as error:
+                    self.ledger.put_back(page)
+                    self._note("written", error.detail)
+                except Exception:
+                    log.exception("usage is lost")
+                else:
+                    self._note("written", "")
 
     def _keys_now(self) -> Snapshot:
         with self._store.read() as session:
