@@ -136,9 +136,8 @@ def test_a_url_that_is_none_is_refused_unseen(url: str, tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_what_a_url_asks_of_postgresql_is_kept(database: Database) -> None:
-    if database.kind == "sqlite":
-        return  # has no such options
     url = database.settings["WARPCALL_DATABASE_URL"] + "&options=-csearch_path%3Dother"
     database.sql("CREATE SCHEMA other")
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres
@@ -216,11 +217,10 @@ def test_it_starts_on_a_full_disk_with_the_keys_that_are_there(
         assert well(http).status_code == 200
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_read_only_postgresql_serves_the_keys_that_are_in_it(
     database: Database, postgres: Postgres
 ) -> None:
-    if database.kind == "sqlite":
-        return  # above
     key = database.key("alice", "admin")
     name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
     postgres.psql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -235,9 +235,8 @@ def test_a_read_only_postgresql_serves_the_keys_that_are_in_it(
         until(lambda: up(http) == (1, 1))
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_calls_run_while_postgresql_is_away(database: Database, postgres: Postgres) -> None:
-    if database.kind == "sqlite":
-        return  # a file is not away
     key, other = database.key("alice", "admin"), database.key("bob")
     name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
 
