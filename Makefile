@@ -13,6 +13,8 @@ fmt: setup
 	$(BIN)/ruff format && $(BIN)/ruff check --fix && $(BIN)/python -m warpcall_service.generate
 check: setup
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m warpcall_service.generate --check
+	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service
+	$(BIN)/pip-licenses >/dev/null
 test: setup
 	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 demo: setup

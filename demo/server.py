@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,22 +81,30 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def running_server(
+    settings: Mapping[str, str] | None = None, under: Sequence[str] = ()
+) -> Iterator[Server]:
     """A server on a free port of this machine, ready; stopped at the end.
 
     Args:
         settings: WARPCALL_ variables; the caller's own environment has no say.
+        under: a command that starts the one that follows it, in its own place.
 
     Raises:
         RuntimeError: it did not start, or did not end well.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
-    environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0", **(settings or {})}
+    environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0"}
     with tempfile.TemporaryDirectory(prefix="warpcall-") as folder:
         log = Path(folder) / "server.log"
+        environment |= {"WARPCALL_DATA_DIR": folder, **(settings or {})}
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                COMMAND, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
+                (*under, *COMMAND),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
             )
         try:
             server = Server(_url(process, log), process, log)
@@ -114,7 +122,7 @@ def _url(process: subprocess.Popen[bytes], log: Path) -> str:
     """The address that the server says it listens on."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
-        said = re.search(r"http://[\d.]+:[1-9]\d*", log.read_text())
+        said = re.search(r"https?://[\d.]+:[1-9]\d*", log.read_text())
         if said:
             return said[0]
         time.sleep(0.02)

@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
     else:
         os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["XDG_CONFIG_HOME"] = os.devnull  # whoever tests may have a profile: it has no say
 
 
 @pytest.fixture(scope="session")

@@ -63,10 +63,11 @@ class Client(_Base, Ops):
             y = gpu.permute(x, dims=(2, 0, 1))  # numpy in, numpy out; torch in, torch out
 
     Args:
-        url: the server; by default WARPCALL_URL, or else http://127.0.0.1:8000. For https with a
-            certificate of your own, SSL_CERT_FILE names the file that holds it.
-        api_key: sent as a bearer token; by default WARPCALL_API_KEY. Over plain HTTP it goes only
-            to this machine or a private network.
+        url: the server; by default WARPCALL_URL, then the profile's (`warpcall login` writes it),
+            or else http://127.0.0.1:8000. For https with a certificate of your own, SSL_CERT_FILE
+            names the file that holds it.
+        api_key: sent as a bearer token; by default WARPCALL_API_KEY, then the profile's if it is for
+            this server. Over plain HTTP it goes only to this machine or a private network.
         timeout_s: of a whole call, its retries included.
         retries: further tries after busy, unavailable or a broken connection; calls are pure.
         progress: bars for transfers above 32 MB: yes, no, or (None) if stderr is a terminal.

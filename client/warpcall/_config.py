@@ -9,6 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from warpcall._profile import Profile, read_profile
 from warpcall.errors import InvalidInput
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -33,16 +34,24 @@ class Config:
 
 
 def configure(url: str | None, api_key: str | None) -> Config:
-    """Fill in WARPCALL_URL and WARPCALL_API_KEY, and check.
+    """Fill in from WARPCALL_URL and WARPCALL_API_KEY, then from the profile, and check.
+
+    The profile's key is for the profile's server: another address does not get it.
 
     A key goes over plain HTTP only to this machine or a private network (a loopback or private
     address, or a name without a dot, such as a container's): elsewhere anyone could read it.
 
     Raises:
-        InvalidInput: an address that is none, a key that no header holds, or that would be exposed.
+        InvalidInput: an address that is none, a key that no header holds, or that would be
+            exposed, or a profile that cannot be used.
     """
-    url = (url or os.environ.get("WARPCALL_URL") or DEFAULT_URL).rstrip("/")
-    api_key = api_key or os.environ.get("WARPCALL_API_KEY") or None
+    url = url or os.environ.get("WARPCALL_URL")
+    api_key = api_key or os.environ.get("WARPCALL_API_KEY")
+    profile = Profile() if url and api_key else read_profile()
+    theirs = (profile.url or DEFAULT_URL).rstrip("/")
+    url = (url or theirs).rstrip("/")
+    if not api_key:
+        api_key = profile.api_key if url == theirs else None
     parts, port = _split(url)
     host = parts.hostname or ""
     if api_key is not None and not (_is_plain(api_key) and api_key == api_key.strip()):

@@ -19,12 +19,13 @@ from warpcall._client import TIMEOUT_S
 from warpcall._config import DEFAULT_URL
 from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._options import option, split_words
+from warpcall._profile import Profile, write_profile
 
 FIRST_VALUES = 4
 
 app = typer.Typer(
     help="Run GPU kernels on a Warpcall server.",
-    epilog="The key of a protected server comes from WARPCALL_API_KEY.",
+    epilog="The key of a protected server comes from WARPCALL_API_KEY, or from `warpcall login`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,7 +33,9 @@ app = typer.Typer(
 )
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help=f"The server [WARPCALL_URL, or {DEFAULT_URL}]."),
+    typer.Option(
+        "--url", metavar="URL", help=f"The server [WARPCALL_URL, the profile, {DEFAULT_URL}]."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -154,6 +157,24 @@ def health(as_json: Json = False, url: Url = None) -> None:
         _print_health(said)
     if said.get("status") != "ready":
         raise typer.Exit(1)
+
+
+@app.command()
+def login(url: Url = None) -> None:
+    """Keep a server's address and your key for later commands, once it lets you in.
+
+    The key is asked for, or read from standard input: never an argument, which others could see.
+    """
+    if sys.stdin.isatty():
+        key = str(typer.prompt("API key", hide_input=True)).strip()
+    else:
+        key = sys.stdin.readline().strip()
+    if not key:
+        raise UsageError("login needs a key, got an empty line")
+    with Client(url, api_key=key) as gpu:
+        gpu.kernels()
+        path = write_profile(Profile(gpu.url, key))
+    sys.stdout.write(f"{path} now has the key for {gpu.url}\n")
 
 
 def _print_health(said: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ from warpcall_service import openapi, pages, routes
 from warpcall_service.calls import Calls
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
+from warpcall_service.exchange import Exchange
+from warpcall_service.keeper import Keeper
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal, MethodNotAllowed, render
 from warpcall_service.settings import Settings
@@ -24,13 +26,16 @@ from warpcall_service.settings import Settings
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
 
-def create_app(settings: Settings, engine: LocalEngine, stopping: Callable[[], bool]) -> Edge:
+def create_app(
+    settings: Settings, engine: LocalEngine, keeper: Keeper, stopping: Callable[[], bool]
+) -> Edge:
     """The ASGI application over an engine that was started.
 
     Args:
+        keeper: has the gate that everyone passes, and the ledger of what they use.
         stopping: whether the server is about to leave, for /readyz.
     """
-    metrics = Metrics(lambda: lane_metrics(engine))
+    metrics = Metrics(lambda: [*lane_metrics(engine), *keeper.metrics()])
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
@@ -44,7 +49,7 @@ def create_app(settings: Settings, engine: LocalEngine, stopping: Callable[[], b
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
-    return Edge(app, Calls(settings, engine, metrics), metrics)
+    return Edge(app, Calls(settings, engine), keeper.gate, keeper.ledger, metrics)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
@@ -81,7 +86,9 @@ def _version() -> str:
 
 async def _tell(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
-    status, headers, body = render(problem, request.scope["state"]["request_id"])
+    exchange: Exchange = request.scope["state"]["exchange"]
+    exchange.outcome = problem.code
+    status, headers, body = render(problem, exchange.request_id)
     response = Response(body, status)
     response.raw_headers = headers
     return response

@@ -13,7 +13,6 @@ from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import JOIN_BYTES, Exchange
 from warpcall_service.lane import Timing
 from warpcall_service.media import accepted
-from warpcall_service.metrics import Metrics
 from warpcall_service.params import brief
 from warpcall_service.settings import Settings
 from warpcall_service.upload import Upload, Uploads
@@ -25,10 +24,9 @@ MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered
 class Calls:
     """Runs calls: read the body into the arena, run the op there, send the answer from there."""
 
-    def __init__(self, settings: Settings, engine: LocalEngine, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
-        self._metrics = metrics
         self._ops = {op["name"]: op for op in engine.catalog}
         self._uploads = Uploads(settings, engine)
         self._formats = answers.formats(settings.max_json_bytes)
@@ -44,8 +42,11 @@ class Calls:
         try:
             await self._run(exchange, watch, name)
         except asyncio.CancelledError:
-            verdict = watch.verdict() or Unavailable("the server is stopping", retry_after_s=1)
-            raise verdict from None
+            raise (
+                watch.verdict()
+                or exchange.dismissal()
+                or Unavailable("the server is stopping", retry_after_s=1)
+            ) from None
         finally:
             watch.close()
 
@@ -74,7 +75,13 @@ class Calls:
                 if timeout_s is None
                 else exchange.began + timeout_s,
             )
-            self._note(timing, (uploaded - exchange.began) * 1e3)
+            exchange.stages_ms = {
+                "upload": (uploaded - exchange.began) * 1e3,
+                "queue": timing.queue_ms,
+                "h2d": timing.h2d_ms,
+                "kernel": timing.kernel_ms,
+                "d2h": timing.d2h_ms,
+            }
             answer = format_.write(upload.plan, upload.outputs())
             if len(answer.head) > JOIN_BYTES:
                 answer = await self._parked(answer, upload)
@@ -115,14 +122,6 @@ class Calls:
                 field=TIMEOUT_HEADER,
             )
         return min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
-
-    def _note(self, timing: Timing, upload_ms: float) -> None:
-        note = self._metrics.stage
-        note("upload", upload_ms)
-        note("queue", timing.queue_ms)
-        note("h2d", timing.h2d_ms)
-        note("kernel", timing.kernel_ms)
-        note("d2h", timing.d2h_ms)
 
 
 def _server_timing(timing: Timing) -> bytes:

@@ -1,20 +1,22 @@
-"""The command warpcall-server."""
+"""The command warpcall-server: it serves, or with a further word administers users and keys."""
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any
 
 import typer
 
+from warpcall_service import admin, logs
 from warpcall_service.server import ServerError, serve
 from warpcall_service.settings import Settings, SettingsError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+admin.add_commands(app)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def run(
+    context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     devices: Annotated[
@@ -25,7 +27,7 @@ def run(
     ] = False,
     quiet: Annotated[bool, typer.Option(help="No line for each request.")] = False,
 ) -> None:
-    """Serve GPU kernels over HTTP.
+    """Serve GPU kernels over HTTP; or, with a command, administer who may call.
 
     Every setting is a variable WARPCALL_<NAME>, as docs/deploy.md lists them; an option here wins
     over its variable.
@@ -33,26 +35,19 @@ def run(
     given: dict[str, Any] = {"host": host, "port": port, "devices": devices}
     if insecure:
         given["insecure"] = True
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level="INFO")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    _access_log(quiet)
+    given = {name: value for name, value in given.items() if value is not None}
+    if context.invoked_subcommand is not None:
+        if given or quiet:
+            raise typer.BadParameter(
+                f"options of the server are not for the command {context.invoked_subcommand}"
+            )
+        return
+    logs.set_up(quiet=quiet)
     try:
-        serve(Settings.load(**{name: value for name, value in given.items() if value is not None}))
+        serve(Settings.load(**given))
     except (SettingsError, ServerError) as error:
         typer.echo(f"warpcall-server: {error}", err=True)
         raise typer.Exit(2) from None
-
-
-def _access_log(quiet: bool) -> None:
-    """A line of JSON for each request, without the prefix of other messages."""
-    access = logging.getLogger("warpcall.access")
-    access.propagate = False
-    if quiet:
-        access.setLevel(logging.WARNING)
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        access.addHandler(handler)
 
 
 def main() -> None:

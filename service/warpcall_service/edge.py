@@ -1,8 +1,8 @@
-"""The door of the server: every request enters here, gets its id, and is counted and logged."""
+"""The door of the server: every request enters here, says who sends it, is counted and logged."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
 import time
 
@@ -11,66 +11,74 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from warpcall.errors import Problem
 from warpcall_service.calls import Calls
 from warpcall_service.exchange import ClientGone, Exchange
+from warpcall_service.gate import Gate
+from warpcall_service.ledger import Ledger
+from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal
 
 CALLS = "/v1/kernels/"
 
-access_log = logging.getLogger("warpcall.access")
 log = logging.getLogger("warpcall")
 
 
 class Edge:
-    """Sends calls to `calls`, straight past FastAPI's machinery, and all else to `app`."""
+    """Sends calls to `calls`, straight past FastAPI's machinery, and all else to `app`.
 
-    def __init__(self, app: ASGIApp, calls: Calls, metrics: Metrics) -> None:
+    Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start.
+    """
+
+    def __init__(
+        self, app: ASGIApp, calls: Calls, gate: Gate, ledger: Ledger, metrics: Metrics
+    ) -> None:
         self._app = app
         self._calls = calls
+        self._gate = gate
+        self._ledger = ledger
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return  # lifespan and websockets are off, and must not be a way around the gate
         exchange = Exchange(scope, receive, send)
         try:
             await self._answer(exchange)
         except ClientGone:
+            exchange.outcome = "gone"
             exchange.status = exchange.status or 499  # as proxies log it; nobody receives it
         finally:
             self._note(exchange)
 
     async def _answer(self, exchange: Exchange) -> None:
-        path: str = exchange.scope["path"]
         try:
-            if exchange.scope["method"] == "POST" and path.startswith(CALLS):
-                await self._calls.run(exchange, path[len(CALLS) :])
-            else:
-                await self._app(exchange.scope, exchange.receive, exchange.send)
+            self._gate.admit(exchange)
+            try:
+                await self._serve(exchange)
+            finally:
+                self._gate.leave(exchange)
         except Problem as problem:
             await exchange.refuse(problem)
         except ClientGone:
             raise
+        except asyncio.CancelledError:
+            dismissal = exchange.dismissal()
+            if dismissal is None:
+                raise
+            await exchange.refuse(dismissal)
         except Exception:
-            log.exception("request %s failed", exchange.request_id)
+            log.exception("a request failed", extra={"id": exchange.request_id})
             await exchange.refuse(Internal())
+
+    async def _serve(self, exchange: Exchange) -> None:
+        path: str = exchange.scope["path"]
+        if exchange.scope["method"] == "POST" and path.startswith(CALLS):
+            await self._calls.run(exchange, path[len(CALLS) :])
+        else:
+            await self._app(exchange.scope, exchange.receive, exchange.send)
 
     def _note(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
         self._metrics.request(exchange, seconds)
-        if access_log.isEnabledFor(logging.INFO):
-            client = exchange.scope["client"]
-            access_log.info(
-                '{"time": "%s", "id": "%s", "client": "%s", "method": "%s", "path": %s, '
-                '"status": %d, "in": %d, "out": %d, "ms": %.2f}',
-                time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                exchange.request_id,
-                client[0] if client else "",
-                exchange.scope["method"],
-                json.dumps(exchange.scope["path"][:200]),
-                exchange.status,
-                exchange.received,
-                exchange.sent,
-                seconds * 1e3,
-            )
+        self._ledger.note(exchange)
+        access(exchange, seconds)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
+from warpcall_service.callers import NOBODY, Caller
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
@@ -39,10 +40,13 @@ class Exchange:
         headers: by lower-case name; of several with one name the last.
         request_id: the caller's X-Request-Id if it is sane, else a new one.
         began: when the head was read, by time.monotonic().
+        caller: who sent it, once the gate knows.
         op: what is called, once known; for metrics and the log.
+        stages_ms: of a call that has run, milliseconds by stage; for the log and the ledger.
         declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
         received: bytes of the body so far; `complete` once it has ended.
         status: of the answer, 0 before it, 499 if the client left first.
+        outcome: the code of the problem that was the answer, else "ok"; for the log.
         sent: bytes of the answer's body; `answered` once it has ended.
     """
 
@@ -56,9 +60,14 @@ class Exchange:
         self.request_id = (
             given.decode() if _SANE_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         )
-        scope["state"]["request_id"] = self.request_id
+        scope["state"]["exchange"] = self
+        self.caller = scope["state"]["caller"] = NOBODY
         self.began = time.monotonic()
         self.op = ""
+        self.stages_ms: dict[str, float] = {}
+        self.outcome = "ok"
+        self._task = asyncio.current_task()
+        self._dismissal: Problem | None = None
         chunked = b"transfer-encoding" in self.headers
         self.declared = None if chunked else int(self.headers.get(b"content-length", b"0"))
         self.received = 0
@@ -66,6 +75,22 @@ class Exchange:
         self.status = 0
         self.sent = 0
         self.answered = False
+
+    def identify(self, caller: Caller) -> None:
+        """Note who sent it, here and for the routes."""
+        self.caller = self.scope["state"]["caller"] = caller
+
+    def dismiss(self, problem: Problem) -> None:
+        """End it wherever it is, with `problem`; cut off what is already being answered."""
+        if self._dismissal is None and self._task is not None:
+            self._dismissal = problem
+            self._task.cancel()
+
+    def dismissal(self) -> Problem | None:
+        """What `dismiss` was given, if that is why there was a CancelledError."""
+        if self._dismissal is not None and self._task is not None:
+            self._task.uncancel()
+        return self._dismissal
 
     async def receive(self) -> Message:
         """ASGI's receive, counting the body.
@@ -99,11 +124,12 @@ class Exchange:
             raise self._ended()
 
     async def send(self, message: Message) -> None:
-        """ASGI's send, noting what passes and adding the request id."""
+        """ASGI's send, noting what passes, adding the request id, and forbidding guesses."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [
                 *message.get("headers", ()),
+                (b"x-content-type-options", b"nosniff"),
                 (b"x-request-id", self.request_id.encode()),
             ]
         elif message["type"] == "http.response.body":
@@ -143,10 +169,11 @@ class Exchange:
 
         Closing a connection with bytes unread resets it, and the client may then lose the answer:
         a short rest of the body is read first, a long one after the answer, within bounds. Whoever
-        is told that time is up has waited enough.
+        is told that time is up has waited enough, and who is dismissed is told at once.
         """
         if self.answered:
             return
+        self.outcome = problem.code
         if self.status:
             self.connection.abort()  # in the middle of an answer; cut short it cannot be mistaken
             return
@@ -157,6 +184,7 @@ class Exchange:
             and self.declared - self.received <= REST_BYTES
             and not expects
             and not isinstance(problem, TimedOut)
+            and self._dismissal is None
         ):
             await self._discard(REST_BYTES)
         if self.complete:

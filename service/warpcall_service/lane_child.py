@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-import subprocess
+import subprocess  # nosec B404
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -70,10 +70,10 @@ class Child:
             try:
                 # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
                 # this thread, which lasts: the kernel ends the process with the thread.
-                self._process = subprocess.Popen(
+                self._process = subprocess.Popen(  # nosec B603
                     [sys.executable, "-P", "-m", PROGRAM, f"--device={device}", *arguments],
                     pass_fds=list(fds.values()),
-                    env={**ENVIRONMENT, **os.environ},
+                    env={**ENVIRONMENT, **_without_secrets()},
                     stdin=subprocess.DEVNULL,
                     process_group=0,
                 )
@@ -208,3 +208,8 @@ class Child:
                 if not question.done():
                     question.set_exception(LaneLost("its process ended"))
             self._questions.clear()
+
+
+def _without_secrets() -> dict[str, str]:
+    """This environment, less our settings: a lane gets arguments, and has no use for a password."""
+    return {k: v for k, v in os.environ.items() if not k.upper().startswith("WARPCALL_")}

@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
+from warpcall_service import logs
 from warpcall_service.arena import prefault
 from warpcall_service.lane_messages import (
     CALL,
@@ -53,7 +54,7 @@ def main() -> None:
     for fd in (args.arena_fd, args.calls_fd, args.plans_fd):
         os.set_inheritable(fd, False)  # a compiler we start must not keep our sockets open
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold callers' data
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logs.set_up(quiet=True, level="WARNING")
 
     arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
     touch = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)

@@ -64,12 +64,10 @@ class Metrics:
         self._requests(exchange.op, str(exchange.status)).inc()
         if exchange.op:
             self._stage("total").observe(seconds)
+        for name, milliseconds in exchange.stages_ms.items():
+            self._stage(name).observe(milliseconds * 1e-3)
         self._received.inc(exchange.received)
         self._sent.inc(exchange.sent)
-
-    def stage(self, name: str, milliseconds: float) -> None:
-        """Note how long one stage of a call took."""
-        self._stage(name).observe(milliseconds * 1e-3)
 
     def text(self) -> bytes:
         """The Prometheus text format."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from warpcall import errors, wire
 from warpcall_service import npy
+from warpcall_service.gate import OPEN
 from warpcall_service.media import FORM, JSON
 
 Schema = dict[str, Any]
@@ -33,13 +34,16 @@ def describe(plain: Mapping[str, Any], ops: Iterable[Mapping[str, Any]]) -> Sche
     paths: Schema = dict(plain["paths"])
     for op in ops:
         paths[f"/v1/kernels/{op['name']}"] = {"post": _operation(op)}
+    for path, methods in paths.items():
+        paths[path] = {method: _guarded(path, told) for method, told in methods.items()}
     components: Schema = dict(plain.get("components", {}))
     components["schemas"] = {
         **components.get("schemas", {}),
         "Problem": _PROBLEM,
         "Tensor": _TENSOR,
     }
-    return {**plain, "paths": paths, "components": components}
+    components["securitySchemes"] = {"key": _KEY}
+    return {**plain, "paths": paths, "components": components, "security": [{"key": []}]}
 
 
 def problem_responses(kinds: Iterable[type[errors.Problem]]) -> dict[int | str, Schema]:
@@ -49,6 +53,16 @@ def problem_responses(kinds: Iterable[type[errors.Problem]]) -> dict[int | str, 
         str(kind.status): {"description": f"{kind.title} ({kind.code})", "content": content}
         for kind in kinds
     }
+
+
+def _guarded(path: str, told: Schema) -> Schema:
+    """An operation with the role that it needs, as `callers.needs` left it, and what else may come."""
+    if path in OPEN:
+        return {**told, "x-warpcall-role": "none", "security": []}
+    role = told.get("x-warpcall-role", "call")
+    kinds = [errors.Unauthorized, *([errors.Forbidden] if role != "call" else []), errors.Busy]
+    responses = {**problem_responses(kinds), **told["responses"]}
+    return {**told, "x-warpcall-role": role, "responses": responses}
 
 
 def _operation(op: Mapping[str, Any]) -> Schema:
@@ -152,6 +166,13 @@ def _json_answer(outputs: list[str]) -> Schema:
         },
     }
 
+
+_KEY: Schema = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "wc_<name>_<secret>",
+    "description": "an API key, once the server has any; x-warpcall-role says which role it needs",
+}
 
 _PROBLEM: Schema = {
     "type": "object",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from warpcall.errors import MEDIA_TYPE, Problem
+from warpcall.errors import MEDIA_TYPE, Problem, Unauthorized
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -53,6 +53,8 @@ def render(problem: Problem, request_id: str | None) -> tuple[int, Headers, byte
     ]
     if problem.retry_after_s is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(problem.retry_after_s))).encode()))
+    if isinstance(problem, Unauthorized):
+        headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(problem, MethodNotAllowed):
         headers.append((b"allow", problem.allowed.encode()))
     return problem.status, headers, body

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpcall.errors import NotFound
+from warpcall_service.callers import needs
 from warpcall_service.engine import LocalEngine
 from warpcall_service.metrics import Metrics
 from warpcall_service.openapi import problem_responses
@@ -147,6 +148,7 @@ def health(engine: LocalEngine, metrics: Metrics, stopping: Callable[[], bool]) 
         "/metrics",
         response_class=Response,
         responses={200: {"content": {PROMETHEUS: {"schema": {"type": "string"}}}}},
+        **needs("admin"),  # it names all users
     )
     async def read_metrics() -> Response:
         """Requests, latency by stage, queues, memory and lanes, in the Prometheus text format."""

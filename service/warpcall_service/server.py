@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -14,10 +15,14 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from warpcall_service import users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.keeper import Keeper
 from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
+from warpcall_service.store import Store, StoreError
+from warpcall_service.users import Snapshot
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we
@@ -33,23 +38,27 @@ def serve(settings: Settings) -> None:
     """Serve until a signal says to stop: SIGTERM or SIGINT once to drain, twice to leave at once.
 
     Raises:
-        ServerError: the address is not to be had, or no lane can start.
+        ServerError: the database, the certificate or the address is not to be had, others could
+            come in without a key, or no lane can start.
     """
+    store, keys = _open_store(settings)
+    _check_door(settings, keys)
     listener = _listen(settings.host, settings.port)
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         try:
-            loop.run(_serve(settings, listener))
+            loop.run(_serve(settings, listener, Keeper(store, keys)))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
 
-async def _serve(settings: Settings, listener: socket.socket) -> None:
+async def _serve(settings: Settings, listener: socket.socket, keeper: Keeper) -> None:
     stop = _Stop()
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
+    keeper.start()
     try:
-        app = create_app(settings, engine, lambda: server.should_exit)
+        app = create_app(settings, engine, keeper, lambda: server.should_exit)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -59,7 +68,10 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
                 interface="asgi3",
                 log_config=None,
                 access_log=False,
-                proxy_headers=False,
+                proxy_headers=settings.trusted_proxies != "none",
+                forwarded_allow_ips=settings.trusted_proxies,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
@@ -67,11 +79,14 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
-        sys.stdout.write(f"Warpcall listens on {_url(listener)}, kernels run on {devices}\n")
+        sys.stdout.write(
+            f"Warpcall listens on {_url(settings, listener)}, kernels run on {devices}\n"
+        )
         sys.stdout.flush()
         await server.serve(sockets=[listener])
     finally:
         await engine.stop()
+        await keeper.stop()
         log.info("the server has stopped")
 
 
@@ -114,6 +129,48 @@ class _Stop:
             self.server.should_exit = True
 
 
+def _open_store(settings: Settings) -> tuple[Store, Snapshot]:
+    """The database, of today's schema, and the keys in it.
+
+    Where none is yet and none can be made there are no keys either: calls work without it, and the
+    log says so. A database that is there and cannot be read might hold keys: no start then.
+    """
+    url = settings.database_url
+    try:
+        store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
+    except StoreError as error:
+        raise ServerError(error.detail) from None
+    try:
+        store.migrate()
+        with store.read() as session:
+            return store, users.snapshot(session, Snapshot())
+    except StoreError as error:
+        if store.exists:
+            raise ServerError(error.detail) from None
+        log.error("%s; until it can, there are no keys, and usage is not saved", error.detail)
+        return store, Snapshot()
+
+
+def _check_door(settings: Settings, keys: Snapshot) -> None:
+    """Let nobody in by mistake, and fail before the lanes start if TLS cannot be."""
+    if not (settings.is_local or settings.insecure or keys.keys):
+        raise ServerError(
+            f"{settings.host} can be reached by others and no API keys exist to tell them apart; "
+            "make one (warpcall-server users add NAME, then keys create NAME), serve 127.0.0.1, "
+            "or set WARPCALL_INSECURE=true (--insecure) where the network is trusted"
+        )
+    if settings.tls_cert is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                settings.tls_cert, settings.tls_key
+            )
+        except (OSError, ssl.SSLError) as error:
+            files = f"{settings.tls_cert} and {settings.tls_key or 'no other file'}"
+            raise ServerError(
+                f"WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: {files}: {error.strerror or error}"
+            ) from None
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """Listen at once: who comes while the lanes start waits for them."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -125,6 +182,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _url(listener: socket.socket) -> str:
+def _url(settings: Settings, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "WARPCALL_"
@@ -31,7 +32,21 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65_535, description="0 lets the system choose")
     insecure: bool = Field(
-        False, description="serve others than this machine, although nothing asks who they are"
+        False, description="serve others than this machine, although no key tells who they are"
+    )
+    tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain")
+    tls_key: Path | None = Field(None, description="PEM file of its key, if not in tls_cert")
+    trusted_proxies: str = Field(
+        "none",
+        description="addresses or networks, such as 127.0.0.1,10.0.0.0/8, whose X-Forwarded-For "
+        "and X-Forwarded-Proto are believed",
+    )
+
+    data_dir: Path = Field(
+        Path("~/.local/share/warpcall"), description="where the database lies, unless it is named"
+    )
+    database_url: SecretStr | None = Field(
+        None, description="postgresql://user:password@host/name, or sqlite:///path"
     )
 
     devices: str = Field(
@@ -68,8 +83,7 @@ class Settings(BaseSettings):
         """The settings of this environment; `overrides` (as from the command line) win.
 
         Raises:
-            SettingsError: a misspelt variable, a value out of range, or an address that others
-                reach while nothing asks for a key.
+            SettingsError: a misspelt variable, or a value out of range.
         """
         known = {PREFIX + name.upper() for name in cls.model_fields}
         for variable in os.environ:
@@ -83,24 +97,33 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise SettingsError(_first_line(error)) from None
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, given: str) -> str:
+        for part in given.split(",") if given != "none" else []:
+            try:
+                ipaddress.ip_network(part.strip())
+            except ValueError:
+                raise ValueError(
+                    "must be addresses or networks such as 127.0.0.1,10.0.0.0/8, or none"
+                ) from None
+        return given
+
     @model_validator(mode="after")
-    def _refuse_open_door(self) -> Self:
-        if not self.insecure and not _is_loopback(self.host):
-            raise ValueError(
-                f"{self.host} can be reached by others and no API keys exist to tell them apart; "
-                "serve 127.0.0.1, or set WARPCALL_INSECURE=true (--insecure) where the network is "
-                "trusted"
-            )
+    def _check_tls(self) -> Self:
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ValueError(f"{PREFIX}TLS_KEY: needs {PREFIX}TLS_CERT beside it")
         return self
 
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 def _first_line(error: ValueError) -> str:

@@ -28,7 +28,7 @@ def test_the_version_is_printed(warpcall: Command) -> None:
 def test_help_names_every_command(words: list[str], warpcall: Command) -> None:
     said = warpcall(*words)
 
-    for name in ("kernels", "run", "health", "WARPCALL_API_KEY"):
+    for name in ("kernels", "run", "health", "login", "WARPCALL_API_KEY"):
         assert name in said.out + said.err
 
 
@@ -38,6 +38,7 @@ def test_help_names_every_command(words: list[str], warpcall: Command) -> None:
         ("kernels", ["--json", "--url"]),
         ("run", ["--out", "-o", "--timeout-s", "--json", "--url"]),
         ("health", ["--json", "--url"]),
+        ("login", ["--url"]),
     ],
 )
 def test_the_help_of_a_command_names_every_flag(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from demo.server import Server, running_server
+from tests.service.databases import Database, Postgres, new_database, postgres_cluster
 from tests.service.requests import well
 
 SETTINGS = {
@@ -41,3 +43,21 @@ def still_works(http: httpx.Client) -> Iterator[Callable[[], None]]:
 
     yield check
     check()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with postgres_cluster() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database, of both kinds in turn."""
+    return new_database(request, tmp_path)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    """An empty SQLite database, where its kind makes no difference."""
+    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,8 @@ def test_the_variables_of_the_client_are_not_the_servers(monkeypatch: pytest.Mon
         ("WARPCALL_QUEUE_TIMEOUT_S", "0"),
         ("WARPCALL_QUEUE_TIMEOUT_S", "nan"),
         ("WARPCALL_INSECURE", "perhaps"),
+        ("WARPCALL_TRUSTED_PROXIES", "everyone"),
+        ("WARPCALL_TRUSTED_PROXIES", "10.0.0.1/8"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(
@@ -71,23 +74,34 @@ def test_a_value_that_cannot_be_is_refused_by_name(
         Settings.load()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "gpu-box"])
-def test_an_address_that_others_reach_needs_the_word(host: str) -> None:
-    with pytest.raises(SettingsError, match="WARPCALL_INSECURE"):
-        Settings.load(host=host)
-
-    assert Settings.load(host=host, insecure=True).host == host
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_word(host: str) -> None:
-    assert Settings.load(host=host).host == host
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.2", False),
+        ("gpu-box", False),
+    ],
+)
+def test_it_is_known_whether_others_reach_an_address(host: str, local: bool) -> None:
+    assert Settings.load(host=host).is_local is local
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables", "says"),
     [
         (["--host", "0.0.0.0"], {}, "no API keys exist"),
+        (["--host", "::"], {}, "--insecure"),
+        (["--host", "192.168.1.2"], {}, "warpcall-server users add"),
+        (["--host", "gpu-box"], {}, "WARPCALL_INSECURE"),
+        ([], {"WARPCALL_DATABASE_URL": "mysql://u:pass@h/d"}, "must be like postgresql://"),
+        ([], {"WARPCALL_DATABASE_URL": "nothing"}, "must be like postgresql://"),
+        ([], {"WARPCALL_TLS_CERT": "nowhere.pem"}, "nowhere.pem and no other file: No such file"),
+        ([], {"WARPCALL_TLS_KEY": "key.pem"}, "WARPCALL_TLS_CERT"),
         (["--port", "70000"], {}, "WARPCALL_PORT"),
         ([], {"WARPCALL_HOTS": "127.0.0.1"}, "is it WARPCALL_HOST that is meant"),
         (["--devices", "cuda:7", "--port", "0"], {}, "cuda:7"),
@@ -95,11 +109,11 @@ def test_loopback_needs_no_word(host: str) -> None:
     ],
 )
 def test_the_command_says_in_one_line_why_it_does_not_start(
-    arguments: list[str], variables: dict[str, str], says: str
+    arguments: list[str], variables: dict[str, str], says: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "warpcall_service.cli", *arguments],
-        env={**os.environ, **variables},
+        env={**os.environ, "WARPCALL_DATA_DIR": str(tmp_path), **variables},
         capture_output=True,
         text=True,
         timeout=60,

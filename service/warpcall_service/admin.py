@@ -1,0 +1,237 @@
+"""The commands of an administrator: users, keys, usage, migrate. They speak to the database itself.
+
+Whoever may read and write the database is an administrator; a server at work sees changes at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput, NotFound
+from warpcall_service import users
+from warpcall_service.callers import Role
+from warpcall_service.settings import Settings, SettingsError
+from warpcall_service.store import Store, StoreError
+
+UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
+LONGEST_S = 100 * UNITS_S["y"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's name.")]
+OneUser = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only this user.")]
+
+user_app = typer.Typer(help="Who may call.", no_args_is_help=True)
+key_app = typer.Typer(help="What they call with.", no_args_is_help=True)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Give `app` the commands of this file."""
+    app.add_typer(user_app, name="users")
+    app.add_typer(key_app, name="keys")
+    app.command("usage")(show_usage)
+    app.command("migrate")(migrate)
+
+
+@user_app.command("add")
+def add_user(name: UserName) -> None:
+    """Add a user; then give him a key with `keys create`."""
+    with _changing() as session:
+        users.add_user(session, name)
+    _say(f"added the user {name}")
+
+
+@user_app.command("list")
+def list_users(as_json: Json = False) -> None:
+    """List users, and how many keys of theirs count."""
+    with _reading() as session:
+        rows = [
+            {
+                "user": user.name,
+                "state": "active" if user.disabled_at is None else "disabled",
+                "keys": keys,
+                "created": _time(user.created_at),
+            }
+            for user, keys in users.list_users(session)
+        ]
+    _print(rows, ("user", "state", "keys", "created"), as_json)
+
+
+@user_app.command("disable")
+def disable_user(name: UserName) -> None:
+    """Stop all keys of a user, within a second, until `users enable`."""
+    with _changing() as session:
+        users.disable_user(session, name)
+    _say(f"disabled the user {name}")
+
+
+@user_app.command("enable")
+def enable_user(name: UserName) -> None:
+    """Let a disabled user call again, with the keys that he had."""
+    with _changing() as session:
+        users.disable_user(session, name, disabled=False)
+    _say(f"enabled the user {name}")
+
+
+@key_app.command("create")
+def create_key(
+    user: UserName,
+    role: Annotated[Role, typer.Option(help="What it allows.")] = "call",
+    expires_in: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Such as 90d, 12h, 30m or 1y; else never.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key, and print it: now, and never again."""
+    with _changing() as session:
+        lifetime_s = None if expires_in is None else _seconds(expires_in)
+        key, text = users.create_key(session, user, role, lifetime_s)
+        made = {"key": text, "id": key.id, "user": user, "role": role}
+        made["expires"] = _time(key.expires_at, "never")
+    if as_json:
+        _say(json.dumps(made))
+    else:
+        typer.echo(f"a key with the role {role}, expires {made['expires']}:", err=True)
+        _say(text)
+
+
+@key_app.command("list")
+def list_keys(user: OneUser = None, as_json: Json = False) -> None:
+    """List keys by the part that names them; the rest is known to nobody."""
+    now = time.time()
+    with _reading() as session:
+        rows = [
+            {
+                "key": f"wc_{key.id}",
+                "user": key.user_name,
+                "role": key.role,
+                "state": _state(key, owner, now),
+                "created": _time(key.created_at),
+                "expires": _time(key.expires_at, "never"),
+            }
+            for key, owner in users.list_keys(session, user)
+        ]
+    _print(rows, ("key", "user", "role", "state", "created", "expires"), as_json)
+
+
+@key_app.command("revoke")
+def revoke_key(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its name, such as wc_1a2b3c4d.")],
+) -> None:
+    """Stop a key for good, within a second."""
+    with _changing() as session:
+        revoked = users.revoke_key(session, key)
+        said = f"revoked wc_{revoked.id} of {revoked.user_name}"
+    _say(said)
+
+
+def show_usage(
+    user: OneUser = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Today is the last of them.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """Show what users did, by day and op; today's last seconds are not in it yet."""
+    first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * UNITS_S["d"]))
+    with _reading() as session:
+        rows = [
+            {
+                "day": row.day,
+                "user": row.user_name,
+                "op": row.op,
+                "requests": row.requests,
+                "failures": row.failures,
+                "bytes_in": row.bytes_in,
+                "bytes_out": row.bytes_out,
+                "kernel_ms": row.kernel_us / 1e3,
+            }
+            for row in users.usage(session, first, user)
+        ]
+    columns = ("day", "user", "op", "requests", "failures", "bytes_in", "bytes_out", "kernel_ms")
+    _print(rows, columns, as_json)
+
+
+def migrate() -> None:
+    """Make the database, or bring it up to date; the server does so itself when it starts."""
+    with _store() as store:
+        changed = store.migrate()
+        said = "brought up to" if changed else "is already at"
+        _say(f"{store.label} {said} schema {store.revision()}")
+
+
+@contextmanager
+def _store() -> Iterator[Store]:
+    """The database of this environment; whatever is wrong is one line on stderr."""
+    try:
+        settings = Settings.load()
+        url = settings.database_url
+        store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
+        try:
+            yield store
+        finally:
+            store.close()
+    except (SettingsError, StoreError, InvalidInput, NotFound) as error:
+        typer.echo(f"warpcall-server: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from None
+
+
+@contextmanager
+def _changing() -> Iterator[Session]:
+    with _store() as store:
+        store.migrate()
+        with store.write() as session:
+            yield session
+
+
+@contextmanager
+def _reading() -> Iterator[Session]:
+    with _store() as store:
+        store.migrate()
+        with store.read() as session:
+            yield session
+
+
+def _seconds(text: str) -> int:
+    """A time such as 90d."""
+    found = re.fullmatch(r"([1-9]\d{0,8})([mhdy])", text)
+    seconds = int(found[1]) * UNITS_S[found[2]] if found else 0
+    if not 0 < seconds <= LONGEST_S:
+        raise InvalidInput(
+            f"--expires-in must be a number with m, h, d or y, at most 100y, got {text!r:.60}"
+        )
+    return seconds
+
+
+def _state(key: Any, owner: Any, now: float) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    if key.expires_at is not None and key.expires_at <= now:
+        return "expired"
+    return "active" if owner.disabled_at is None else "user disabled"
+
+
+def _time(seconds: int | None, otherwise: str = "") -> str:
+    if seconds is None:
+        return otherwise
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _print(rows: list[dict[str, Any]], columns: Iterable[str], as_json: bool) -> None:
+    if as_json:
+        _say(json.dumps(rows))
+        return
+    table: list[Mapping[str, Any]] = [{name: name for name in columns}, *rows]
+    widths = {name: max(len(str(row[name])) for row in table) for name in columns}
+    for row in table:
+        _say("  ".join(str(row[name]).ljust(width) for name, width in widths.items()).rstrip())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

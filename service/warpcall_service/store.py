@@ -1,0 +1,292 @@
+"""The database: SQLite in the data folder, or PostgreSQL; sessions, migrations, and what goes wrong.
+
+Everything here blocks: the process that speaks HTTP comes here in threads, never on the way of a call.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from warpcall.errors import Unavailable
+
+FILE = "warpcall.sqlite3"
+WAIT_S = 5  # for another process that writes, and for a connection
+STATEMENT_MS = 10_000  # the most that PostgreSQL may take for one statement
+REVISIONS = Path(__file__).parent / "revisions"
+MIGRATION_LOCK = 0x77617270  # of PostgreSQL's advisory locks, "warp"
+
+# What SQLite and PostgreSQL call it, by the beginning of their codes, and what it means.
+_MEANINGS = {
+    "SQLITE_FULL": "the disk is full",
+    "53100": "the disk is full",
+    "SQLITE_READONLY": "it is read-only",
+    "25006": "it is read-only",
+    "SQLITE_CANTOPEN": "its file cannot be opened or made",
+    "SQLITE_BUSY": f"another process has been writing for {WAIT_S} s",
+    "55P03": f"another process has been writing for {WAIT_S} s",
+    "SQLITE_CORRUPT": "its file is damaged",
+    "SQLITE_NOTADB": "its file is no SQLite database",
+    "57014": f"it took longer than {STATEMENT_MS // 1000} s",
+}
+
+
+class StoreError(Unavailable):
+    """The database cannot be used; the message says why, for its operator."""
+
+
+class Store:
+    """One database.
+
+    Args:
+        url: sqlite:///path or postgresql://...; None for the file in `folder`.
+        folder: made when it is needed, for its owner only.
+
+    Raises:
+        StoreError: a URL that is none of these.
+    """
+
+    def __init__(self, url: str | None, folder: Path) -> None:
+        self.path = _default_path(folder) if url is None else None
+        if url is not None:
+            parsed = _parsed(url)
+            if parsed.drivername == "postgresql":
+                self.label = parsed.set(query={}).render_as_string(hide_password=True)
+                self._engine = sa.create_engine(
+                    parsed.set(drivername="postgresql+psycopg"),
+                    pool_pre_ping=True,
+                    connect_args=_patience(parsed),
+                )
+                return
+            self.path = Path(str(parsed.database))
+        self.label = str(self.path)
+        self._engine = sa.create_engine("sqlite://", creator=self._open, poolclass=sa.QueuePool)
+        sa.event.listen(self._engine, "begin", _begin)
+        sa.event.listen(self._engine, "checkin", _forget_immutable)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only looks.
+
+        Raises:
+            StoreError: there is no looking.
+        """
+        with self._connected("read") as connection, Session(connection) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session whose changes are all made at its end, or, after an exception, none of them.
+
+        Raises:
+            StoreError: nothing was written.
+        """
+        with (
+            self._connected("written") as connection,
+            connection.execution_options(warpcall_writes=True).begin(),
+            Session(connection) as session,
+        ):
+            yield session
+            session.flush()
+
+    def revision(self) -> str | None:
+        """The schema that the database has, None for an empty one."""
+        with self._connected("read") as connection:
+            if not sa.inspect(connection).has_table("alembic_version"):
+                return None
+            found: str | None = connection.scalar(
+                sa.text("SELECT version_num FROM alembic_version")
+            )
+            return found
+
+    def migrate(self) -> bool:
+        """Bring the schema up to date, all of it or nothing; whether there was anything to do.
+
+        Raises:
+            StoreError: it cannot be written, or a newer server has been here.
+        """
+        if self.exists and not self._behind(self.revision()):
+            return False
+        if self.path is not None:
+            self._make(self.path)
+        from alembic import command  # not at the top: 6 MB that a server at work does not need
+        from alembic.config import Config
+
+        config = Config()
+        for name, folder in (("script_location", "migrations"), ("version_locations", "revisions")):
+            config.set_main_option(name, str(REVISIONS.with_name(folder)).replace("%", "%%"))
+        config.set_main_option("path_separator", "newline")
+        with self._connected("written") as connection:
+            if self.path is not None:
+                raw: Any = connection.connection.dbapi_connection
+                raw.execute("PRAGMA journal_mode = WAL")  # kept in the file
+            with connection.execution_options(warpcall_writes=True).begin():
+                if self.path is None:
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        return True
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is, or may be, a database of whatever schema; a PostgreSQL one always is."""
+        try:
+            return self.path is None or bool(self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # in a folder that cannot be looked into
+            return True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _behind(self, revision: str | None) -> bool:
+        """Whether there is something to migrate.
+
+        Raises:
+            StoreError: it is a schema that this server does not know.
+        """
+        known = sorted(file.name[1:5] for file in REVISIONS.glob("v*.py"))
+        if revision is not None and revision not in known:
+            raise StoreError(
+                f"the database {self.label} has schema {revision}, this server knows up to "
+                f"{known[-1]}: a newer server has been here; update this one"
+            )
+        return revision != known[-1]
+
+    @contextmanager
+    def _connected(self, verb: str) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreError(
+                f"the database {self.label} cannot be {verb}: {_meaning(error)}", retry_after_s=5
+            ) from error
+
+    def _make(self, path: Path) -> None:
+        """The file, empty and its owner's alone: SQLite gives its other files the same mode."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+        except OSError as error:
+            raise StoreError(
+                f"the database {self.label} cannot be made: {error.strerror}"
+            ) from None
+
+    def _open(self) -> sqlite3.Connection:
+        """Connect to the file, which must exist.
+
+        A file in WAL mode needs two others beside it. Where they cannot be made, because the disk
+        is read-only or full, and nothing is left in the log, the file as such is read.
+        """
+        name = quote(str(self.path))
+        connection = _connect(f"file:{name}?mode=rw")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except sqlite3.OperationalError as error:
+            connection.close()
+            code = getattr(error, "sqlite_errorname", "")
+            if code.startswith("SQLITE_BUSY") or not self.exists or self._has_log():
+                raise
+            connection = _connect(f"file:{name}?mode=ro&immutable=1", _Immutable)
+        except BaseException:
+            connection.close()
+            raise
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def _has_log(self) -> bool:
+        with suppress(OSError):
+            return Path(f"{self.path}-wal").stat().st_size > 0
+        return False
+
+
+class _Immutable(sqlite3.Connection):
+    """A connection that does not see what others write, and therefore is used once."""
+
+
+def _connect(
+    uri: str, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    return sqlite3.connect(
+        uri,
+        uri=True,
+        timeout=WAIT_S,
+        isolation_level=None,  # `_begin` says when a transaction begins
+        check_same_thread=False,  # the pool lends it to one thread at a time
+        factory=factory,
+    )
+
+
+def _begin(connection: sa.Connection) -> None:
+    """Take the right to write at the beginning, or none: a reader that turns writer may fail."""
+    writes = connection.get_execution_options().get("warpcall_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _forget_immutable(connection: object, record: Any) -> None:
+    if isinstance(connection, _Immutable):
+        record.invalidate()
+
+
+def _default_path(folder: Path) -> Path:
+    try:
+        return folder.expanduser().absolute() / FILE
+    except RuntimeError:
+        raise StoreError(
+            f"WARPCALL_DATA_DIR must be a folder, got {folder} and a user without a home"
+        ) from None
+
+
+def _parsed(url: str) -> sa.URL:
+    """What a message may show of it is only the beginning: there may be a password in it."""
+    got = ""
+    try:
+        parsed = sa.make_url(url.replace("postgres://", "postgresql://", 1))
+        is_file = parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:")
+        if parsed.drivername == "postgresql" or is_file:
+            return parsed
+        got = f", got one that begins with {parsed.drivername}:"
+    except (ArgumentError, ValueError):
+        pass
+    raise StoreError(
+        "WARPCALL_DATABASE_URL must be like postgresql://user:password@host/name or "
+        f"sqlite:///path{got}"
+    )
+
+
+def _patience(url: sa.URL) -> dict[str, Any]:
+    """How long to wait for PostgreSQL, unless the URL says so: a network that hangs hangs nobody."""
+    ours = {
+        "connect_timeout": WAIT_S,
+        "keepalives_idle": WAIT_S,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": STATEMENT_MS,
+    }
+    options = f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={WAIT_S}s"
+    theirs = url.query.get("options", "")
+    return {
+        **{name: value for name, value in ours.items() if name not in url.query},
+        "options": f"{options} {theirs if isinstance(theirs, str) else ' '.join(theirs)}",
+    }
+
+
+def _meaning(error: SQLAlchemyError) -> str:
+    original: Any = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(original, "sqlite_errorname", None) or getattr(original, "sqlstate", None) or ""
+    for beginning, meaning in _MEANINGS.items():
+        if code.startswith(beginning):
+            return meaning
+    said = str(original).strip().splitlines()
+    return said[0] if said else type(original).__name__

@@ -1,0 +1,176 @@
+"""Users and keys in the database: what the commands do, and the copy that a server works with."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput, NotFound
+from warpcall_service import keys
+from warpcall_service.callers import LOCAL, ROLES, Caller, Role
+from warpcall_service.keys import KeyRecord
+from warpcall_service.schema import NAME_LENGTH, ApiKey, Change, Usage, User
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All keys as they were at change `number`, by their public part."""
+
+    number: int = -1
+    keys: dict[bytes, KeyRecord] = field(default_factory=dict)
+
+
+def snapshot(session: Session, known: Snapshot) -> Snapshot:
+    """The keys as they are; `known` itself if nothing has changed since."""
+    number = session.scalars(sa.select(Change.number)).one()
+    if number == known.number:
+        return known
+    found = {}
+    for key, disabled_at in session.execute(
+        sa.select(ApiKey, User.disabled_at).join(User, User.name == ApiKey.user_name)
+    ):
+        withdrawn = "was revoked" if key.revoked_at is not None else ""
+        if disabled_at is not None:
+            withdrawn = f"is of the user {key.user_name}, who is disabled"
+        found[key.id.encode()] = KeyRecord(
+            Caller(key.user_name, key.role, key.id), key.salt, key.digest, key.expires_at, withdrawn
+        )
+    return Snapshot(number, found)
+
+
+def add_user(session: Session, name: str) -> User:
+    """Add a user.
+
+    Raises:
+        InvalidInput: a name that cannot be, or that is taken.
+    """
+    if not NAME.fullmatch(name) or len(name) > NAME_LENGTH:
+        raise InvalidInput(
+            f"a user's name must have 1 to {NAME_LENGTH} of a-z 0-9 . _ @ - and begin with a "
+            f"letter or digit, got {name!r:.100}",
+            field="name",
+        )
+    if name == LOCAL.name or session.get(User, name) is not None:
+        raise InvalidInput(f"there is a user {name} already", field="name")
+    user = User(name=name, created_at=_now())
+    session.add(user)
+    _count_change(session)
+    return user
+
+
+def disable_user(session: Session, name: str, *, disabled: bool = True) -> None:
+    """Make all keys of a user stop, or (`disabled=False`) count again.
+
+    Raises:
+        NotFound: no such user.
+    """
+    user = _user(session, name)
+    user.disabled_at = (user.disabled_at or _now()) if disabled else None
+    _count_change(session)
+
+
+def list_users(session: Session) -> Sequence[tuple[User, int]]:
+    """Every user, and how many of his keys count."""
+    now = _now()
+    counting = sa.and_(
+        ApiKey.revoked_at.is_(None), sa.or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
+    )
+    rows = session.execute(
+        sa.select(User, sa.func.count(ApiKey.id))
+        .outerjoin(ApiKey, sa.and_(ApiKey.user_name == User.name, counting))
+        .group_by(User.name, User.created_at, User.disabled_at)
+        .order_by(User.name)
+    )
+    return [(user, number) for user, number in rows]
+
+
+def create_key(
+    session: Session, user_name: str, role: Role = "call", lifetime_s: int | None = None
+) -> tuple[ApiKey, str]:
+    """A new key of a user; the text is known to nobody afterwards.
+
+    Raises:
+        NotFound: no such user.
+        InvalidInput: he is disabled, or there is no such role.
+    """
+    if role not in ROLES:
+        raise InvalidInput(f"the role must be {', '.join(ROLES)}, got {role!r:.60}", field="role")
+    if _user(session, user_name).disabled_at is not None:
+        raise InvalidInput(f"the user {user_name} is disabled", field="user")
+    salt = secrets.token_bytes(keys.SALT_BYTES)
+    key_id, text = keys.new_key()
+    while session.get(ApiKey, key_id) is not None:
+        key_id, text = keys.new_key()
+    now = _now()
+    key = ApiKey(
+        id=key_id,
+        user_name=user_name,
+        role=role,
+        salt=salt,
+        digest=keys.digest_of(text.encode(), salt),
+        created_at=now,
+        expires_at=None if lifetime_s is None else now + lifetime_s,
+    )
+    session.add(key)
+    _count_change(session)
+    return key, text
+
+
+def revoke_key(session: Session, key_id: str) -> ApiKey:
+    """Make a key stop; again is harmless. `key_id` may be the key itself, of which it is a part.
+
+    Raises:
+        NotFound: no such key.
+    """
+    key_id = key_id.removeprefix("wc_").partition("_")[0]
+    key = session.get(ApiKey, key_id)
+    if key is None:
+        raise NotFound(f"there is no key {key_id!r:.20}", field="key")
+    key.revoked_at = key.revoked_at or _now()
+    _count_change(session)
+    return key
+
+
+def list_keys(session: Session, user_name: str | None = None) -> Sequence[tuple[ApiKey, User]]:
+    """Every key, or those of one user, the oldest first.
+
+    Raises:
+        NotFound: no such user.
+    """
+    wanted = sa.select(ApiKey, User).join(User, User.name == ApiKey.user_name)
+    if user_name is not None:
+        _user(session, user_name)
+        wanted = wanted.where(ApiKey.user_name == user_name)
+    rows = session.execute(wanted.order_by(ApiKey.created_at, ApiKey.id))
+    return [(key, user) for key, user in rows]
+
+
+def usage(session: Session, first_day: str, user_name: str | None = None) -> Sequence[Usage]:
+    """What was used since a day, by day, user and op."""
+    wanted = sa.select(Usage).where(Usage.day >= first_day)
+    if user_name is not None:
+        wanted = wanted.where(Usage.user_name == user_name)
+    return session.scalars(wanted.order_by(Usage.day, Usage.user_name, Usage.op)).all()
+
+
+def _user(session: Session, name: str) -> User:
+    user = session.get(User, name)
+    if user is None:
+        raise NotFound(f"there is no user {name!r:.60}; add him with `users add`", field="user")
+    return user
+
+
+def _count_change(session: Session) -> None:
+    session.execute(sa.update(Change).values(number=Change.number + 1))
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,144 @@
+"""Databases for tests, of both kinds, and what an administrator does with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warpcall_service import users
+from warpcall_service.callers import Role
+from warpcall_service.store import Store
+
+FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+if found := shutil.which("initdb"):
+    FOLDERS.append(Path(found).parent)
+POSTGRES = FOLDERS[0] if FOLDERS else None  # where its programs are
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database that nobody else uses.
+
+    Attributes:
+        settings: the variables by which a server, or a command, finds it.
+    """
+
+    kind: str
+    settings: dict[str, str]
+
+    def store(self) -> Store:
+        url = self.settings.get("WARPCALL_DATABASE_URL")
+        return Store(url, Path(self.settings["WARPCALL_DATA_DIR"]))
+
+    def key(self, user: str, role: Role = "call", lifetime_s: int | None = None) -> str:
+        """A new key; the user is added if need be."""
+        store = self.store()
+        store.migrate()
+        with store.write() as session:
+            if user not in [known.name for known, _ in users.list_users(session)]:
+                users.add_user(session, user)
+                session.flush()
+            text = users.create_key(session, user, role, lifetime_s)[1]
+        store.close()
+        return text
+
+    def revoke(self, key: str) -> None:
+        store = self.store()
+        with store.write() as session:
+            users.revoke_key(session, key)
+        store.close()
+
+    def command(self, *words: str, status: int = 0, under: Sequence[str] = ()) -> str:
+        """What `warpcall-server` prints, if it ends with `status`: else on stderr."""
+        done = subprocess.run(
+            [*under, sys.executable, "-m", "warpcall_service.cli", *words],
+            env=environment(self.settings),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stderr if status else done.stdout
+
+    def listed(self, *words: str) -> list[dict[str, Any]]:
+        """What a command says in JSON."""
+        found: list[dict[str, Any]] = json.loads(self.command(*words, "--json"))
+        return found
+
+    def sql(self, *statements: str) -> None:
+        """Do to it what no command does."""
+        store = self.store()
+        with store.write() as session:
+            for statement in statements:
+                session.connection().exec_driver_sql(statement)
+        store.close()
+
+
+def environment(settings: dict[str, str]) -> dict[str, str]:
+    """This process's, with no setting but these."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WARPCALL_")}
+    return {**kept, **settings}
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A cluster of its own, reached through a socket in its folder.
+
+    Attributes:
+        url: with `{}` for the name of a database.
+    """
+
+    url: str
+
+    def psql(self, statement: str) -> None:
+        command = [f"{POSTGRES}/psql", "-qXv", "ON_ERROR_STOP=1", "-c", statement]
+        subprocess.run([*command, self.url.format("postgres")], check=True, timeout=60)
+
+
+@contextmanager
+def postgres_cluster() -> Iterator[Postgres]:
+    """PostgreSQL from this machine's programs, which refuse to run as root: then as `postgres`."""
+    if POSTGRES is None:
+        pytest.skip("PostgreSQL's programs are not installed")
+    with tempfile.TemporaryDirectory(prefix="warpcall-pg-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        who: dict[str, Any] = {"timeout": 60}
+        if os.geteuid() == 0:
+            who |= {"user": "postgres", "cwd": "/"}
+            shutil.chown(folder, "postgres")
+        data = str(folder / "data")
+        initdb = [f"{POSTGRES}/initdb", "-A", "trust", "-U", "postgres", "-N", "-D", data]
+        subprocess.run(initdb, stdout=subprocess.DEVNULL, check=True, **who)
+        control = [f"{POSTGRES}/pg_ctl", "-s", "-w", "-D", data, "-l", str(folder / "log")]
+        options = f"-k {folder} -c listen_addresses= -c fsync=off"
+        subprocess.run([*control, "-o", options, "start"], check=True, **who)
+        try:
+            yield Postgres(f"postgresql://postgres@/{{}}?host={folder}")
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], check=True, **who)
+
+
+def new_database(request: pytest.FixtureRequest, folder: Path) -> Database:
+    """An empty database of the kind that `request.param` names."""
+    settings = {"WARPCALL_DATA_DIR": str(folder / "data")}
+    if request.param == "postgresql":
+        cluster: Postgres = request.getfixturevalue("postgres")
+        name = f"test_{secrets.token_hex(4)}"
+        cluster.psql(f"CREATE DATABASE {name}")
+        settings["WARPCALL_DATABASE_URL"] = cluster.url.format(name)
+    return Database(request.param, settings)

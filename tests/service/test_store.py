@@ -1,0 +1,173 @@
+"""The database: made once, brought up to date, whole whatever happens, and clear when it cannot be used."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.service.databases import Database
+from warpcall.errors import NotFound
+from warpcall_service import ledger, users
+from warpcall_service.ledger import Amount
+from warpcall_service.schema import Base, Change, User
+from warpcall_service.store import Store, StoreError
+
+
+def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:
+    store = database.store()
+
+    assert [store.migrate(), store.migrate()] == [True, False]
+
+    with store.read() as session:
+        found = sa.inspect(session.connection())
+        tables = {
+            table: {c["name"]: c["nullable"] for c in found.get_columns(table)}
+            for table in found.get_table_names()
+        }
+    del tables["alembic_version"]
+    assert tables == {
+        table.name: {column.name: bool(column.nullable) for column in table.columns}
+        for table in Base.metadata.sorted_tables
+    }
+    store.close()
+
+
+def test_several_that_migrate_at_once_make_one_schema(database: Database) -> None:
+    stores = [database.store() for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(Store.migrate, stores))
+
+    assert {store.revision() for store in stores} == {"0001"}
+    for store in stores:
+        store.close()
+
+
+def test_a_schema_of_a_newer_server_is_refused_and_left_alone(database: Database) -> None:
+    key = database.key("alice")
+    database.sql("UPDATE alembic_version SET version_num = '9999'")
+
+    for words in ([], ["migrate"], ["users", "add", "bob"], ["keys", "list"], ["usage"]):
+        said = database.command(*words, status=1 if words else 2)
+
+        assert "has schema 9999, this server knows up to 0001" in said
+        assert "password" not in said
+    database.sql("UPDATE alembic_version SET version_num = '0001'")
+    assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
+
+
+def test_the_file_is_its_owners_alone(sqlite: Database) -> None:
+    sqlite.key("alice")
+
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+def test_nothing_of_a_failed_change_is_kept(database: Database) -> None:
+    store = database.store()
+    store.migrate()
+
+    def fail() -> None:
+        with store.write() as session:
+            users.add_user(session, "alice")
+            session.flush()
+            users.create_key(session, "bob")
+
+    with pytest.raises(NotFound, match="there is no user 'bob'"):
+        fail()
+
+    with store.read() as session:
+        assert list(session.scalars(sa.select(User))) == []
+        assert session.scalars(sa.select(Change.number)).one() == 0
+    store.close()
+
+
+def test_a_damaged_file_is_named(sqlite: Database) -> None:
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
+    folder.mkdir()
+    (folder / "warpcall.sqlite3").write_bytes(b"no database " * 1000)
+
+    assert "warpcall.sqlite3 cannot be read: its file is no SQLite database" in sqlite.command(
+        "users", "list", status=1
+    )
+    assert "is no SQLite database" in sqlite.command(status=2)
+
+
+def test_a_database_that_is_away_is_named_without_its_password() -> None:
+    url = "postgresql://warp:hunter2@127.0.0.1:1/warp?sslpassword=hunter2"
+    away = Database("postgresql", {"WARPCALL_DATABASE_URL": url, "WARPCALL_DATA_DIR": "/nowhere"})
+
+    for words, status in (((), 2), (("users", "list"), 1)):
+        said = away.command(*words, status=status)
+
+        assert "postgresql://warp:***@127.0.0.1:1/warp cannot be read" in said
+        assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "a?b=c", "a#b", "é"])
+def test_any_name_of_a_folder_will_do(name: str, tmp_path: Path) -> None:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / name)})
+
+    key = database.key("alice")
+
+    assert (tmp_path / name / "warpcall.sqlite3").is_file()
+    assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hunter2",
+        "postgresql://warp:hunter2@host:port/warp",
+        "mysql://warp:hunter2@host/warp",
+        "sqlite://",
+        "sqlite:///:memory:",
+    ],
+)
+def test_a_url_that_is_none_is_refused_unseen(url: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="WARPCALL_DATABASE_URL must be like") as caught:
+        Store(url, tmp_path)
+
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_what_a_url_asks_of_postgresql_is_kept(database: Database) -> None:
+    url = database.settings["WARPCALL_DATABASE_URL"] + "&options=-csearch_path%3Dother"
+    database.sql("CREATE SCHEMA other")
+
+    store = Store(url, Path())
+    store.migrate()
+
+    with store.read() as session:
+        found = session.connection().exec_driver_sql("SHOW search_path").scalar()
+        timeout = session.connection().exec_driver_sql("SHOW statement_timeout").scalar()
+    store.close()
+    assert (found, timeout) == ("other", "10s")
+
+
+def test_usage_adds_up(database: Database) -> None:
+    store = database.store()
+    store.migrate()
+
+    for page in (
+        {("2026-11-20", "alice", "permute"): Amount(1, 1, 3, 4, 5.6)},
+        {
+            ("2026-11-20", "alice", "permute"): Amount(2, 0, 3, 4, 5.4),
+            ("2026-11-21", "bob", ""): Amount(1),
+        },
+    ):
+        with store.write() as session:
+            ledger.save(session, page)
+
+    with store.read() as session:
+        row, other = users.usage(session, "2026-11-20")
+        assert (row.requests, row.failures, row.bytes_in, row.bytes_out) == (3, 1, 6, 8)
+        assert (row.kernel_us, other.user_name, other.requests) == (11, "bob", 1)
+        assert [u.day for u in users.usage(session, "2026-11-21", "bob")] == ["2026-11-21"]
+    store.close()
