@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,11 +81,14 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def running_server(
+    settings: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND
+) -> Iterator[Server]:
     """A server on a free port of this machine, ready; stopped at the end.
 
     Args:
         settings: WARPCALL_ variables; the caller's own environment has no say.
+        command: what to start; it has to print its address as `warpcall-server` does.
 
     Raises:
         RuntimeError: it did not start, or did not end well.
@@ -96,7 +99,7 @@ def running_server(settings: Mapping[str, str] | None = None) -> Iterator[Server
         log = Path(folder) / "server.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                COMMAND, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
             )
         try:
             server = Server(_url(process, log), process, log)

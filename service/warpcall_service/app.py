@@ -14,9 +14,11 @@ from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service import openapi, pages, routes
+from warpcall_service.callers import Identify, everyone_is_local
 from warpcall_service.calls import Calls
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
+from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal, MethodNotAllowed, render
 from warpcall_service.settings import Settings
@@ -24,17 +26,25 @@ from warpcall_service.settings import Settings
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
 
-def create_app(settings: Settings, engine: LocalEngine, stopping: Callable[[], bool]) -> Edge:
+def create_app(
+    settings: Settings,
+    engine: LocalEngine,
+    stopping: Callable[[], bool],
+    identify: Identify = everyone_is_local,
+) -> Edge:
     """The ASGI application over an engine that was started.
 
     Args:
         stopping: whether the server is about to leave, for /readyz.
+        identify: tells who sent a request.
     """
+    limits = Limits(settings)
     metrics = Metrics(lambda: lane_metrics(engine))
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
     app.include_router(routes.kernels(engine))
+    app.include_router(routes.me(settings, engine, limits))
     app.include_router(routes.health(engine, metrics, stopping))
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
@@ -44,7 +54,7 @@ def create_app(settings: Settings, engine: LocalEngine, stopping: Callable[[], b
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
-    return Edge(app, Calls(settings, engine, metrics), metrics)
+    return Edge(app, Calls(settings, engine, metrics), metrics, identify, limits)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:

@@ -9,12 +9,15 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem
+from warpcall_service.callers import Identify
 from warpcall_service.calls import Calls
 from warpcall_service.exchange import ClientGone, Exchange
+from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal
 
 CALLS = "/v1/kernels/"
+OPEN = frozenset({"/healthz", "/readyz"})  # for probes: no caller, no limits
 
 access_log = logging.getLogger("warpcall.access")
 log = logging.getLogger("warpcall")
@@ -23,10 +26,14 @@ log = logging.getLogger("warpcall")
 class Edge:
     """Sends calls to `calls`, straight past FastAPI's machinery, and all else to `app`."""
 
-    def __init__(self, app: ASGIApp, calls: Calls, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, calls: Calls, metrics: Metrics, identify: Identify, limits: Limits
+    ) -> None:
         self._app = app
         self._calls = calls
         self._metrics = metrics
+        self._identify = identify
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -44,10 +51,16 @@ class Edge:
     async def _answer(self, exchange: Exchange) -> None:
         path: str = exchange.scope["path"]
         try:
-            if exchange.scope["method"] == "POST" and path.startswith(CALLS):
-                await self._calls.run(exchange, path[len(CALLS) :])
-            else:
+            if path in OPEN:
                 await self._app(exchange.scope, exchange.receive, exchange.send)
+                return
+            exchange.caller = self._identify(exchange.headers)
+            exchange.scope["state"]["caller"] = exchange.caller
+            with self._limits.request(exchange.caller.name):
+                if exchange.scope["method"] == "POST" and path.startswith(CALLS):
+                    await self._calls.run(exchange, path[len(CALLS) :])
+                else:
+                    await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
             await exchange.refuse(problem)
         except ClientGone:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Scope, Send
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
+from warpcall_service.callers import LOCAL
 from warpcall_service.problems import Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
@@ -38,6 +39,7 @@ class Exchange:
     Attributes:
         headers: by lower-case name; of several with one name the last.
         request_id: the caller's X-Request-Id if it is sane, else a new one.
+        caller: who it is from; nobody in particular until the door has asked.
         began: when the head was read, by time.monotonic().
         op: what is called, once known; for metrics and the log.
         declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
@@ -57,6 +59,7 @@ class Exchange:
             given.decode() if _SANE_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         )
         scope["state"]["request_id"] = self.request_id
+        self.caller = LOCAL
         self.began = time.monotonic()
         self.op = ""
         chunked = b"transfer-encoding" in self.headers

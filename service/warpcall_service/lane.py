@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import math
@@ -15,6 +14,8 @@ from typing import Any, Literal
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.arena import Arena, Slot
+from warpcall_service.callers import LOCAL
+from warpcall_service.fair import FairQueue, Waiting
 from warpcall_service.lane_child import Child, LaneLost
 from warpcall_service.lane_messages import DONE, Hello
 from warpcall_service.plan import Plan
@@ -26,6 +27,7 @@ State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 # only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.
 MAX_AHEAD = 8
 MAX_AHEAD_BYTES = 4 << 20
+USER_SHARE = 0.75  # of an arena, that one user may hold in several slots: the rest is for others
 START_S = 5.0  # what a start takes, until one was measured; for Retry-After
 
 log = logging.getLogger("warpcall.lane")
@@ -62,7 +64,18 @@ class LaneStatus:
 class Call:
     """One call on its way through a lane; it holds its slots until the lane is done with it."""
 
-    __slots__ = ("began", "deadline", "done", "id", "plan", "source", "target", "timer", "where")
+    __slots__ = (
+        "began",
+        "deadline",
+        "done",
+        "id",
+        "plan",
+        "source",
+        "target",
+        "timer",
+        "waiting",
+        "where",
+    )
 
     def __init__(self, plan: Plan, source: Slot, target: Slot, where: int, deadline: float) -> None:
         self.id = 0
@@ -74,6 +87,7 @@ class Call:
         self.began = time.monotonic()
         self.done: asyncio.Future[Timing] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
+        self.waiting: Waiting[Call] | None = None  # its place in the queue
         source.hold()
         target.hold()
 
@@ -110,12 +124,12 @@ class Lane:
         self.state: State = "starting"
         self.reason = "its process is starting"
         self.hello: Hello = {}
-        self.arena = Arena(int(settings.arena_bytes))
+        self.arena = Arena(int(settings.arena_bytes), _share)
         self._settings = settings
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._child: Child | None = None
-        self._queue: deque[Call] = deque()
+        self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
         self._sent_nbytes = 0
         self._last_id = 0
@@ -174,7 +188,7 @@ class Lane:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
         call = Call(plan, source, target, target.offset + target_offset, deadline)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
-        self._queue.append(call)
+        self._wait(call)
         self._pump()
         try:
             return await call.done
@@ -275,7 +289,7 @@ class Lane:
             if call.done.done():
                 call.leave()
             else:
-                self._queue.insert(position - 1, call)
+                self._wait(call, urgent=True)
         if self._deaths > settings.max_restarts:
             self._change("failed", f"its process died {self._deaths} times in a row; {reason}")
             self._refuse_all(self._unavailable(f"{self.name} cannot run calls: {self.reason}"))
@@ -287,11 +301,10 @@ class Lane:
         self._on_change(self)
 
     def _refuse_all(self, problem: Problem) -> None:
-        for call in (*self._sent, *self._queue):
+        for call in (*self._sent, *self._queue.clear()):
             call.fail(problem)
             call.leave()
         self._sent.clear()
-        self._queue.clear()
         self.arena.refuse_waiting(problem)
 
     def _unavailable(self, detail: str) -> Unavailable:
@@ -299,22 +312,27 @@ class Lane:
 
     # Calls
 
+    def _wait(self, call: Call, *, urgent: bool = False) -> None:
+        """Queue a call, among those of its user or before all."""
+        call.waiting = self._queue.push(call.source.user, call.nbytes, call, urgent=urgent)
+
     def _pump(self) -> None:
         """Hand over what the process may have."""
         while (
-            self._queue
-            and self.state == "ready"
+            self.state == "ready"
             and self._child is not None
             and len(self._sent) < MAX_AHEAD
             and self._sent_nbytes < MAX_AHEAD_BYTES
+            and (waiting := self._queue.first()) is not None
         ):
-            call = self._queue[0]
+            call = waiting.item
             call.id = self._last_id = self._last_id + 1
             if not self._child.send(
                 call.id, call.source.offset, call.where, call.deadline, call.plan.message
             ):
                 return  # the next answer, or the next process, comes back here
-            self._queue.popleft()
+            self._queue.serve(waiting)
+            call.waiting = None
             self._sent.append(call)
             self._sent_nbytes += call.nbytes
 
@@ -334,12 +352,15 @@ class Lane:
             self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
+        if not self._sent and not self._queue:
+            self._queue.rest()
         self._pump()
 
     def _withdraw(self, call: Call) -> None:
         """The caller left: drop the call if it was not sent; else the lane finishes it."""
-        with contextlib.suppress(ValueError):
-            self._queue.remove(call)
+        if call.waiting is not None:
+            self._queue.withdraw(call.waiting)
+            call.waiting = None
             call.leave()
 
     def _on_deadline(self, call: Call) -> None:
@@ -355,3 +376,7 @@ class Lane:
         """It runs and does not end; behind another that does not, that one has its own clock."""
         if self._sent and self._sent[0] is call:
             self.kill(f"{call.plan.op} ran {self._settings.grace_s:g} s past its deadline")
+
+
+def _share(user: str) -> float:
+    return 1.0 if user == LOCAL.name else USER_SHARE

@@ -15,6 +15,7 @@ import uvicorn
 import uvloop
 
 from warpcall_service.app import create_app
+from warpcall_service.callers import Identify, everyone_is_local
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
@@ -29,8 +30,11 @@ class ServerError(Exception):
     """The server cannot start; the message is for its operator."""
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, identify: Identify = everyone_is_local) -> None:
     """Serve until a signal says to stop: SIGTERM or SIGINT once to drain, twice to leave at once.
+
+    Args:
+        identify: tells who sent a request.
 
     Raises:
         ServerError: the address is not to be had, or no lane can start.
@@ -38,18 +42,18 @@ def serve(settings: Settings) -> None:
     listener = _listen(settings.host, settings.port)
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         try:
-            loop.run(_serve(settings, listener))
+            loop.run(_serve(settings, listener, identify))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
 
-async def _serve(settings: Settings, listener: socket.socket) -> None:
+async def _serve(settings: Settings, listener: socket.socket, identify: Identify) -> None:
     stop = _Stop()
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
     try:
-        app = create_app(settings, engine, lambda: server.should_exit)
+        app = create_app(settings, engine, lambda: server.should_exit, identify)
         server = _Server(
             uvicorn.Config(
                 app,
