@@ -56,11 +56,14 @@ class Edge:
                 return
             exchange.caller = self._identify(exchange.headers)
             exchange.scope["state"]["caller"] = exchange.caller
-            with self._limits.request(exchange.caller.name):
+            account = self._limits.enter(exchange.caller.name, exchange.began)
+            try:
                 if exchange.scope["method"] == "POST" and path.startswith(CALLS):
                     await self._calls.run(exchange, path[len(CALLS) :])
                 else:
                     await self._app(exchange.scope, exchange.receive, exchange.send)
+            finally:
+                account.leave(time.monotonic() - exchange.began)
         except Problem as problem:
             await exchange.refuse(problem)
         except ClientGone:

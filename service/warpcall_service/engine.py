@@ -162,7 +162,7 @@ class LocalEngine:
 
     def nbytes_of(self, user: str) -> int:
         """Bytes of inputs and outputs that the user has in flight, or waits for."""
-        return sum(lane.arena.nbytes_of(user) for lane in self._lanes)
+        return sum([lane.arena.nbytes_of(user) for lane in self._lanes])
 
     async def run(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float

@@ -67,6 +67,8 @@ class FairQueue(Generic[T]):
 
     def nbytes_of(self, user: str) -> int:
         """Bytes that this user waits for."""
+        if not self._count:
+            return 0
         return sum(w.nbytes for line in self._all() for w in line if w.user == user)
 
     def push(self, user: str, nbytes: int, item: T, *, urgent: bool = False) -> Waiting[T]:
@@ -85,19 +87,20 @@ class FairQueue(Generic[T]):
         Args:
             may: asked of the head of each line that is not urgent; who may not is passed over.
         """
+        if not self._count:
+            return None
         if self._urgent:
             return self._urgent[0]
         heads = [line[0] for line in self._lines.values()]
-        if len(heads) > 1 or may is not None:
-            heads = [head for head in heads if may is None or may(head)]
-            return min(heads, key=self._order, default=None)
-        return heads[0] if heads else None
+        if may is not None:
+            heads = [head for head in heads if may(head)]
+        return min(heads, key=self._order, default=None)
 
     def serve(self, waiting: Waiting[T]) -> None:
         """Take out one that `first` gave, and charge its user."""
         self.withdraw(waiting)
         if not waiting.urgent:
-            self._charge(waiting.user, waiting.nbytes, waiting.since)
+            self.charge(waiting.user, waiting.nbytes, waiting.since)
 
     def withdraw(self, waiting: Waiting[T]) -> None:
         """Take out one that no longer waits; it costs nothing. Again is harmless."""
@@ -109,9 +112,14 @@ class FairQueue(Generic[T]):
         if not line and not waiting.urgent:
             del self._lines[waiting.user]
 
-    def charge(self, user: str, nbytes: int) -> None:
-        """`user` is served without having waited."""
-        self._charge(user, nbytes, self._now)
+    def charge(self, user: str, nbytes: int, since: int | None = None) -> None:
+        """`user` is served; without having waited, unless he did `since` a virtual time."""
+        now, end = self._now, self._ends.get(user, 0)
+        begin = now if since is None else since
+        begin = max(begin, end)
+        self._ends[user] = begin + nbytes + CALL_BYTES
+        if begin > now:
+            self._now = begin
 
     def clear(self) -> list[T]:
         """Take out all."""
@@ -135,8 +143,3 @@ class FairQueue(Generic[T]):
     def _order(self, waiting: Waiting[T]) -> tuple[int, int, int]:
         """Of two that begin at once the smaller is served first: the larger waits little for it."""
         return self._begin(waiting), waiting.nbytes, waiting.number
-
-    def _charge(self, user: str, nbytes: int, since: int) -> None:
-        begin = max(since, self._ends.get(user, 0))
-        self._ends[user] = begin + nbytes + CALL_BYTES
-        self._now = max(self._now, begin)

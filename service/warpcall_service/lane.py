@@ -188,8 +188,10 @@ class Lane:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
         call = Call(plan, source, target, target.offset + target_offset, deadline)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
-        self._wait(call)
-        self._pump()
+        if not self._queue and self._hand_over(call):
+            self._queue.charge(source.user, call.nbytes)
+        else:
+            self._wait(call)
         try:
             return await call.done
         finally:
@@ -318,23 +320,27 @@ class Lane:
 
     def _pump(self) -> None:
         """Hand over what the process may have."""
-        while (
-            self.state == "ready"
-            and self._child is not None
-            and len(self._sent) < MAX_AHEAD
-            and self._sent_nbytes < MAX_AHEAD_BYTES
-            and (waiting := self._queue.first()) is not None
-        ):
-            call = waiting.item
-            call.id = self._last_id = self._last_id + 1
-            if not self._child.send(
-                call.id, call.source.offset, call.where, call.deadline, call.plan.message
-            ):
-                return  # the next answer, or the next process, comes back here
+        while (waiting := self._queue.first()) and self._hand_over(waiting.item):
             self._queue.serve(waiting)
-            call.waiting = None
-            self._sent.append(call)
-            self._sent_nbytes += call.nbytes
+            waiting.item.waiting = None
+
+    def _hand_over(self, call: Call) -> bool:
+        """Send a call to the process, unless it has enough to do."""
+        if (
+            self.state != "ready"
+            or self._child is None
+            or len(self._sent) >= MAX_AHEAD
+            or self._sent_nbytes >= MAX_AHEAD_BYTES
+        ):
+            return False
+        call.id = self._last_id = self._last_id + 1
+        if not self._child.send(
+            call.id, call.source.offset, call.where, call.deadline, call.plan.message
+        ):
+            return False  # the next answer, or the next process, comes back here
+        self._sent.append(call)
+        self._sent_nbytes += call.nbytes
+        return True
 
     def _on_done(self, packet: bytes) -> None:
         call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from warpcall.errors import Busy
 from warpcall_service.settings import Settings
 
@@ -13,21 +9,27 @@ BURST_S = 1.0  # requests that a user did not make in the last second may come a
 MAX_USERS = 10_000  # remembered while idle; one forgotten begins with a full second's burst
 
 
-class _Account:
+class Account:
     """One user's requests.
 
     Attributes:
         in_flight: requests that came and are not answered.
-        allowance: requests that may come at this moment, as of `at`.
+        allowance: requests that may come at once, at the time `at` by time.monotonic().
+        mean_s: what the last ones took.
     """
 
     __slots__ = ("allowance", "at", "in_flight", "mean_s")
 
-    def __init__(self, allowance: float) -> None:
+    def __init__(self, allowance: float, at: float) -> None:
         self.in_flight = 0
         self.allowance = allowance
-        self.at = time.monotonic()
+        self.at = at
         self.mean_s = 0.0
+
+    def leave(self, seconds: float) -> None:
+        """One of them was answered, in this time."""
+        self.in_flight -= 1
+        self.mean_s += (seconds - self.mean_s) * 0.1
 
 
 class Limits:
@@ -37,49 +39,44 @@ class Limits:
         self._max_requests = settings.user_max_requests
         self._per_s = settings.user_requests_per_s
         self._burst = max(1.0, self._per_s * BURST_S)
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
 
     def in_flight(self, user: str) -> int:
         """The user's requests that are not answered yet."""
         account = self._accounts.get(user)
         return 0 if account is None else account.in_flight
 
-    @contextmanager
-    def request(self, user: str) -> Iterator[None]:
-        """A request of `user`, from its head to the end of its answer.
+    def enter(self, user: str, now: float) -> Account:
+        """A request of `user` came; its answer's end is told to `leave`.
 
         Raises:
             Busy: one too many; it says when that will have changed.
         """
         account = self._accounts.get(user)
         if account is None:
-            account = self._open(user)
-        began = time.monotonic()
-        account.allowance = min(self._burst, account.allowance + (began - account.at) * self._per_s)
-        account.at = began
+            account = self._open(user, now)
+        allowance = account.allowance + (now - account.at) * self._per_s
+        account.allowance = allowance = min(allowance, self._burst)
+        account.at = now
         if account.in_flight >= self._max_requests:
             raise Busy(
                 f"{user} has {account.in_flight} requests in flight, at most "
                 f"{self._max_requests} are allowed",
                 retry_after_s=account.mean_s / account.in_flight,
             )
-        if account.allowance < 1:
+        if allowance < 1:
             raise Busy(
                 f"{user} has used up {self._per_s:g} requests a second",
-                retry_after_s=(1 - account.allowance) / self._per_s,
+                retry_after_s=(1 - allowance) / self._per_s,
             )
-        account.allowance -= 1
+        account.allowance = allowance - 1
         account.in_flight += 1
-        try:
-            yield
-        finally:
-            account.in_flight -= 1
-            account.mean_s += (time.monotonic() - began - account.mean_s) * 0.1
+        return account
 
-    def _open(self, user: str) -> _Account:
+    def _open(self, user: str, now: float) -> Account:
         if len(self._accounts) >= MAX_USERS:
             idle = [name for name, account in self._accounts.items() if not account.in_flight]
             for name in idle:
                 del self._accounts[name]
-        account = self._accounts[user] = _Account(self._burst)
+        account = self._accounts[user] = Account(self._burst, now)
         return account
