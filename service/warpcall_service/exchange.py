@@ -135,6 +135,8 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": head, "more_body": True})
         for begin in range(0, len(data), SLICE_BYTES):
+            if begin:
+                await asyncio.sleep(0)  # a client that reads at once would keep others waiting
             part = data[begin : begin + SLICE_BYTES]
             await self.send({"type": "http.response.body", "body": part, "more_body": True})
             progress(len(part))

@@ -65,7 +65,7 @@ class Connection(HttpToolsProtocol):
         if not rest or self._ended or self.transport.is_closing():
             return len(came)
         self._received = self.loop.create_future()
-        intake = Intake(self, rest, progress, self._on_full)
+        intake = Intake(self, rest, progress, self._on_full, self._let_others_read)
         self._read_with(intake)
         try:
             await self._received
@@ -185,6 +185,15 @@ class Connection(HttpToolsProtocol):
         """Read no further: what follows, if anything, is the next request."""
         self.flow.pause_reading()
         self._stop_receiving()
+
+    def _let_others_read(self) -> None:
+        """Read on in the next round of the event loop."""
+        self.flow.pause_reading()
+        self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._received is not None and not self._received.done():
+            self.flow.resume_reading()
 
     def _stop_receiving(self) -> None:
         if self._received is not None and not self._received.done():
