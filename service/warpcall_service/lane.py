@@ -326,12 +326,7 @@ class Lane:
 
     def _hand_over(self, call: Call) -> bool:
         """Send a call to the process, unless it has enough to do."""
-        if (
-            self.state != "ready"
-            or self._child is None
-            or len(self._sent) >= MAX_AHEAD
-            or self._sent_nbytes >= MAX_AHEAD_BYTES
-        ):
+        if self.state != "ready" or self._child is None or not self._may_go_ahead(call):
             return False
         call.id = self._last_id = self._last_id + 1
         if not self._child.send(
@@ -341,6 +336,13 @@ class Lane:
         self._sent.append(call)
         self._sent_nbytes += call.nbytes
         return True
+
+    def _may_go_ahead(self, call: Call) -> bool:
+        """Whether it may be sent now; behind a call that runs only if it is small."""
+        if not self._sent:
+            return True
+        ahead = self._sent_nbytes - self._sent[0].nbytes + call.nbytes
+        return len(self._sent) < MAX_AHEAD and ahead <= MAX_AHEAD_BYTES
 
     def _on_done(self, packet: bytes) -> None:
         call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)
