@@ -18,6 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--large", action="store_true", help="also run the ops' large cases (needs --device cuda)"
     )
+    parser.addoption(
+        "--fuzz-requests", type=int, default=10_000, help="of tests/service/test_odd_requests.py"
+    )
+    parser.addoption("--fuzz-seed", default="1", help="of the same; any text")
 
 
 @pytest.hookimpl(tryfirst=True)

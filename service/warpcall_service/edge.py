@@ -44,7 +44,7 @@ class Edge:
         try:
             await self._answer(exchange)
         except ClientGone:
-            exchange.status = exchange.status or 499  # as proxies log it; nobody receives it
+            exchange.abandon()
         finally:
             self._note(exchange)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
 from warpcall_service.callers import LOCAL
@@ -53,6 +54,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.connection: Connection = scope["extensions"]["warpcall"]["connection"]
+        self._cycle: RequestResponseCycle = scope["extensions"]["warpcall"]["cycle"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = (
@@ -173,6 +175,11 @@ class Exchange:
         await self.connection.drained()
         await self._discard(DISCARD_BYTES)
         await self.send({"type": "http.response.body", "body": b""})
+
+    def abandon(self) -> None:
+        """Give no answer: the client has left. uvicorn knows only of the last of its requests."""
+        self.status = self.status or 499  # as proxies log it; nobody receives it
+        self._cycle.disconnected = True
 
     def _ended(self) -> Problem:
         if self.connection.fault is not None:
