@@ -13,7 +13,7 @@ class Turns:
     """Lets `count` at a time take their turn; the others wait in fair order."""
 
     def __init__(self, count: int) -> None:
-        self._free = count
+        self._count = self._free = count
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
 
     @asynccontextmanager
@@ -44,6 +44,8 @@ class Turns:
         waiting = self._queue.first()
         if waiting is None:
             self._free += 1
+            if self._free == self._count:
+                self._queue.rest()
         else:
             self._queue.serve(waiting)
             waiting.item.set_result(None)

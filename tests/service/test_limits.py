@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import safetensors.numpy
 
@@ -28,6 +29,7 @@ SETTINGS = {
 }
 COMMAND = (sys.executable, "-m", "bench.named_server", "alice", "bob", "carol")
 USED = 'warpcall_lane_arena_used{lane="cpu"}'
+KEPT = ("queued", "in_flight")
 WAITING = 'warpcall_lane_arena_waiting{lane="cpu"}'
 
 
@@ -208,6 +210,41 @@ def test_a_flood_that_waits_for_memory_does_not_keep_others_waiting(
 
     assert (small.status_code, large.status_code) == (200, 200)
     assert waiting == 3
+
+
+def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
+    server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
+) -> None:
+    (lane,) = psutil.Process(server.process.pid).children()
+    order: list[str] = []
+
+    def ask(client: httpx.Client, name: str, nbytes: int) -> None:
+        assert call(client, nbytes).status_code == 200
+        order.append(name)
+
+    def wait_until(count: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(watcher.get("/readyz").json()["lanes"][0][k] for k in KEPT) != count:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    call(alice, 3 * MIB)  # its plan is known from here on: a lane that stands still answers nothing
+    call(bob)
+    lane.suspend()
+    try:
+        threads = [threading.Thread(target=ask, args=(alice, "alice", 3 * MIB)) for _ in range(6)]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            wait_until(number)
+        threads.append(threading.Thread(target=ask, args=(bob, "bob", 4)))
+        threads[-1].start()
+        wait_until(7)
+    finally:
+        lane.resume()
+    for thread in threads:
+        thread.join()
+
+    assert order.index("bob") <= 2  # one was under way, and one may answer in the same moment
 
 
 def test_of_those_who_wait_for_memory_the_one_who_had_least_comes_first(

@@ -52,7 +52,8 @@ async def exchange(port: int, data: bytes) -> tuple[bytes, bool]:
                 except TimeoutError:
                     assert not ended, "the server neither answers nor closes"
                     ended = True
-                    writer.write_eof()
+                    with contextlib.suppress(OSError):  # it was reset in this moment
+                        writer.write_eof()
                     continue
                 if not part:
                     break
