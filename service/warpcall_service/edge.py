@@ -51,6 +51,8 @@ class Edge:
     async def _answer(self, exchange: Exchange) -> None:
         path: str = exchange.scope["path"]
         try:
+            if exchange.declared is None:
+                exchange.check_coding()
             if path in OPEN:
                 await self._app(exchange.scope, exchange.receive, exchange.send)
                 return

@@ -15,7 +15,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
 from warpcall_service.callers import LOCAL
-from warpcall_service.problems import Headers, render
+from warpcall_service.params import brief
+from warpcall_service.problems import BadRequest, Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
 SLICE_BYTES = 512 << 10  # one write; measured on loopback: more leaves the cache, less costs calls
@@ -24,6 +25,8 @@ REST_BYTES = (
     256 << 10
 )  # a refused body with no more than this to come is read, so the connection lives
 DISCARD_BYTES = 256 << 20  # of a larger one, read before the connection is closed
+
+CODING = b"transfer-encoding"
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _prefix = secrets.token_hex(6)
@@ -64,13 +67,26 @@ class Exchange:
         self.caller = LOCAL
         self.began = time.monotonic()
         self.op = ""
-        chunked = b"transfer-encoding" in self.headers
+        chunked = CODING in self.headers
         self.declared = None if chunked else int(self.headers.get(b"content-length", b"0"))
         self.received = 0
         self.complete = self.declared == 0
         self.status = 0
         self.sent = 0
         self.answered = False
+
+    def check_coding(self) -> None:
+        """Raise BadRequest if the body is coded in a way that nobody here undoes.
+
+        The parser takes a list that ends in chunked, or several headers of which the last is.
+        """
+        given = [value.lower() for name, value in self.scope["headers"] if name == CODING]
+        if given not in ([], [b"chunked"]):
+            text = b", ".join(given).decode("latin-1")
+            raise BadRequest(
+                f"Transfer-Encoding must be chunked or absent, got {brief(text)}",
+                field="transfer-encoding",
+            )
 
     async def receive(self) -> Message:
         """ASGI's receive, counting the body.

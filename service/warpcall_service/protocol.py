@@ -17,12 +17,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from warpcall.errors import Problem
 from warpcall_service.intake import Intake
-from warpcall_service.params import brief
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 10.0
-CODING = b"transfer-encoding"
 LINGER_S = 2.0  # time to read and drop what a refused client still sends: closing at once resets it
 
 
@@ -157,13 +155,6 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        if len(name) == len(CODING) and name.lower() == CODING and value.lower() != b"chunked":
-            # The parser takes a list that ends in chunked, of codings that nobody here undoes.
-            self._refusal = BadRequest(
-                f"Transfer-Encoding must be chunked or absent, got {brief(value.decode('latin-1'))}",
-                field="transfer-encoding",
-            )
-            raise self._refusal
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
