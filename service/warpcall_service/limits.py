@@ -6,7 +6,6 @@ from warpcall.errors import Busy
 from warpcall_service.settings import Settings
 
 BURST_S = 1.0  # requests that a user did not make in the last second may come at once
-MAX_USERS = 10_000  # remembered while idle; one forgotten begins with a full second's burst
 
 
 class Account:
@@ -54,7 +53,7 @@ class Limits:
         """
         account = self._accounts.get(user)
         if account is None:
-            account = self._open(user, now)
+            account = self._accounts[user] = Account(self._burst, now)
         allowance = account.allowance + (now - account.at) * self._per_s
         account.allowance = allowance = min(allowance, self._burst)
         account.at = now
@@ -71,12 +70,4 @@ class Limits:
             )
         account.allowance = allowance - 1
         account.in_flight += 1
-        return account
-
-    def _open(self, user: str, now: float) -> Account:
-        if len(self._accounts) >= MAX_USERS:
-            idle = [name for name, account in self._accounts.items() if not account.in_flight]
-            for name in idle:
-                del self._accounts[name]
-        account = self._accounts[user] = Account(self._burst, now)
         return account

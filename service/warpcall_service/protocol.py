@@ -193,7 +193,8 @@ class Connection(HttpToolsProtocol):
         self.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if self._received is not None and not self._received.done():
+        receiving = self._received is not None and not self._received.done()
+        if receiving and not self.transport.is_closing():
             self.flow.resume_reading()
 
     def _stop_receiving(self) -> None:
