@@ -136,7 +136,7 @@ class Arena:
                 f"got {nbytes}",
                 field="body",
             )
-        if not self._queue and self._may_have(user, nbytes):
+        if not self._queue.count and self._may_have(user, nbytes):
             slot = self._lend(user, nbytes)
             if slot is not None:
                 self._queue.charge(user, nbytes)
@@ -166,11 +166,12 @@ class Arena:
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return len(self._queue)
+        return self._queue.count
 
     def nbytes_of(self, user: str) -> int:
         """Bytes that the user has, or waits for."""
-        return self._lent.get(user, 0) + self._queue.nbytes_of(user)
+        lent = self._lent.get(user, 0)
+        return lent + self._queue.nbytes_of(user) if self._queue.count else lent
 
     def refill_s(self, user: str, nbytes: int) -> float:
         """Time until the user has so many bytes fewer, if calls go on as of late."""
@@ -235,7 +236,7 @@ class Arena:
         if i and self._free[i - 1][1] == begin:
             begin, low = self._free[i - 1][0], i - 1
         self._free[low:high] = [(begin, end)]
-        if self._queue:
+        if self._queue.count:
             self._serve_waiting()
         elif not self._lent:
             self._queue.rest()

@@ -162,7 +162,10 @@ class LocalEngine:
 
     def nbytes_of(self, user: str) -> int:
         """Bytes of inputs and outputs that the user has in flight, or waits for."""
-        return sum([lane.arena.nbytes_of(user) for lane in self._lanes])
+        has = 0
+        for lane in self._lanes:
+            has += lane.arena.nbytes_of(user)
+        return has
 
     async def run(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float

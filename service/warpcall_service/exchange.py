@@ -56,8 +56,9 @@ class Exchange:
         self.scope = scope
         self._receive = receive
         self._send = send
-        self.connection: Connection = scope["extensions"]["warpcall"]["connection"]
-        self._cycle: RequestResponseCycle = scope["extensions"]["warpcall"]["cycle"]
+        ours = scope["extensions"]["warpcall"]
+        self.connection: Connection = ours["connection"]
+        self._cycle: RequestResponseCycle = ours.pop("cycle")  # it has the scope: no circle
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = (

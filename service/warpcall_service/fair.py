@@ -47,6 +47,9 @@ class FairQueue(Generic[T]):
 
     What need not wait passes by `charge`, so that a user who found everything free a moment ago is
     not taken for one who comes anew.
+
+    Attributes:
+        count: how many wait.
     """
 
     def __init__(self) -> None:
@@ -54,11 +57,8 @@ class FairQueue(Generic[T]):
         self._lines: dict[str, deque[Waiting[T]]] = {}  # of users who wait, none empty
         self._ends: dict[str, int] = {}  # in virtual time, of what each user was served last
         self._now = 0
-        self._count = 0
+        self.count = 0
         self._numbers = itertools.count()
-
-    def __len__(self) -> int:
-        return self._count
 
     @property
     def nbytes(self) -> int:
@@ -67,8 +67,6 @@ class FairQueue(Generic[T]):
 
     def nbytes_of(self, user: str) -> int:
         """Bytes that this user waits for."""
-        if not self._count:
-            return 0
         return sum(w.nbytes for line in self._all() for w in line if w.user == user)
 
     def push(self, user: str, nbytes: int, item: T, *, urgent: bool = False) -> Waiting[T]:
@@ -78,7 +76,7 @@ class FairQueue(Generic[T]):
             self._urgent.append(waiting)
         else:
             self._lines.setdefault(user, deque()).append(waiting)
-        self._count += 1
+        self.count += 1
         return waiting
 
     def first(self, may: Callable[[Waiting[T]], bool] | None = None) -> Waiting[T] | None:
@@ -87,7 +85,7 @@ class FairQueue(Generic[T]):
         Args:
             may: asked of the head of each line that is not urgent; who may not is passed over.
         """
-        if not self._count:
+        if not self.count:
             return None
         if self._urgent:
             return self._urgent[0]
@@ -108,25 +106,25 @@ class FairQueue(Generic[T]):
         if line is None or waiting not in line:
             return
         line.remove(waiting)
-        self._count -= 1
+        self.count -= 1
         if not line and not waiting.urgent:
             del self._lines[waiting.user]
 
     def charge(self, user: str, nbytes: int, since: int | None = None) -> None:
         """`user` is served; without having waited, unless he did `since` a virtual time."""
-        now, end = self._now, self._ends.get(user, 0)
-        begin = now if since is None else since
-        begin = max(begin, end)
+        begin = self._now if since is None else since
+        end = self._ends.get(user)
+        if end is not None:
+            begin = max(begin, end)
+            self._now = max(begin, self._now)
         self._ends[user] = begin + nbytes + CALL_BYTES
-        if begin > now:
-            self._now = begin
 
     def clear(self) -> list[T]:
         """Take out all."""
         items = [waiting.item for line in self._all() for waiting in line]
         self._urgent.clear()
         self._lines.clear()
-        self._count = 0
+        self.count = 0
         return items
 
     def rest(self) -> None:

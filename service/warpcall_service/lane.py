@@ -69,6 +69,7 @@ class Call:
         "deadline",
         "done",
         "id",
+        "nbytes",
         "plan",
         "source",
         "target",
@@ -80,6 +81,7 @@ class Call:
     def __init__(self, plan: Plan, source: Slot, target: Slot, where: int, deadline: float) -> None:
         self.id = 0
         self.plan = plan
+        self.nbytes = plan.input_nbytes + plan.output_nbytes
         self.source = source
         self.target = target
         self.where = where  # byte of the arena where the outputs go
@@ -90,10 +92,6 @@ class Call:
         self.waiting: Waiting[Call] | None = None  # its place in the queue
         source.hold()
         target.hold()
-
-    @property
-    def nbytes(self) -> int:
-        return self.plan.input_nbytes + self.plan.output_nbytes
 
     def fail(self, problem: Problem) -> None:
         """Tell the caller, if he still waits."""
@@ -144,7 +142,7 @@ class Lane:
     @property
     def load(self) -> int:
         """Calls that a new one would wait for."""
-        return self.arena.waiting + len(self._queue) + len(self._sent)
+        return self.arena.waiting + self._queue.count + len(self._sent)
 
     @property
     def calls(self) -> int:
@@ -166,7 +164,7 @@ class Lane:
             device=self.hello.get("label", ""),
             pid=self._child.pid if self._child else None,
             restarts=self._restarts,
-            queued=len(self._queue),
+            queued=self._queue.count,
             in_flight=len(self._sent),
             arena_used=arena.used,
             arena_free=arena.free,
@@ -178,17 +176,17 @@ class Lane:
     ) -> Timing:
         """As `LocalEngine.run`."""
         self.check_open()
-        if len(self._queue) >= self._settings.max_queue:
+        if self._queue.count >= self._settings.max_queue:
             raise Busy(
-                f"{len(self._queue)} calls wait for {self.name} already, it lets no more wait",
-                retry_after_s=max(1.0, self._mean_call_s * len(self._queue)),
+                f"{self._queue.count} calls wait for {self.name} already, it lets no more wait",
+                retry_after_s=max(1.0, self._mean_call_s * self._queue.count),
             )
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
         call = Call(plan, source, target, target.offset + target_offset, deadline)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
-        if not self._queue and self._hand_over(call):
+        if not self._queue.count and self._hand_over(call):
             self._queue.charge(source.user, call.nbytes)
         else:
             self._wait(call)
@@ -224,7 +222,7 @@ class Lane:
 
     async def drained(self) -> None:
         """Wait until no call is left."""
-        while self._queue or self._sent:
+        while self._queue.count or self._sent:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
@@ -326,23 +324,21 @@ class Lane:
 
     def _hand_over(self, call: Call) -> bool:
         """Send a call to the process, unless it has enough to do."""
-        if self.state != "ready" or self._child is None or not self._may_go_ahead(call):
+        sent = self._sent
+        if self.state != "ready" or self._child is None:
             return False
+        if sent:  # one runs: others go ahead only if they are few and small
+            ahead = self._sent_nbytes - sent[0].nbytes + call.nbytes
+            if len(sent) >= MAX_AHEAD or ahead > MAX_AHEAD_BYTES:
+                return False
         call.id = self._last_id = self._last_id + 1
         if not self._child.send(
             call.id, call.source.offset, call.where, call.deadline, call.plan.message
         ):
             return False  # the next answer, or the next process, comes back here
-        self._sent.append(call)
+        sent.append(call)
         self._sent_nbytes += call.nbytes
         return True
-
-    def _may_go_ahead(self, call: Call) -> bool:
-        """Whether it may be sent now; behind a call that runs only if it is small."""
-        if not self._sent:
-            return True
-        ahead = self._sent_nbytes - self._sent[0].nbytes + call.nbytes
-        return len(self._sent) < MAX_AHEAD and ahead <= MAX_AHEAD_BYTES
 
     def _on_done(self, packet: bytes) -> None:
         call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)
@@ -360,9 +356,10 @@ class Lane:
             self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
-        if not self._sent and not self._queue:
+        if self._queue.count:
+            self._pump()
+        elif not self._sent:
             self._queue.rest()
-        self._pump()
 
     def _withdraw(self, call: Call) -> None:
         """The caller left: drop the call if it was not sent; else the lane finishes it."""

@@ -44,7 +44,7 @@ def test_what_was_pushed_is_served_once_each_user_in_his_own_order(
 
     served = drain(queue)
 
-    assert len(queue) == queue.nbytes == 0
+    assert queue.count == queue.nbytes == 0
     assert {id(w) for w in served} == {id(w) for w in pushed}
     for user in USERS:
         assert [w for w in served if w.user == user] == [w for w in pushed if w.user == user]
@@ -102,7 +102,7 @@ def test_it_has_somebody_to_serve_as_long_as_anybody_waits(
         else:
             assert (serve_one(queue) is not None) == (waiting > 0)
             waiting = max(0, waiting - 1)
-        assert len(queue) == waiting
+        assert queue.count == waiting
 
 
 @given(
