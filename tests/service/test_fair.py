@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -148,7 +149,10 @@ def test_users_who_always_wait_get_the_same_but_for_one_call_each(
         assert abs(given_to["a"] - given_to["b"]) <= 2 * (MAX_BYTES + CALL_BYTES)
 
 
-@given(patient=sizes, others=st.lists(st.tuples(st.sampled_from("bcd"), sizes), min_size=300))
+@given(
+    patient=sizes,
+    others=st.lists(st.tuples(st.sampled_from("bcd"), sizes), min_size=1, max_size=40),
+)
 def test_nobody_starves_however_many_others_keep_coming(
     patient: int, others: list[tuple[str, int]]
 ) -> None:
@@ -157,13 +161,11 @@ def test_nobody_starves_however_many_others_keep_coming(
     ours = queue.push("a", patient, "")
     bound = 3 * (MAX_BYTES // CALL_BYTES + 2)  # three others catch up in calls as small as can be
 
-    for served, (user, nbytes) in enumerate(others):
+    for served, (user, nbytes) in enumerate(itertools.cycle(others)):
+        assert served <= bound
         queue.push(user, nbytes, "")
         if serve_one(queue) is ours:
-            assert served <= bound
-            return
-
-    assert len(others) <= bound
+            break
 
 
 @given(arrivals, st.data())
