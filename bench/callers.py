@@ -25,6 +25,7 @@ DIMS = (0, 1)
 CALL_TIMEOUT_S = 120.0
 CURL_CALLS = 16  # at most, in a sample: each starts a process
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_STAGE = re.compile(rb"(\w+);dur=([\d.]+)")
 
 
 class Caller(Protocol):
@@ -52,17 +53,23 @@ class Connection(Protocol):
 
 
 class RawClient:
-    """HTTP by hand on one kept-alive connection, sliced as the loop is."""
+    """HTTP by hand on one kept-alive connection, sliced as the loop is.
 
-    def __init__(self, port: int, tensor: Tensor) -> None:
+    Attributes:
+        timing: milliseconds by stage of the last call, as the server says.
+    """
+
+    def __init__(self, port: int, tensor: Tensor, key: str = "") -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), timeout=CALL_TIMEOUT_S)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         head = safetensors_head(tensor)
         length = len(head) + tensor.nbytes
         dims = ",".join(map(str, DIMS))
+        authorization = f"Authorization: Bearer {key}\r\n" if key else ""
         head = (
             f"POST /v1/kernels/{OP}?dims={dims} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-            f"Content-Type: {wire.MEDIA_TYPE}\r\nContent-Length: {length}\r\n\r\n"
+            f"Content-Type: {wire.MEDIA_TYPE}\r\nContent-Length: {length}\r\n"
+            f"{authorization}\r\n"
         ).encode() + head
         payload = tensor.data.cast("B")
         small = len(payload) < WINDOW_BYTES
@@ -71,6 +78,12 @@ class RawClient:
         self._body = memoryview(bytearray(length + 4096))
         self._nbytes = tensor.nbytes
         self.received = self._body[:0]
+        self._answer_head = b""
+
+    @property
+    def timing(self) -> dict[str, float]:
+        stages = _STAGE.findall(self._answer_head)
+        return {name.decode(): float(duration) for name, duration in stages}
 
     def call(self) -> None:
         for part in self._parts:
@@ -85,6 +98,7 @@ class RawClient:
         length = _LENGTH.search(head)
         if not head.startswith(b"HTTP/1.1 200") or length is None:
             raise ConnectionError(f"the server answered {bytes(self._head[:at])!r}")
+        self._answer_head = head
         nbytes = int(length[1])
         early = at - (end + 4)
         self._body[:early] = self._head[end + 4 : at]

@@ -24,6 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=100,
         help="random calls of each op that tests/gpu compares with its reference",
     )
+    parser.addoption(
+        "--fuzz-requests", type=int, default=10_000, help="of tests/service/test_odd_requests.py"
+    )
+    parser.addoption("--fuzz-seed", default="1", help="of the same; any text")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,7 @@ from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
 from warpcall_service.keeper import Keeper
+from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal, MethodNotAllowed, render
 from warpcall_service.settings import Settings
@@ -35,11 +36,13 @@ def create_app(
         keeper: has the gate that everyone passes, and the ledger of what they use.
         stopping: whether the server is about to leave, for /readyz.
     """
+    limits = Limits(settings)
     metrics = Metrics(lambda: [*lane_metrics(engine), *keeper.metrics()])
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
     app.include_router(routes.kernels(engine))
+    app.include_router(routes.me(settings, engine, limits))
     app.include_router(routes.health(engine, metrics, stopping))
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
@@ -49,7 +52,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
-    return Edge(app, Calls(settings, engine), keeper.gate, keeper.ledger, metrics)
+    return Edge(app, Calls(settings, engine), keeper.gate, limits, keeper.ledger, metrics)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:

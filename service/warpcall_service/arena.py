@@ -13,11 +13,11 @@ import ctypes
 import mmap
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpcall.errors import Busy, Problem, TooLarge
+from warpcall_service.fair import FairQueue, Waiting
 
 LINE_BYTES = 64  # alignment of small slots: a cache line
 LARGE_BYTES = 64 << 10  # from here on slots begin on a page
@@ -46,12 +46,24 @@ class Slot:
         view: its bytes, writable; unusable after `release`.
         offset: where it begins in the arena.
         nbytes: as many as were asked for.
+        user: on whose behalf.
     """
 
-    __slots__ = ("_end", "_holds", "_lent_at", "_released", "arena", "nbytes", "offset", "view")
+    __slots__ = (
+        "_end",
+        "_holds",
+        "_lent_at",
+        "_released",
+        "arena",
+        "nbytes",
+        "offset",
+        "user",
+        "view",
+    )
 
-    def __init__(self, arena: Arena, view: memoryview, offset: int, end: int) -> None:
+    def __init__(self, arena: Arena, user: str, view: memoryview, offset: int, end: int) -> None:
         self.arena = arena
+        self.user = user
         self.view = view
         self.offset = offset
         self.nbytes = len(view)
@@ -76,13 +88,10 @@ class Slot:
         """Let go of what `hold` kept."""
         self._holds -= 1
         if not self._holds:
-            self.arena._give_back(self.offset, self._end, time.monotonic() - self._lent_at)
+            self.arena._give_back(self, self._end, time.monotonic() - self._lent_at)
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    nbytes: int
-    future: asyncio.Future[Slot]
+_Waiter = Waiting[asyncio.Future[Slot]]
 
 
 class Arena:
@@ -90,24 +99,30 @@ class Arena:
 
     Low addresses are lent first, so that a lightly used arena stays in few, warm pages.
 
+    Args:
+        share: how much of it a user may hold in several slots; one slot may have any size.
+
     Attributes:
         fd: the memfd, to hand to a lane's process.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, share: Callable[[str], float] = lambda user: 1.0) -> None:
         self.nbytes = _round_up(nbytes, mmap.PAGESIZE)
+        self._share = share
         self.fd = os.memfd_create("warpcall-arena")
         os.ftruncate(self.fd, self.nbytes)
         self._map = mmap.mmap(self.fd, self.nbytes)
         self._memory = memoryview(self._map)
         self._free = [(0, self.nbytes)]  # (begin, end) in order, never adjacent
-        self._urgent: deque[_Waiter] = deque()
-        self._waiting: deque[_Waiter] = deque()
+        self._lent: dict[str, int] = {}  # bytes by user, of those who have some
+        self._queue: FairQueue[asyncio.Future[Slot]] = FairQueue()
         self._mean_lent_s = 0.0
         self._stopping = False
 
-    async def acquire(self, nbytes: int, timeout_s: float, *, urgent: bool = False) -> Slot:
-        """A slot; strictly first come, first served, `urgent` ones before others.
+    async def acquire(
+        self, nbytes: int, timeout_s: float, user: str = "", *, urgent: bool = False
+    ) -> Slot:
+        """A slot; users in fair order, each first come, first served, `urgent` ones before others.
 
         Nobody overtakes: small requests would otherwise keep a large one waiting for ever.
 
@@ -121,23 +136,24 @@ class Arena:
                 f"got {nbytes}",
                 field="body",
             )
-        queue = self._urgent if urgent else self._waiting
-        if not self._urgent and (urgent or not self._waiting):
-            slot = self._lend(nbytes)
+        if not self._queue.count and self._may_have(user, nbytes):
+            slot = self._lend(user, nbytes)
             if slot is not None:
+                self._queue.charge(user, nbytes)
                 return slot
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(nbytes, loop.create_future())
-        queue.append(waiter)
-        timer = loop.call_later(timeout_s, self._give_up, queue, waiter, timeout_s)
+        future: asyncio.Future[Slot] = loop.create_future()
+        waiter = self._queue.push(user, nbytes, future, urgent=urgent)
+        self._serve_waiting()
+        timer = loop.call_later(timeout_s, self._give_up, waiter, timeout_s)
         try:
-            return await waiter.future
+            return await future
         except asyncio.CancelledError:
-            if waiter.future.done() and not waiter.future.cancelled():
-                if waiter.future.exception() is None:
-                    waiter.future.result().release()  # lent in the moment of the cancellation
+            if future.done() and not future.cancelled():
+                if future.exception() is None:
+                    future.result().release()  # lent in the moment of the cancellation
             else:
-                self._forget(queue, waiter)
+                self._forget(waiter)
             raise
         finally:
             timer.cancel()
@@ -150,15 +166,23 @@ class Arena:
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return len(self._urgent) + len(self._waiting)
+        return self._queue.count
+
+    def nbytes_of(self, user: str) -> int:
+        """Bytes that the user has, or waits for."""
+        lent = self._lent.get(user, 0)
+        return lent + self._queue.nbytes_of(user) if self._queue.count else lent
+
+    def refill_s(self, user: str, nbytes: int) -> float:
+        """Time until the user has so many bytes fewer, if calls go on as of late."""
+        has = self.nbytes_of(user)
+        return min(self._mean_lent_s * nbytes / has, MAX_RETRY_AFTER_S) if has else 0.0
 
     def refuse_waiting(self, problem: Problem) -> None:
         """End every wait with `problem`."""
-        for queue in (self._urgent, self._waiting):
-            while queue:
-                future = queue.popleft().future
-                if not future.done():
-                    future.set_exception(problem)
+        for future in self._queue.clear():
+            if not future.done():
+                future.set_exception(problem)
 
     def prefault(self) -> None:
         """Make its pages now: met on the way they cost a body as much again as its transfer.
@@ -178,7 +202,12 @@ class Arena:
             self._memory.release()
             self._map.close()
 
-    def _lend(self, nbytes: int) -> Slot | None:
+    def _may_have(self, user: str, nbytes: int) -> bool:
+        """Whether this is within the user's share."""
+        lent = self._lent.get(user, 0)
+        return not lent or lent + nbytes <= self._share(user) * self.nbytes
+
+    def _lend(self, user: str, nbytes: int) -> Slot | None:
         """First fit."""
         alignment = LINE_BYTES if nbytes < LARGE_BYTES else mmap.PAGESIZE
         size = _round_up(max(nbytes, 1), alignment)
@@ -188,11 +217,18 @@ class Arena:
                 rest = ((begin, offset), (offset + size, end))
                 self._free[i : i + 1] = [piece for piece in rest if piece[0] < piece[1]]
                 view = self._memory[offset : offset + nbytes]
-                return Slot(self, view, offset, offset + size)
+                self._lent[user] = self._lent.get(user, 0) + nbytes
+                return Slot(self, user, view, offset, offset + size)
         return None
 
-    def _give_back(self, begin: int, end: int, lent_s: float) -> None:
+    def _give_back(self, slot: Slot, end: int, lent_s: float) -> None:
         self._mean_lent_s += (lent_s - self._mean_lent_s) * 0.1
+        begin = slot.offset
+        left = self._lent.get(slot.user, 0) - slot.nbytes
+        if left:
+            self._lent[slot.user] = left
+        else:
+            self._lent.pop(slot.user, None)
         i = bisect.bisect(self._free, (begin, end))
         low, high = i, i
         if i < len(self._free) and self._free[i][0] == end:
@@ -200,39 +236,45 @@ class Arena:
         if i and self._free[i - 1][1] == begin:
             begin, low = self._free[i - 1][0], i - 1
         self._free[low:high] = [(begin, end)]
-        self._serve_waiting()
+        if self._queue.count:
+            self._serve_waiting()
+        elif not self._lent:
+            self._queue.rest()
 
     def _serve_waiting(self) -> None:
-        while queue := self._urgent or self._waiting:
-            waiter = queue[0]
-            if not waiter.future.done():
-                slot = self._lend(waiter.nbytes)
+        while waiter := self._queue.first(self._within_share):
+            if not waiter.item.done():
+                slot = self._lend(waiter.user, waiter.nbytes)
                 if slot is None:
                     return
-                waiter.future.set_result(slot)
-            queue.popleft()
+                waiter.item.set_result(slot)
+                self._queue.serve(waiter)
+            else:
+                self._queue.withdraw(waiter)
 
-    def _forget(self, queue: deque[_Waiter], waiter: _Waiter) -> None:
+    def _within_share(self, waiter: _Waiter) -> bool:
+        return self._may_have(waiter.user, waiter.nbytes)
+
+    def _forget(self, waiter: _Waiter) -> None:
         """Take `waiter` out; whoever waited behind it may have room."""
-        with contextlib.suppress(ValueError):
-            queue.remove(waiter)
+        self._queue.withdraw(waiter)
         self._serve_waiting()
 
-    def _give_up(self, queue: deque[_Waiter], waiter: _Waiter, timeout_s: float) -> None:
-        if waiter.future.done():
+    def _give_up(self, waiter: _Waiter, timeout_s: float) -> None:
+        if waiter.item.done():
             return
-        waiter.future.set_exception(
+        waiter.item.set_exception(
             Busy(
                 f"no {waiter.nbytes} bytes of memory came free within {timeout_s:g} s",
                 retry_after_s=self._expected_wait_s(),
             )
         )
-        self._forget(queue, waiter)
+        self._forget(waiter)
 
     def _expected_wait_s(self) -> float:
         """Time until those who wait now are served: so many fills of the arena, each lent as long
         as slots were of late."""
-        asked = sum(w.nbytes for w in (*self._urgent, *self._waiting))
+        asked = self._queue.nbytes
         return min(max(1.0, self._mean_lent_s * asked / self.nbytes), MAX_RETRY_AFTER_S)
 
 

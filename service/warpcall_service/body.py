@@ -115,6 +115,11 @@ class Body:
             raise self._too_large(exchange.declared)
 
     @property
+    def user(self) -> str:
+        """Who sends it."""
+        return self._exchange.caller.name
+
+    @property
     def declared(self) -> int | None:
         """Bytes by Content-Length, None if the body is chunked."""
         return self._exchange.declared

@@ -84,7 +84,7 @@ class Calls:
             }
             answer = format_.write(upload.plan, upload.outputs())
             if len(answer.head) > JOIN_BYTES:
-                answer = await self._parked(answer, upload)
+                answer = await self._parked(exchange, answer, upload)
             headers = [
                 (b"content-type", format_.media_type),
                 (b"content-length", b"%d" % (len(answer.head) + len(answer.data))),
@@ -96,11 +96,11 @@ class Calls:
         finally:
             upload.release()
 
-    async def _parked(self, answer: Answer, upload: Upload) -> Answer:
+    async def _parked(self, exchange: Exchange, answer: Answer, upload: Upload) -> Answer:
         """The same with its head, a long JSON text, in the arena: no slow reader keeps the heap."""
         nbytes = len(answer.head)
         slot = await self._engine.acquire(
-            nbytes, self._settings.queue_timeout_s, like=upload.target
+            nbytes, self._settings.queue_timeout_s, exchange.caller.name, like=upload.target
         )
         upload.held.append(slot)
         slot.view[:nbytes] = answer.head

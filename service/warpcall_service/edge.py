@@ -11,8 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from warpcall.errors import Problem
 from warpcall_service.calls import Calls
 from warpcall_service.exchange import ClientGone, Exchange
-from warpcall_service.gate import Gate
+from warpcall_service.gate import OPEN, Gate
 from warpcall_service.ledger import Ledger
+from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal
@@ -25,17 +26,25 @@ log = logging.getLogger("warpcall")
 class Edge:
     """Sends calls to `calls`, straight past FastAPI's machinery, and all else to `app`.
 
-    Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start.
+    Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start. Who
+    was admitted is held to his limits.
     """
 
     def __init__(
-        self, app: ASGIApp, calls: Calls, gate: Gate, ledger: Ledger, metrics: Metrics
+        self,
+        app: ASGIApp,
+        calls: Calls,
+        gate: Gate,
+        limits: Limits,
+        ledger: Ledger,
+        metrics: Metrics,
     ) -> None:
         self._app = app
         self._calls = calls
         self._gate = gate
         self._ledger = ledger
         self._metrics = metrics
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -45,16 +54,17 @@ class Edge:
         try:
             await self._answer(exchange)
         except ClientGone:
-            exchange.outcome = "gone"
-            exchange.status = exchange.status or 499  # as proxies log it; nobody receives it
+            exchange.abandon()
         finally:
             self._note(exchange)
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
+            if exchange.declared is None:
+                exchange.check_coding()
             self._gate.admit(exchange)
             try:
-                await self._serve(exchange)
+                await self._admitted(exchange)
             finally:
                 self._gate.leave(exchange)
         except Problem as problem:
@@ -69,6 +79,16 @@ class Edge:
         except Exception:
             log.exception("a request failed", extra={"id": exchange.request_id})
             await exchange.refuse(Internal())
+
+    async def _admitted(self, exchange: Exchange) -> None:
+        if exchange.scope["path"] in OPEN:  # for probes: no limits
+            await self._serve(exchange)
+            return
+        account = self._limits.enter(exchange.caller.name, exchange.began)
+        try:
+            await self._serve(exchange)
+        finally:
+            account.leave(time.monotonic() - exchange.began)
 
     async def _serve(self, exchange: Exchange) -> None:
         path: str = exchange.scope["path"]

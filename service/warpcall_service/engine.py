@@ -129,24 +129,43 @@ class LocalEngine:
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
 
-    async def acquire(self, nbytes: int, timeout_s: float, *, like: Slot | None = None) -> Slot:
+    async def acquire(
+        self, nbytes: int, timeout_s: float, user: str, *, like: Slot | None = None
+    ) -> Slot:
         """Room for a call on the least loaded lane, or, urgently, on the lane that has `like`.
 
         Raises:
             TooLarge: more than an arena has.
-            Busy: no room within `timeout_s`, or too many wait already.
+            Busy: no room within `timeout_s`, or too many wait already, or the user has too much in
+                flight; he may always have one call.
             Unavailable: no lane lives.
         """
         if like is not None:
-            return await like.arena.acquire(nbytes, timeout_s, urgent=True)
+            return await like.arena.acquire(nbytes, timeout_s, user, urgent=True)
         lane = self._least_loaded()
+        has, limit = self.nbytes_of(user), self.settings.user_max_bytes
+        if has and has + nbytes > limit:
+            raise Busy(
+                f"{user} has {has} bytes in flight and asks for {nbytes}, at most {limit} are "
+                "allowed together",
+                retry_after_s=max(
+                    other.arena.refill_s(user, has + nbytes - limit) for other in self._lanes
+                ),
+            )
         lane.check_open()
         if lane.arena.waiting >= self.settings.max_queue:
             raise Busy(
                 f"{lane.arena.waiting} calls wait for memory already, no more may wait",
                 retry_after_s=1,
             )
-        return await lane.arena.acquire(nbytes, timeout_s)
+        return await lane.arena.acquire(nbytes, timeout_s, user)
+
+    def nbytes_of(self, user: str) -> int:
+        """Bytes of inputs and outputs that the user has in flight, or waits for."""
+        has = 0
+        for lane in self._lanes:
+            has += lane.arena.nbytes_of(user)
+        return has
 
     async def run(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
 from warpcall_service.callers import NOBODY, Caller
-from warpcall_service.problems import Headers, render
+from warpcall_service.params import brief
+from warpcall_service.problems import BadRequest, Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
 SLICE_BYTES = 512 << 10  # one write; measured on loopback: more leaves the cache, less costs calls
@@ -23,6 +25,8 @@ REST_BYTES = (
     256 << 10
 )  # a refused body with no more than this to come is read, so the connection lives
 DISCARD_BYTES = 256 << 20  # of a larger one, read before the connection is closed
+
+CODING = b"transfer-encoding"
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _prefix = secrets.token_hex(6)
@@ -54,7 +58,9 @@ class Exchange:
         self.scope = scope
         self._receive = receive
         self._send = send
-        self.connection: Connection = scope["extensions"]["warpcall"]["connection"]
+        ours = scope["extensions"]["warpcall"]
+        self.connection: Connection = ours["connection"]
+        self._cycle: RequestResponseCycle = ours.pop("cycle")  # it has the scope: no circle
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = (
@@ -68,7 +74,7 @@ class Exchange:
         self.outcome = "ok"
         self._task = asyncio.current_task()
         self._dismissal: Problem | None = None
-        chunked = b"transfer-encoding" in self.headers
+        chunked = CODING in self.headers
         self.declared = None if chunked else int(self.headers.get(b"content-length", b"0"))
         self.received = 0
         self.complete = self.declared == 0
@@ -91,6 +97,19 @@ class Exchange:
         if self._dismissal is not None and self._task is not None:
             self._task.uncancel()
         return self._dismissal
+
+    def check_coding(self) -> None:
+        """Raise BadRequest if the body is coded in a way that nobody here undoes.
+
+        The parser takes a list that ends in chunked, or several headers of which the last is.
+        """
+        given = [value.lower() for name, value in self.scope["headers"] if name == CODING]
+        if given not in ([], [b"chunked"]):
+            text = b", ".join(given).decode("latin-1")
+            raise BadRequest(
+                f"Transfer-Encoding must be chunked or absent, got {brief(text)}",
+                field="transfer-encoding",
+            )
 
     async def receive(self) -> Message:
         """ASGI's receive, counting the body.
@@ -158,6 +177,8 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": head, "more_body": True})
         for begin in range(0, len(data), SLICE_BYTES):
+            if begin:
+                await asyncio.sleep(0)  # a client that reads at once would keep others waiting
             part = data[begin : begin + SLICE_BYTES]
             await self.send({"type": "http.response.body", "body": part, "more_body": True})
             progress(len(part))
@@ -196,6 +217,12 @@ class Exchange:
         await self.connection.drained()
         await self._discard(DISCARD_BYTES)
         await self.send({"type": "http.response.body", "body": b""})
+
+    def abandon(self) -> None:
+        """Give no answer: the client has left. uvicorn knows only of the last of its requests."""
+        self.outcome = "gone"
+        self.status = self.status or 499  # as proxies log it; nobody receives it
+        self._cycle.disconnected = True
 
     def _ended(self) -> Problem:
         if self.connection.fault is not None:

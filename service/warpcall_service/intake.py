@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-WINDOW_BYTES = 1 << 20  # at most read at once, so that other connections have their turn
+WINDOW_BYTES = 512 << 10  # read at once, then other connections have their turn
 
 
 class Owner(Protocol):
@@ -32,6 +32,8 @@ class Intake(asyncio.BufferedProtocol):
         target: not empty; the transport reads no byte more than it holds.
         progress: told the bytes of each read.
         full: called once `target` is full.
+        more: called after each full window, to have reading paused until others had their turn:
+            uvloop reads on while there is more, up to 32 windows.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Intake(asyncio.BufferedProtocol):
         target: memoryview,
         progress: Callable[[int], None],
         full: Callable[[], None],
+        more: Callable[[], None],
     ) -> None:
         self.filled = 0
         self._owner = owner
         self._target = target
         self._progress = progress
         self._full = full
+        self._more = more
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._target[self.filled : self.filled + WINDOW_BYTES]
@@ -55,6 +59,8 @@ class Intake(asyncio.BufferedProtocol):
         self._progress(nbytes)
         if self.filled == len(self._target):
             self._full()
+        elif nbytes == WINDOW_BYTES:
+            self._more()
 
     def eof_received(self) -> bool | None:
         return self._owner.eof_received()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import math
@@ -15,6 +14,8 @@ from typing import Any, Literal
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.arena import Arena, Slot
+from warpcall_service.callers import LOCAL
+from warpcall_service.fair import FairQueue, Waiting
 from warpcall_service.lane_child import Child, LaneLost
 from warpcall_service.lane_messages import DONE, Hello
 from warpcall_service.plan import Plan
@@ -26,6 +27,7 @@ State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 # only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.
 MAX_AHEAD = 8
 MAX_AHEAD_BYTES = 4 << 20
+USER_SHARE = 0.75  # of an arena, that one user may hold in several slots: the rest is for others
 START_S = 5.0  # what a start takes, until one was measured; for Retry-After
 
 log = logging.getLogger("warpcall.lane")
@@ -62,11 +64,24 @@ class LaneStatus:
 class Call:
     """One call on its way through a lane; it holds its slots until the lane is done with it."""
 
-    __slots__ = ("began", "deadline", "done", "id", "plan", "source", "target", "timer", "where")
+    __slots__ = (
+        "began",
+        "deadline",
+        "done",
+        "id",
+        "nbytes",
+        "plan",
+        "source",
+        "target",
+        "timer",
+        "waiting",
+        "where",
+    )
 
     def __init__(self, plan: Plan, source: Slot, target: Slot, where: int, deadline: float) -> None:
         self.id = 0
         self.plan = plan
+        self.nbytes = plan.input_nbytes + plan.output_nbytes
         self.source = source
         self.target = target
         self.where = where  # byte of the arena where the outputs go
@@ -74,12 +89,9 @@ class Call:
         self.began = time.monotonic()
         self.done: asyncio.Future[Timing] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
+        self.waiting: Waiting[Call] | None = None  # its place in the queue
         source.hold()
         target.hold()
-
-    @property
-    def nbytes(self) -> int:
-        return self.plan.input_nbytes + self.plan.output_nbytes
 
     def fail(self, problem: Problem) -> None:
         """Tell the caller, if he still waits."""
@@ -110,12 +122,12 @@ class Lane:
         self.state: State = "starting"
         self.reason = "its process is starting"
         self.hello: Hello = {}
-        self.arena = Arena(int(settings.arena_bytes))
+        self.arena = Arena(int(settings.arena_bytes), _share)
         self._settings = settings
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._child: Child | None = None
-        self._queue: deque[Call] = deque()
+        self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
         self._sent_nbytes = 0
         self._last_id = 0
@@ -130,7 +142,7 @@ class Lane:
     @property
     def load(self) -> int:
         """Calls that a new one would wait for."""
-        return self.arena.waiting + len(self._queue) + len(self._sent)
+        return self.arena.waiting + self._queue.count + len(self._sent)
 
     @property
     def calls(self) -> int:
@@ -152,7 +164,7 @@ class Lane:
             device=self.hello.get("label", ""),
             pid=self._child.pid if self._child else None,
             restarts=self._restarts,
-            queued=len(self._queue),
+            queued=self._queue.count,
             in_flight=len(self._sent),
             arena_used=arena.used,
             arena_free=arena.free,
@@ -164,18 +176,20 @@ class Lane:
     ) -> Timing:
         """As `LocalEngine.run`."""
         self.check_open()
-        if len(self._queue) >= self._settings.max_queue:
+        if self._queue.count >= self._settings.max_queue:
             raise Busy(
-                f"{len(self._queue)} calls wait for {self.name} already, it lets no more wait",
-                retry_after_s=max(1.0, self._mean_call_s * len(self._queue)),
+                f"{self._queue.count} calls wait for {self.name} already, it lets no more wait",
+                retry_after_s=max(1.0, self._mean_call_s * self._queue.count),
             )
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
         call = Call(plan, source, target, target.offset + target_offset, deadline)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
-        self._queue.append(call)
-        self._pump()
+        if not self._queue.count and self._hand_over(call):
+            self._queue.charge(source.user, call.nbytes)
+        else:
+            self._wait(call)
         try:
             return await call.done
         finally:
@@ -208,7 +222,7 @@ class Lane:
 
     async def drained(self) -> None:
         """Wait until no call is left."""
-        while self._queue or self._sent:
+        while self._queue.count or self._sent:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
@@ -275,7 +289,7 @@ class Lane:
             if call.done.done():
                 call.leave()
             else:
-                self._queue.insert(position - 1, call)
+                self._wait(call, urgent=True)
         if self._deaths > settings.max_restarts:
             self._change("failed", f"its process died {self._deaths} times in a row; {reason}")
             self._refuse_all(self._unavailable(f"{self.name} cannot run calls: {self.reason}"))
@@ -287,11 +301,10 @@ class Lane:
         self._on_change(self)
 
     def _refuse_all(self, problem: Problem) -> None:
-        for call in (*self._sent, *self._queue):
+        for call in (*self._sent, *self._queue.clear()):
             call.fail(problem)
             call.leave()
         self._sent.clear()
-        self._queue.clear()
         self.arena.refuse_waiting(problem)
 
     def _unavailable(self, detail: str) -> Unavailable:
@@ -299,24 +312,33 @@ class Lane:
 
     # Calls
 
+    def _wait(self, call: Call, *, urgent: bool = False) -> None:
+        """Queue a call, among those of its user or before all."""
+        call.waiting = self._queue.push(call.source.user, call.nbytes, call, urgent=urgent)
+
     def _pump(self) -> None:
         """Hand over what the process may have."""
-        while (
-            self._queue
-            and self.state == "ready"
-            and self._child is not None
-            and len(self._sent) < MAX_AHEAD
-            and self._sent_nbytes < MAX_AHEAD_BYTES
+        while (waiting := self._queue.first()) and self._hand_over(waiting.item):
+            self._queue.serve(waiting)
+            waiting.item.waiting = None
+
+    def _hand_over(self, call: Call) -> bool:
+        """Send a call to the process, unless it has enough to do."""
+        sent = self._sent
+        if self.state != "ready" or self._child is None:
+            return False
+        if sent:  # one runs: others go ahead only if they are few and small
+            ahead = self._sent_nbytes - sent[0].nbytes + call.nbytes
+            if len(sent) >= MAX_AHEAD or ahead > MAX_AHEAD_BYTES:
+                return False
+        call.id = self._last_id = self._last_id + 1
+        if not self._child.send(
+            call.id, call.source.offset, call.where, call.deadline, call.plan.message
         ):
-            call = self._queue[0]
-            call.id = self._last_id = self._last_id + 1
-            if not self._child.send(
-                call.id, call.source.offset, call.where, call.deadline, call.plan.message
-            ):
-                return  # the next answer, or the next process, comes back here
-            self._queue.popleft()
-            self._sent.append(call)
-            self._sent_nbytes += call.nbytes
+            return False  # the next answer, or the next process, comes back here
+        sent.append(call)
+        self._sent_nbytes += call.nbytes
+        return True
 
     def _on_done(self, packet: bytes) -> None:
         call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)
@@ -334,12 +356,16 @@ class Lane:
             self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
-        self._pump()
+        if self._queue.count:
+            self._pump()
+        elif not self._sent:
+            self._queue.rest()
 
     def _withdraw(self, call: Call) -> None:
         """The caller left: drop the call if it was not sent; else the lane finishes it."""
-        with contextlib.suppress(ValueError):
-            self._queue.remove(call)
+        if call.waiting is not None:
+            self._queue.withdraw(call.waiting)
+            call.waiting = None
             call.leave()
 
     def _on_deadline(self, call: Call) -> None:
@@ -355,3 +381,7 @@ class Lane:
         """It runs and does not end; behind another that does not, that one has its own clock."""
         if self._sent and self._sent[0] is call:
             self.kill(f"{call.plan.op} ran {self._settings.grace_s:g} s past its deadline")
+
+
+def _share(user: str) -> float:
+    return 1.0 if user == LOCAL.name else USER_SHARE

@@ -65,7 +65,7 @@ class Connection(HttpToolsProtocol):
         if not rest or self._ended or self.transport.is_closing():
             return len(came)
         self._received = self.loop.create_future()
-        intake = Intake(self, rest, progress, self._on_full)
+        intake = Intake(self, rest, progress, self._on_full, self._let_others_read)
         self._read_with(intake)
         try:
             await self._received
@@ -160,6 +160,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._parsed, self._in_head = True, False
         super().on_headers_complete()
+        self.scope["extensions"]["warpcall"]["cycle"] = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._parsed = True
@@ -185,6 +186,16 @@ class Connection(HttpToolsProtocol):
         """Read no further: what follows, if anything, is the next request."""
         self.flow.pause_reading()
         self._stop_receiving()
+
+    def _let_others_read(self) -> None:
+        """Read on in the next round of the event loop."""
+        self.flow.pause_reading()
+        self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        receiving = self._received is not None and not self._received.done()
+        if receiving and not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _stop_receiving(self) -> None:
         if self._received is not None and not self._received.done():

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from warpcall.errors import NotFound
-from warpcall_service.callers import needs
+from warpcall.errors import Busy, NotFound
+from warpcall_service.callers import caller_of, needs
 from warpcall_service.engine import LocalEngine
+from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.openapi import problem_responses
 from warpcall_service.params import brief
+from warpcall_service.settings import Settings
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -73,6 +75,30 @@ class KernelList(_Model):
     kernels: list[KernelModel]
 
 
+class UserLimits(_Model):
+    """What one user may have; more is `busy`. One call may have any number of bytes."""
+
+    requests_in_flight: int
+    bytes_in_flight: int
+    requests_per_s: float
+
+
+class InFlight(_Model):
+    """What one user has at this moment, this request included."""
+
+    requests: int
+    bytes: int
+
+
+class Me(_Model):
+    """Who calls, and what he may."""
+
+    name: str
+    role: str
+    limits: UserLimits
+    in_flight: InFlight
+
+
 class Health(_Model):
     """That the server answers."""
 
@@ -116,6 +142,29 @@ def kernels(engine: LocalEngine) -> APIRouter:
             known = ", ".join(declarations)
             raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
         return JSONResponse(declarations[name])
+
+    return router
+
+
+def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
+    """The caller himself."""
+    router = APIRouter(prefix="/v1/me", tags=["users"])
+    allowed = {
+        "requests_in_flight": settings.user_max_requests,
+        "bytes_in_flight": int(settings.user_max_bytes),
+        "requests_per_s": settings.user_requests_per_s,
+    }
+
+    @router.get("", response_model=Me, responses=problem_responses([Busy]))
+    async def get_me(request: Request) -> Response:
+        """Who you are to this server, your limits, and what you have in flight."""
+        caller = caller_of(request.scope)
+        has = {
+            "requests": limits.in_flight(caller.name),
+            "bytes": engine.nbytes_of(caller.name),
+        }
+        who = {"name": caller.name, "role": caller.role}
+        return JSONResponse({**who, "limits": allowed, "in_flight": has})
 
     return router
 

@@ -63,6 +63,16 @@ class Settings(BaseSettings):
     max_json_bytes: ByteSize = Field(ByteSize(16 * MIB), ge=1, description="of one JSON request")
     max_queue: int = Field(256, ge=1, description="calls that may wait for each lane")
 
+    user_max_requests: int = Field(128, ge=1, description="that one user has in flight")
+    user_max_bytes: ByteSize = Field(
+        ByteSize(8192 * MIB),
+        ge=1,
+        description="of inputs and outputs that one user has in flight, in more than one call",
+    )
+    user_requests_per_s: float = Field(
+        20_000.0, gt=0, allow_inf_nan=False, description="of one user; a second's worth at once"
+    )
+
     queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
     call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")
     body_timeout_s: Seconds = Field(30.0, description="without progress of an upload")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from warpcall_service.exchange import Exchange
 from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
+from warpcall_service.turns import Turns
 
 JSON_TURNS = (
     4  # JSON bodies unpacked at a time: as Python objects they take up to 25 times their size
@@ -57,7 +57,7 @@ class Uploads:
     def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
-        self._json_turns = asyncio.Semaphore(JSON_TURNS)
+        self._json_turns = Turns(JSON_TURNS)
 
     async def read(
         self,
@@ -145,7 +145,7 @@ class Uploads:
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watch.our_turn()
-            async with self._json_turns:
+            async with self._json_turns.turn(body.user, nbytes):
                 call = json_body.decode(bytes(text.view[:nbytes]))
                 text.release()
                 given = params.merge(params.from_query(query, op), call.params)
@@ -194,6 +194,8 @@ class Uploads:
 
     async def _room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
         body.watch.our_turn()
-        slot = await self._engine.acquire(nbytes, self._settings.queue_timeout_s, like=like)
+        slot = await self._engine.acquire(
+            nbytes, self._settings.queue_timeout_s, body.user, like=like
+        )
         body.watch.their_turn()
         return slot

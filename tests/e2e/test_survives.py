@@ -23,6 +23,7 @@ from warpcall import Client, TimedOut, Unavailable
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 WAIT_S = 15.0
 SMALL = {"WARPCALL_ARENA_BYTES": "64MiB"}  # quick to make
+LEFT = 'warpcall_requests_total{op="permute",status="499"}'
 IDENTITY = {
     "inputs": {"x": {"dtype": "F32", "shape": [2], "data": [1, 2]}},
     "params": {"dims": [0]},
@@ -191,6 +192,25 @@ def test_a_call_whose_client_left_before_its_turn_is_dropped(server: Server) -> 
     assert 0 < sent < 20
     until(lambda: lane_state(server)["in_flight"] == 0)
     until(lambda: metric(server, "warpcall_lane_arena_used") == 0)
+
+
+def test_a_client_that_leaves_with_two_requests_on_their_way_is_no_error(server: Server) -> None:
+    body = json.dumps(IDENTITY).encode()
+    head = (
+        f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    httpx.post(f"{server.url}/v1/kernels/permute", json=IDENTITY).raise_for_status()
+    left = metric(server, LEFT)
+
+    with paused(lane_of(server)):
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            sock.sendall((head.encode() + body) * 2)
+            until(lambda: lane_state(server)["in_flight"] == 1)
+        until(lambda: metric(server, LEFT) == left + 1)
+
+    until(lambda: lane_state(server)["in_flight"] == 0)
+    assert "without starting response" not in server.log.read_text()
 
 
 def test_sigterm_lets_calls_under_way_end(pool: ThreadPoolExecutor) -> None:

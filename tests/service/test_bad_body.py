@@ -153,17 +153,20 @@ def test_outputs_beyond_the_arena_are_refused(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "body"),
+    ("head", "body", "field"),
     [
-        ("Transfer-Encoding: chunked", b"zz\r\n"),
-        ("Transfer-Encoding: chunked", b"4\r\nabcd\r\n-1\r\n"),
-        ("Transfer-Encoding: gzip", b""),
+        ("Transfer-Encoding: chunked", b"zz\r\n", None),
+        ("Transfer-Encoding: chunked", b"4\r\nabcd\r\n-1\r\n", None),
+        ("Transfer-Encoding: gzip", b"", "transfer-encoding"),
+        ("Transfer-Encoding: gzip, chunked", b"0\r\n\r\n", "transfer-encoding"),
     ],
 )
-def test_chunks_that_are_none_are_refused(head: str, body: bytes, server: Server) -> None:
+def test_chunks_that_are_none_are_refused(
+    head: str, body: bytes, field: str | None, server: Server
+) -> None:
     answer = send_raw(server, POST + head, body)
 
-    problem_of(answer, 400, "bad-request", None)
+    problem_of(answer, 400, "bad-request", field)
     assert answer.headers["connection"] == "close"
 
 

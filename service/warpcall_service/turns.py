@@ -1,0 +1,51 @@
+"""A few at a time, and fair to users: what a semaphore would be that knows who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from warpcall_service.fair import FairQueue
+
+
+class Turns:
+    """Lets `count` at a time take their turn; the others wait in fair order."""
+
+    def __init__(self, count: int) -> None:
+        self._count = self._free = count
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    @asynccontextmanager
+    async def turn(self, user: str, nbytes: int) -> AsyncIterator[None]:
+        """One turn, on which `user` spends `nbytes`."""
+        if self._free:
+            self._free -= 1
+            self._queue.charge(user, nbytes)
+        else:
+            await self._wait(user, nbytes)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, user: str, nbytes: int) -> None:
+        ours = asyncio.get_running_loop().create_future()
+        waiting = self._queue.push(user, nbytes, ours)
+        try:
+            await ours
+        except asyncio.CancelledError:
+            self._queue.withdraw(waiting)
+            if ours.done() and not ours.cancelled():
+                self._pass_on()  # given in the moment of the cancellation
+            raise
+
+    def _pass_on(self) -> None:
+        waiting = self._queue.first()
+        if waiting is None:
+            self._free += 1
+            if self._free == self._count:
+                self._queue.rest()
+        else:
+            self._queue.serve(waiting)
+            waiting.item.set_result(None)

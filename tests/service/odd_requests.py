@@ -1,0 +1,245 @@
+"""What arrives at a port that anyone can reach: requests, right, wrong, mutated, and no requests."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import safetensors.numpy
+
+from tests.service.requests import SAFETENSORS, npy
+
+EOL = b"\r\n"
+JSON = "application/json"
+OPS = (
+    "permute",
+    "masked-softmax",
+    "masked-softmax-backward",
+    "conv",
+    "conv-backward",
+    "transpose-add",
+    "isin",
+    "none",
+)
+PATHS = (
+    *("/", "/v1/kernels", "/v1/me", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"),
+    *(f"/v1/kernels/{op}" for op in OPS),
+)
+METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW", "get", "")
+ODD = (b"\r\n", b"\n", b"\r", b"\0", b"\xff", b" ", b"\t", b":", b"%", b"9" * 20, b"-1", b"chunked")
+LENGTHS = ("+5", "-1", "0x5", "5e0", "5, 5", "5 5", "", "9" * 30, "5_0", "05", "５", "0")
+CODINGS = (
+    "chunked, chunked",
+    "xchunked",
+    "identity",
+    "gzip, chunked",
+    "chunked, gzip",
+    "",
+    "CHUNKED",
+)
+CHUNK_SIZES = (
+    *("G", "-1", "0x5", "+5", "", " 5", "5 ", "5;a=b", "5;" + "x" * 5000, "F" * 16, "F" * 17),
+    *("5\t", "5\n", "5\0", "00000000000000005", "5,5", "1_0", "7fffffffffffffff"),
+)
+HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Accept", ("*/*", JSON, "application/x-npy", "image/png", "q=;;,", "a/b;q=9")),
+    ("Content-Type", (SAFETENSORS, JSON, "multipart/form-data", "text/plain", "multipart/form-data; boundary=b", ";", "a" * 500)),
+    ("Content-Encoding", ("gzip", "identity", "")),
+    ("Content-Length", LENGTHS),
+    ("Transfer-Encoding", CODINGS),
+    ("Expect", ("100-continue", "200-ok", "")),
+    ("Connection", ("close", "keep-alive", "upgrade", "close, keep-alive", "")),
+    ("Upgrade", ("websocket", "h2c", "TLS/1.3")),
+    ("X-Warpcall-Timeout", ("nan", "-1", "1e400", "x", "60", "")),
+    ("X-Request-Id", ("a", "a" * 65, "é", "../../etc", "a b", "")),
+    ("Authorization", ("Bearer", "Bearer x", "Basic !!!", "")),
+    ("Host", ("x", "a b", "", "[::1", "x" * 3000)),
+    ("Range", ("bytes=0-", "bytes=-9")),
+    ("Cookie", ("a=b; c", "=" * 100)),
+)  # fmt: skip
+
+
+def attempt(seed: str) -> tuple[int, bytes]:
+    """What one connection sends: how many requests, and their bytes, mutated or not."""
+    draw = random.Random(seed)
+    count = draw.choice((1, 1, 1, 1, 2, 3, 6))
+    data = b"".join(_request(draw) for _ in range(count))
+    return count, _mutated(draw, data) if draw.random() < 0.4 else data
+
+
+def _request(draw: random.Random) -> bytes:
+    return draw.choices(
+        (_plain, _call, _chunked, _wrong_head, _huge, _smuggling, _noise), (4, 8, 5, 5, 1, 3, 1)
+    )[0](draw)
+
+
+def _head(draw: random.Random, line: str, headers: list[tuple[str, str]], odd: float) -> bytes:
+    """The head, with some further headers of this probability."""
+    headers = [("Host", "x"), *headers]
+    while draw.random() < odd:
+        name, values = draw.choice(HEADERS)
+        headers.insert(draw.randint(0, len(headers)), (name, draw.choice(values)))
+    text = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return f"{line}\r\n{text}\r\n".encode()
+
+
+def _path(draw: random.Random) -> str:
+    path = draw.choice(PATHS)
+    return path + draw.choice(("", "", "", "?dims=0", "?dims=0&dims=1", "?%", "?a[]=%00&&=", "#f"))
+
+
+def _plain(draw: random.Random) -> bytes:
+    method = draw.choice(("GET", "GET", draw.choice(METHODS)))
+    return _head(draw, f"{method} {_path(draw)} HTTP/1.1", [], 0.3)
+
+
+def _body(draw: random.Random) -> tuple[str, bytes]:
+    """A body that an op might take, and its type; sometimes with bytes that it should not have."""
+    shape = draw.choices((1, 2, 3, 5, 31), k=draw.randint(0, 3))
+    dtype = draw.choice((np.float32, np.float16, np.int64, np.uint8, np.bool_, np.complex64))
+    names = draw.sample(("x", "weight", "a", "b", "elements", "test_elements", "mask"), 2)
+    arrays = {name: np.ones(shape, dtype) for name in names[: draw.randint(1, 2)]}
+    if draw.random() < 0.02:  # from 128 KiB on a body goes past the parser
+        arrays["x"] = np.ones(draw.choice((1 << 15, 1 << 18)), np.float32)
+    kind = draw.choice((SAFETENSORS, SAFETENSORS, JSON, "multipart/form-data; boundary=b"))
+    params = {"dims": draw.choice(([0], [1, 0], [0, 0], [9], "0", None, []))}
+    if kind == SAFETENSORS:
+        body = safetensors.numpy.save(arrays, metadata={"params": json.dumps(params)})
+    elif kind == JSON:
+        x = {"dtype": draw.choice(("F32", "U8", "X")), "shape": shape, "data": [1] * len(shape)}
+        body = json.dumps({"inputs": dict.fromkeys(arrays, x), "params": params}).encode()
+    else:
+        body = b"".join(
+            b'--b\r\nContent-Disposition: form-data; name="%s"; filename="x.npy"\r\n\r\n%s\r\n'
+            % (name.encode(), npy(array))
+            for name, array in arrays.items()
+        )
+        body += b"--b--\r\n"
+    return kind, _mutated(draw, body) if draw.random() < 0.3 else body
+
+
+def _call(draw: random.Random) -> bytes:
+    kind, body = _body(draw)
+    length = len(body) + draw.choice((0,) * 12 + (-1, 1, 100))
+    headers = [("Content-Type", kind), ("Content-Length", str(length))]
+    line = f"POST /v1/kernels/{draw.choice(OPS)}{draw.choice(('', '?dims=0'))} HTTP/1.1"
+    return _head(draw, line, headers, 0.15) + body
+
+
+def _chunked(draw: random.Random) -> bytes:
+    kind, body = _body(draw)
+    headers = [("Content-Type", kind), ("Transfer-Encoding", "chunked")]
+    data = _head(draw, f"POST /v1/kernels/{draw.choice(OPS)} HTTP/1.1", headers, 0.1)
+    wrong = draw.random() < 0.6
+    begin = 0
+    while begin < len(body):
+        part = body[begin : begin + draw.randint(1, max(1, len(body) // 3))]
+        begin += len(part)
+        size = f"{len(part):x}" if not wrong or draw.random() < 0.5 else draw.choice(CHUNK_SIZES)
+        data += size.encode() + EOL + part + (b"" if wrong and draw.random() < 0.1 else EOL)
+    trailer = draw.choice(
+        (b"", b"", b"A: b\r\n", b"Content-Length: 5\r\n", b"A: b\r\n" * 500, b"\0")
+    )
+    return data + draw.choice((b"0", b"0", b"00", b"0;x", b"-0", b"")) + EOL + trailer + EOL
+
+
+def _wrong_head(draw: random.Random) -> bytes:
+    """Something that is not quite a head."""
+    method, path = draw.choice(METHODS), _path(draw)
+    line = draw.choice(
+        (
+            f"{method} {path} HTTP/{draw.choice(('0.9', '1.0', '2.0', '1.2', '9', '1.1 ', 'x'))}",
+            f"{method}  {path} HTTP/1.1",
+            f"{method} {path}",
+            f"{method} http://x{path} HTTP/1.1",
+            f"{method} {path}/{draw.choice(('..', '%2e%2e', '%00', '%ff', '%', '☃', '//'))} HTTP/1.1",
+            "CONNECT x:80 HTTP/1.1",
+            "OPTIONS * HTTP/1.1",
+            f"{method} /{'a' * draw.choice((300, 9000, 66000))} HTTP/1.1",
+            f"{method}\t{path}\tHTTP/1.1",
+            f"\r\n\r\n{method} {path} HTTP/1.1",
+        )
+    )  # fmt: skip
+    odd = draw.choice(("A : b", " A: b", "A", ": b", "A: b\r\n c", "A: \0", "Ä: b", "A: b\rC: d", "A\0: b", "A: b\nC: d"))  # fmt: skip
+    return _head(draw, line, [], 0.4)[:-2] + odd.encode() + EOL * draw.choice((1, 2, 2, 2))
+
+
+def _huge(draw: random.Random) -> bytes:
+    """A head beyond what is taken, in one header, in many, or without end."""
+    nbytes = draw.choice((60_000, 70_000, 200_000))
+    kind = draw.choice(("value", "name", "many", "endless", "query"))
+    many = "".join(f"X-{i}: {'a' * 20}\r\n" for i in range(nbytes // 30))
+    return {
+        "value": f"GET / HTTP/1.1\r\nHost: x\r\nA: {'a' * nbytes}\r\n\r\n",
+        "name": f"GET / HTTP/1.1\r\nHost: x\r\n{'a' * nbytes}: a\r\n\r\n",
+        "many": f"GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n",
+        "endless": f"GET / HTTP/1.1\r\n{many}",
+        "query": f"GET /?{'a' * nbytes} HTTP/1.1\r\nHost: x\r\n\r\n",
+    }[kind].encode()
+
+
+HIDDEN = b"GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Request-Id: hidden\r\n\r\n"
+# Framings on which a proxy and a server may differ, so that one takes for a body what the other
+# takes for a request. {h} is the length of the hidden one.
+FRAMINGS = (
+    "Content-Length: {h}\r\nTransfer-Encoding: chunked",
+    "Transfer-Encoding: chunked\r\nContent-Length: {h}",
+    "Content-Length: 0\r\nContent-Length: {h}",
+    "Content-Length: {h}\r\nContent-Length: 0",
+    "Content-Length: 0, {h}",
+    "Content-Length: {h}\r\nTransfer-Encoding : chunked",
+    "Content-Length: {h}\r\nTransfer-Encoding: xchunked",
+    "Content-Length: {h}\r\nTransfer-Encoding:\tchunked",
+    "Content-Length: {h}\r\nTransfer-Encoding: chunked, identity",
+    "Content-Length: {h}\r\nX: y\r\n Transfer-Encoding: chunked",
+    "Content-Length: {h}\r\nX: y\rTransfer-Encoding: chunked",
+    "Content-Length: {h}\r\nTransfer-Encoding\0: chunked",
+    "Content-Length : {h}",
+    "Content-Length: +{h}",
+    "Content-Length: 0x{h:x}",
+    "Content-Length: -{h}",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+    "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked",
+    "Transfer-Encoding: chunked, chunked",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+    "Transfer-Encoding: gzip, chunked",
+    "Transfer-Encoding: gzip",
+    "Transfer-Encoding: \x0bchunked",
+)
+
+
+def smuggling(framing: str, body: bytes) -> bytes:
+    """A call framed like this, with `body` and then the hidden request behind it."""
+    head = f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
+    return (head + framing.format(h=len(HIDDEN)) + "\r\n\r\n").encode() + body + HIDDEN
+
+
+def _smuggling(draw: random.Random) -> bytes:
+    return smuggling(draw.choice(FRAMINGS), draw.choice((b"", b"0\r\n\r\n", b"5\r\nhello\r\n")))
+
+
+def _noise(draw: random.Random) -> bytes:
+    """Another protocol, or none."""
+    return draw.choice(
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"SSH-2.0-x\r\n",
+            b"\0" * 100,
+            draw.randbytes(draw.randint(0, 2000)),
+        )
+    )
+
+
+def _mutated(draw: random.Random, data: bytes) -> bytes:
+    """Some bytes replaced, left out, put in, said twice, or the end cut off."""
+    changed = bytearray(data)
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randint(0, len(changed))
+        to = min(len(changed), at + draw.choice((1, 1, 2, 8, 100)))
+        pieces = (b"", draw.choice(ODD), draw.randbytes(4), bytes(changed[at:to]) * 2)
+        changed[at:to] = draw.choice(pieces)
+    if draw.random() < 0.2:
+        del changed[draw.randint(0, len(changed)) :]
+    return bytes(changed)

@@ -1,0 +1,180 @@
+"""Thousands of odd requests on bare sockets: each is answered or dropped, and the server stays well.
+
+    pytest tests/service/test_odd_requests.py --fuzz-requests 1000000 --fuzz-seed anything
+
+runs longer, or others. A failure names the seed of its connection; `attempt(seed)` makes it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from bench.machine import memory_of
+from demo.server import Server, running_server
+from tests.service.odd_requests import FRAMINGS, attempt, smuggling
+from tests.service.requests import metrics, well
+
+CONNECTIONS = 64  # at a time
+QUIET_S = 0.05  # without an answer, before the server is told that no more will come
+HANGS_S = 30.0
+WARM_UP = 500  # requests, before memory is looked at
+MAX_GROWTH_BYTES = 48 << 20
+HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) [\w -]+\r\n((?:[\w-]+: [^\r\n\0]*\r\n)*)\r\n")
+LENGTH = re.compile(rb"^content-length: (\d+)\r$", re.MULTILINE | re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server({"WARPCALL_ARENA_BYTES": "128MiB"}) as running:
+        yield running
+
+
+async def exchange(port: int, data: bytes) -> tuple[bytes, bool]:
+    """What comes back, and whether the server had to be told that no more will come."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    came, ended = bytearray(), False
+    try:
+        with contextlib.suppress(ConnectionError):
+            writer.write(data)
+            while True:
+                try:
+                    async with asyncio.timeout(HANGS_S if ended else QUIET_S):
+                        part = await reader.read(1 << 16)
+                except TimeoutError:
+                    assert not ended, "the server neither answers nor closes"
+                    ended = True
+                    with contextlib.suppress(OSError):  # it was reset in this moment
+                        writer.write_eof()
+                    continue
+                if not part:
+                    break
+                came += part
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    return bytes(came), ended
+
+
+def answers(data: bytes, cut: bool) -> Iterator[tuple[int, bytes, bytes]]:
+    """Status, head and body of each answer; fails on anything else.
+
+    Args:
+        cut: the last one may be incomplete.
+    """
+    at = 0
+    while at < len(data):
+        head = HEAD.match(data, at)
+        if head is None:
+            assert cut, f"this is no answer: {data[at : at + 200]!r}"
+            return
+        at = head.end()
+        status = int(head[1])
+        length = LENGTH.search(head[2])
+        nbytes = int(length[1]) if length else 0
+        if status == 100 or data.startswith(b"HTTP/1.1 ", at):  # to HEAD
+            nbytes = 0
+        body = data[at : at + nbytes]
+        yield status, head[2], body
+        at += len(body)
+
+
+def wrong(data: bytes, came: bytes, cut: bool) -> str:
+    """What is wrong with these answers to `data`; nothing, if it is empty."""
+    try:
+        for status, head, body in answers(came, cut):
+            if status >= 400 and body:
+                kind = json.loads(body)["type"].removeprefix("urn:warpcall:problem:")
+                assert b"application/problem+json" in head, head
+            else:
+                kind = ""
+            impatient = kind == "timed-out" and b"x-warpcall-timeout" in data.lower()
+            if status >= 500 and kind != "unavailable" and not impatient:
+                return f"{status} {body!r}"
+    except (AssertionError, ValueError, KeyError) as error:
+        return repr(error)
+    return ""
+
+
+async def send(port: int, seed: str, requests: int) -> tuple[Counter[int], list[str]]:
+    """So many requests, by many connections at once; how often each status came, and faults."""
+    statuses: Counter[int] = Counter()
+    faults: list[str] = []
+    numbers = iter(range(requests))
+    left = requests
+
+    async def client() -> None:
+        nonlocal left
+        for number in numbers:
+            if left <= 0 or len(faults) > 10:
+                return
+            name = f"{seed}:{number}"
+            count, data = attempt(name)
+            left -= count
+            try:
+                came, cut = await exchange(port, data)
+            except (AssertionError, OSError) as error:
+                faults.append(f"{name}: {error!r}")
+                continue
+            if fault := wrong(data, came, cut):
+                faults.append(f"{name}: {fault}")
+            statuses.update(map(int, re.findall(rb"HTTP/1\.1 (\d{3}) ", came)))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(client())
+    return statuses, faults
+
+
+def test_whatever_comes_the_server_answers_and_stays_as_it_was(
+    server: Server, pytestconfig: pytest.Config
+) -> None:
+    requests, seed = (pytestconfig.getoption(f"--fuzz-{name}") for name in ("requests", "seed"))
+    process = psutil.Process(server.process.pid)
+    with httpx.Client(base_url=server.url, timeout=30) as http:
+        assert well(http).status_code == 200
+        asyncio.run(send(server.port, f"{seed}:warm", WARM_UP))
+        memory, descriptors = memory_of(process.pid), process.num_fds()
+        lanes = [child.pid for child in process.children()]
+
+        statuses, faults = asyncio.run(send(server.port, seed, requests))
+
+        assert faults == []
+        assert {200, 400, 404, 405, 415, 422, 431} <= statuses.keys(), statuses
+        assert well(http).status_code == 200
+        state = metrics(http)
+    assert state['warpcall_lane_arena_used{lane="cpu"}'] == 0
+    assert state['warpcall_lane_arena_waiting{lane="cpu"}'] == 0
+    assert state['warpcall_lane_restarts_total{lane="cpu"}'] == 0
+    assert [child.pid for child in process.children()] == lanes
+    assert process.num_fds() <= descriptors
+    now = memory_of(process.pid)
+    assert now.http_rest - memory.http_rest < MAX_GROWTH_BYTES
+    assert now.lanes_rest - memory.lanes_rest < MAX_GROWTH_BYTES
+    log = server.log.read_text()
+    import pathlib
+
+    pathlib.Path("/tmp/fuzz.log").write_text(log)
+    assert "Traceback" not in log
+    assert " ERROR " not in log
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("body", [b"", b"0\r\n\r\n"], ids=["bare", "chunk"])
+def test_a_framing_that_others_read_differently_is_refused_with_all_behind_it(
+    framing: str, body: bytes, server: Server
+) -> None:
+    came, _ = asyncio.run(exchange(server.port, smuggling(framing, body)))
+
+    statuses = [status for status, _, _ in answers(came, cut=False)]
+    assert statuses in ([400], [])
+    assert b"hidden" not in came
