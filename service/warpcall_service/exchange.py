@@ -143,7 +143,11 @@ class Exchange:
             raise self._ended()
 
     async def send(self, message: Message) -> None:
-        """ASGI's send, noting what passes, adding the request id, and forbidding guesses."""
+        """ASGI's send, noting what passes, adding the request id, and forbidding guesses.
+
+        Raises:
+            ClientGone: nobody is there to send to.
+        """
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [
@@ -154,6 +158,8 @@ class Exchange:
         elif message["type"] == "http.response.body":
             self.sent += len(message.get("body", b""))
             self.answered = not message.get("more_body", False)
+        if self.connection.transport.is_closing():  # uvicorn hears of it a round of the loop later
+            raise ClientGone
         await self._send(message)
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:

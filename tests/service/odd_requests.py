@@ -60,6 +60,9 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
+SOME_KEY = b"wc_00000000_" + b"0" * 43  # in place of one that counts
+
+
 def attempt(seed: str) -> tuple[int, bytes]:
     """What one connection sends: how many requests, and their bytes, mutated or not."""
     draw = random.Random(seed)
@@ -77,6 +80,8 @@ def _request(draw: random.Random) -> bytes:
 def _head(draw: random.Random, line: str, headers: list[tuple[str, str]], odd: float) -> bytes:
     """The head, with some further headers of this probability."""
     headers = [("Host", "x"), *headers]
+    if draw.random() < 0.9:
+        headers.append(("Authorization", f"Bearer {SOME_KEY.decode()}"))
     while draw.random() < odd:
         name, values = draw.choice(HEADERS)
         headers.insert(draw.randint(0, len(headers)), (name, draw.choice(values)))

@@ -25,7 +25,7 @@ from warpcall_service.callers import ROLES, Role
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 OPEN = {"GET /healthz", "GET /readyz"}
 NEEDS: dict[str, Role] = {"GET /metrics": "admin"}
-CALL = {"GET /v1/kernels", "GET /v1/kernels/{name}"}  # and each op
+CALL = {"GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"}  # and each op
 HIDDEN = (
     "/",
     "/docs",

@@ -142,13 +142,6 @@ def test_me_tells_what_is_in_flight(
     assert his == {"requests": 1, "bytes": 0}
 
 
-def test_an_unknown_key_is_refused_before_anything_else(server: Server) -> None:
-    with user(server, "mallory") as mallory:
-        problem_of(call(mallory), 401, "unauthorized", "authorization")
-        assert mallory.get("/healthz").status_code == 200
-        assert mallory.get("/readyz").status_code == 200
-
-
 def test_requests_beyond_those_in_flight_are_told_to_come_back(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
