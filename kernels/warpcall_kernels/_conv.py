@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import TensorLike, dtype_name
@@ -91,13 +90,6 @@ def check_filter(
             "padding_l", f"padding_l must be between 0 and {taps - 1}, K - 1, got {padding_l}"
         )
     return padding
-
-
-def check_device(x: Tensor, **others: Tensor | None) -> None:
-    """Raise InvalidInput unless all tensors live where `x` does."""
-    for name, t in others.items():
-        if t is not None and t.device != x.device:
-            raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
 
 
 def step_of(x: Layout) -> int | None:

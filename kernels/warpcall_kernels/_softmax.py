@@ -191,13 +191,6 @@ def check_scale(scale: float) -> None:
         raise InvalidInput("scale", f"scale must be finite, got {scale}")
 
 
-def check_device(x: Tensor, **others: Tensor | None) -> None:
-    """Raise InvalidInput unless all tensors live where `x` does."""
-    for name, t in others.items():
-        if t is not None and t.device != x.device:
-            raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
-
-
 def beyond_prefix(
     shape: Sequence[int], lengths: Tensor | None, causal: bool, device: torch.device
 ) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -127,33 +128,27 @@ _FILTERS = (
 )
 
 
-def _conv() -> list[Case]:
+def _filtered(x: tuple[str, ...], **how: Any) -> list[Case]:
+    """Cases of `_FILTERS`, with the inputs `x` of the shape of x."""
     return [
         Case(
             f"[{','.join(map(str, shape))}] H{heads} K{taps} {_SHORT[dtype]}",
-            {"x": Sample(shape, dtype), "weight": Sample((heads, taps), dtype)},
+            {name: Sample(shape, dtype, **how) for name in x}
+            | {"weight": Sample((heads, taps), dtype)},
             {},
             "large",
         )
         for shape, heads, taps, dtype in _FILTERS
     ]
+
+
+def _conv() -> list[Case]:
+    return _filtered(("x",))
 
 
 def _conv_backward() -> list[Case]:
     # Integers: sums of millions of terms are then exact in fp32, whatever their order.
-    return [
-        Case(
-            f"[{','.join(map(str, shape))}] H{heads} K{taps} {_SHORT[dtype]}",
-            {
-                "grad_output": Sample(shape, dtype, "integers", -3, 4),
-                "x": Sample(shape, dtype, "integers", -3, 4),
-                "weight": Sample((heads, taps), dtype),
-            },
-            {},
-            "large",
-        )
-        for shape, heads, taps, dtype in _FILTERS
-    ]
+    return _filtered(("grad_output", "x"), values="integers", low=-3, high=4)
 
 
 def _isin() -> list[Case]:

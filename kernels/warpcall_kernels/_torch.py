@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Meta
 
 VECTOR_BYTES = 16  # the widest access of a thread
@@ -97,6 +98,13 @@ class Launch:
         compiled = self.kernel[self.grid](*operands, **self.arguments)
         if device >= 0 and compiled is not None:  # the interpreter compiles nothing
             self._ready[device] = (compiled.run, compiled.function, compiled.packed_metadata)
+
+
+def check_device(x: Tensor, **others: Tensor | None) -> None:
+    """Raise InvalidInput unless all tensors live where `x` does."""
+    for name, t in others.items():
+        if t is not None and t.device != x.device:
+            raise InvalidInput(name, f"{name} must be on {x.device}, got {t.device}")
 
 
 def direct(*tensors: Tensor | None) -> bool:

@@ -20,10 +20,10 @@ import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages hav
 from torch import Tensor
 
 from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._conv import FLOATS, check_device, check_filter
+from warpcall_kernels._conv import FLOATS, check_filter
 from warpcall_kernels._conv_forward import plan
 from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
-from warpcall_kernels._torch import direct, layout, register, runs_kernel
+from warpcall_kernels._torch import check_device, direct, layout, register, runs_kernel
 from warpcall_kernels.conv_backward import (
     PARAMS,
     TOLERANCE,

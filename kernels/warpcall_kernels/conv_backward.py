@@ -18,10 +18,19 @@ from torch import Tensor
 
 from warpcall_kernels import _conv_forward, _conv_gradient
 from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._conv import FLOATS, check_device, check_filter
+from warpcall_kernels._conv import FLOATS, check_filter
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
-from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels._torch import (
+    Launch,
+    Layout,
+    check_device,
+    direct,
+    layout,
+    meta,
+    register,
+    runs_kernel,
+)
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 

@@ -22,7 +22,16 @@ from warpcall_kernels import _dims, _softmax
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
-from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels._torch import (
+    Launch,
+    Layout,
+    check_device,
+    direct,
+    layout,
+    meta,
+    register,
+    runs_kernel,
+)
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 
 # Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
@@ -39,7 +48,7 @@ def _launch(
     causal: bool = False,
 ) -> Tensor:
     plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
-    _softmax.check_device(x, mask=mask, lengths=lengths)
+    check_device(x, mask=mask, lengths=lengths)
     out = x.new_empty(x.shape)
     if not out.numel():
         return out

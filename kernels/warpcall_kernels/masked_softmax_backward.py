@@ -22,7 +22,16 @@ from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
 from warpcall_kernels._softmax import place, start
-from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels._torch import (
+    Launch,
+    Layout,
+    check_device,
+    direct,
+    layout,
+    meta,
+    register,
+    runs_kernel,
+)
 
 # Against the fp64 reference, rtol and atol, at sums of products of normal values, which are larger than
 # those of any real output.
@@ -139,7 +148,7 @@ def _masked_softmax_backward_long_kernel(
 
 def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
     plan = _plan(layout(grad_output), layout(output), scale)
-    _softmax.check_device(grad_output, output=output)
+    check_device(grad_output, output=output)
     out = output.new_empty(output.shape)
     if not out.numel():
         return out
