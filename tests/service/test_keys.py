@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from types import FrameType
@@ -100,6 +101,7 @@ def trace(key: bytes) -> list[str]:
         return lines
 
     before = sys.gettrace()
+    gc.disable()  # what it would finalise in the middle is no step of ours
     sys.settrace(lines)
     sys.setprofile(profile)
     try:
@@ -107,4 +109,5 @@ def trace(key: bytes) -> list[str]:
     finally:
         sys.setprofile(None)
         sys.settrace(before)
+        gc.enable()
     return steps[: steps.index("setprofile")]
