@@ -55,9 +55,7 @@ BAND_FP64 = 16  # a sum takes two registers
 PIECES = 256
 WARPS_NARROW, WARPS = 2, 4
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, where rows suffice
-FMA_MAX_TAPS = (
-    8  # of fp16 and bf16; more are less work as a product, whose sums lie in few registers
-)
+FMA_MAX_TAPS = 8  # of fp16 and bf16: more are less work as a product, and take fewer registers
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles
 DOT_BLOCKS = 64  # [8, 1024, 2048], bf16, 31 taps on an H200 48 us, with 128 63
 DOT_WARPS = 4

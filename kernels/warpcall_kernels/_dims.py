@@ -41,6 +41,12 @@ def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def broadcast_strides(shape: Sequence[int], strides: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Strides of a tensor broadcast to `rank` dims: 0 along those that are missing or of size 1."""
+    kept = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+    return (0,) * (rank - len(shape)) + tuple(kept)
+
+
 def reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """Elements from the first of a tensor to its last, both included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

@@ -33,9 +33,8 @@ SMALL_N = 1 << 12  # test elements that one program inserts
 SMALL_SLOTS = 16  # slots a test element then: nearly every key is alone; 2000 int32 fit into an L1
 LARGE_SLOTS = 4  # slots a test element otherwise: a load of 1/8 to 1/4
 MIN_SLOTS = 32
-FULL_BITMAP_N = (
-    1 << 25
-)  # test elements of 32-bit types from which all 2^32 bits are the smaller set
+# Test elements of 32-bit types from which all 2^32 bits are the smaller set.
+FULL_BITMAP_N = 1 << 25
 ACCESS_BYTES = 8  # of a bucket: what one thread reads at once
 # Elements of a program that builds or asks a large set: few wait for the last of them. 2^24 int32 in
 # 2^20 on an H200: 200 us; 240 with 512 elements; 985 with 1024 and 4 warps.
@@ -97,9 +96,8 @@ class Table(NamedTuple):
             return cls("bits", max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4, 0)
         slots = max(MIN_SLOTS, triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS)))
         itemsize = 8 if bits == 64 else 4
-        words = slots // FILTER_SLOTS if slots * itemsize > FILTERED_BYTES else 0
-        if small:
-            words = HELD_WORDS
+        large = slots * itemsize > FILTERED_BYTES
+        words = HELD_WORDS if small else slots // FILTER_SLOTS if large else 0
         kind = "hash" if common.is_floating() else "either"
         return cls(kind, slots, bucket, small, itemsize, words)
 
@@ -157,7 +155,6 @@ def _set_plan(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
     wide = common.primitive_bitwidth == 64
-    filtered = table.filter_words > 0
     shared = {
         "slots": table.slots,
         "factor": _FACTOR_64 if wide else _FACTOR_32,
@@ -166,13 +163,13 @@ def _set_plan(
         "BUCKET": table.bucket,
         "COMMON": common,
         "KEY": tl.uint64 if wide else tl.uint32,
+        "filter_shift": 33 - table.filter_words.bit_length() if table.filter_words else 0,
+        "FILTER": table.filter_words > 0,
     }
     held = table.filter_words if table.small else 0
     block, warps = SET_BLOCK, SET_WARPS
     if table.small:
         block, warps = BLOCK, HELD_WARPS if held else 4
-    filter_shift = 33 - table.filter_words.bit_length() if filtered else 0
-    shared |= {"filter_shift": filter_shift, "FILTER": filtered}
     size = {"BLOCK": block, "num_warps": warps}
     probe = {**shared, **size, "m": m, "HELD": held, "INVERT": invert}
     find_range = None

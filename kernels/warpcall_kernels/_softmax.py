@@ -125,15 +125,6 @@ def _tile_dim(merged: Sequence[tuple[int, tuple[int, ...]]], shared: int | None)
     return max(range(len(merged)), key=lambda i: (merged[i][0], i), default=0)
 
 
-def broadcast_strides(
-    shape: Sequence[int], strides: Sequence[int], target: Sequence[int]
-) -> tuple[int, ...]:
-    """The strides of a tensor once it is broadcast to `target`, which it must fit."""
-    missing = len(target) - len(shape)
-    kept = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
-    return (0,) * missing + tuple(kept)
-
-
 def row_index_strides(rank: int) -> tuple[int, ...]:
     """Strides of the "operand" that holds each row's index q along the last row dim."""
     return (0,) * (rank - 1) + (1,)

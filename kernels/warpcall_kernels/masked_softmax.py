@@ -82,13 +82,11 @@ def _plan(
     if not math.prod(shape) or (x_strides[-1] > _softmax.MAX_COLUMN_STRIDE and shape[-1] > 1):
         return None
     absent = (0,) * (len(shape) - 1)
-    along_mask = None if mask is None else _softmax.broadcast_strides(mask[0], mask[1], shape)
+    along_mask = None if mask is None else _dims.broadcast_strides(*mask[:2], len(shape))
     along = (
         x_strides[:-1],
         absent if along_mask is None else along_mask[:-1],
-        absent
-        if lengths is None
-        else _softmax.broadcast_strides(lengths[0], lengths[1], shape[:-1]),
+        absent if lengths is None else _dims.broadcast_strides(*lengths[:2], len(absent)),
         _softmax.row_index_strides(len(absent)) if causal else absent,
         _dims.contiguous_strides(shape)[:-1],
     )

@@ -129,8 +129,8 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
     size_h, size_w = a_shape[-2:]
     batch = _batch(a_shape[:-2], b_shape[:-2])
     strides = (
-        _broadcast(a_shape[:-2], a_strides[:-2], len(batch)),
-        _broadcast(b_shape[:-2], b_strides[:-2], len(batch)),
+        _dims.broadcast_strides(a_shape[:-2], a_strides[:-2], len(batch)),
+        _dims.broadcast_strides(b_shape[:-2], b_strides[:-2], len(batch)),
         contiguous_strides(out.shape)[:-2],
     )
     dims = _dims.merge(batch, *strides) or [(1, (0, 0, 0))]
@@ -197,12 +197,6 @@ _ACCUMULATORS = {
     torch.uint8: tl.uint8,
     torch.bool: tl.int8,
 }
-
-
-def _broadcast(shape: tuple[int, ...], strides: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Strides over `rank` batch dims: 0 along those that are missing or of size 1."""
-    kept = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
-    return (0,) * (rank - len(shape)) + tuple(kept)
 
 
 def _launch(a: Tensor, b: Tensor) -> Tensor:
