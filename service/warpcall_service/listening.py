@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 BACKLOG = 2048
+DESCRIPTORS = 65_536  # open connections, and some 50 more; the usual soft limit is 1,024
 MODE = 0o660  # of the file: its owner and its group may connect
 
 
 class ServerError(Exception):
     """The server cannot start; the message is for its operator."""
+
+
+def allow_connections() -> None:
+    """Raise the number of open descriptors as far as the system lets us, and we need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from warpcall_service import users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.keeper import Keeper
-from warpcall_service.listening import ServerError, listen, listen_unix
+from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
@@ -39,6 +39,7 @@ def serve(settings: Settings) -> None:
     """
     store, keys = _open_store(settings)
     _check_door(settings, keys)
+    allow_connections()
     with (
         contextlib.ExitStack() as open_sockets,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop,
