@@ -120,8 +120,8 @@ class Client(_Base, Ops):
         return run_now(self._core.health())
 
     def close(self) -> None:
-        """Close the connections."""
-        run_now(self._core.road.close())
+        """Close the connections, and keep no memory for further answers."""
+        run_now(self._core.close())
 
     def __enter__(self) -> Self:
         return self
@@ -177,8 +177,8 @@ class AsyncClient(_Base, AsyncOps):
         return await self._core.health()
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._core.road.close()
+        """Client.close, awaited."""
+        await self._core.close()
 
     async def __aenter__(self) -> Self:
         return self

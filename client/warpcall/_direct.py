@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import h11
 
-from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined, receive_buffer
+from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined
 from warpcall._progress import Meter
 from warpcall.errors import TransportError
 
@@ -158,7 +158,7 @@ class _Exchange:
         announced = content_length(headers)
         if announced is None:
             return Reply(response.status_code, headers, joined(await self._unannounced()))
-        reply = Reply(response.status_code, headers, receive_buffer(announced))
+        reply = Reply(response.status_code, headers, self._request.memory.take(announced))
         early, _ = self._parser.trailing_data
         view = reply.body.data
         view[: len(early)] = early[:announced]
