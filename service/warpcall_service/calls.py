@@ -30,11 +30,11 @@ Result = TypeVar("Result")
 class Calls:
     """Runs calls: read the body into the arena, run the op there, send the answer from there."""
 
-    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+    def __init__(self, settings: Settings, engine: LocalEngine, uploads: Uploads) -> None:
         self._settings = settings
         self._engine = engine
         self._ops = {op["name"]: op for op in engine.catalog}
-        self._uploads = Uploads(settings, engine)
+        self._uploads = uploads
         self._formats = answers.formats(settings.max_json_bytes)
 
     async def run(self, exchange: Exchange, name: str) -> None:
