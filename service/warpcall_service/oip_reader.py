@@ -143,7 +143,7 @@ class InferReader:
         tensors = [given for given in request.inputs if given.info.name not in lists]
         as_params = [given for given in request.inputs if given.info.name in lists]
         late = tuple(given for given in as_params if given.binary)
-        layout = Layout.of([*tensors, *late])
+        layout = Layout.of(g for g in request.inputs if g.binary or g.info.name not in lists)
         self._check_length(body, len(text), request)
         regions = self._regions(exchange, request)
         answer = InferAnswer(request, regions, int(self._settings.max_json_bytes))
