@@ -1,0 +1,30 @@
+"""A real server for the tests of the Open Inference Protocol, and ways to speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from demo.server import Server, running_server
+
+SETTINGS = {
+    "WARPCALL_ARENA_BYTES": "128MiB",
+    "WARPCALL_MAX_BODY_BYTES": "32MiB",
+    "WARPCALL_MAX_JSON_BYTES": "4MiB",
+    "WARPCALL_BODY_TIMEOUT_S": "2",
+    "WARPCALL_USER_MAX_SHARED_BYTES": "64MiB",
+}
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with running_server(SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
