@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from demo.server import Server, running_server
+from tests.service.databases import Database
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -28,3 +30,9 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    """An empty database."""
+    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})
