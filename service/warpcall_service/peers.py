@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-import sys
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -60,11 +59,9 @@ def _account(connection: Connection) -> int | None:
     if sock is None:
         return None
     if sock.family == socket.AF_UNIX:
-        size = struct.calcsize("3i")
-        _, uid, _ = struct.unpack(
-            "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        )
-        return int(uid)
+        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        uid: int = struct.unpack("3i", told)[1]  # of pid, uid, gid
+        return uid
     peer, ours = _address(sock.getpeername()), _address(sock.getsockname())
     if not peer[0].is_loopback:
         return None
@@ -72,9 +69,7 @@ def _account(connection: Connection) -> int | None:
 
 
 def _address(name: tuple[str, int]) -> Address:
-    host = ipaddress.ip_address(name[0].partition("%")[0])
-    mapped = getattr(host, "ipv4_mapped", None)
-    return mapped or host, name[1]
+    return ipaddress.ip_address(name[0].partition("%")[0]), name[1]
 
 
 def _owner(peer: Address, ours: Address) -> int | None:
@@ -91,7 +86,5 @@ def _owner(peer: Address, ours: Address) -> int | None:
 def _written(address: Address) -> str:
     """As the table has it: words of four bytes, each in the machine's order."""
     host, port = address
-    words = (
-        int.from_bytes(host.packed[i : i + 4], sys.byteorder) for i in range(0, len(host.packed), 4)
-    )
+    words = struct.unpack(f"={len(host.packed) // 4}I", host.packed)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

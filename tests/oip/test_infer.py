@@ -11,13 +11,14 @@ from typing import Any
 import httpx
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from demo.server import Server
 from tests.oip.requests import INFER, LENGTH, X, binary, body, outputs_of, packed, refused, tensor
 from tests.service.requests import metrics, send_raw
 
-DTYPES = {
+DTYPES: dict[str, npt.DTypeLike] = {
     "BOOL": np.bool_,
     **{f"UINT{bits}": f"u{bits // 8}" for bits in (8, 16, 32, 64)},
     **{f"INT{bits}": f"i{bits // 8}" for bits in (8, 16, 32, 64)},
