@@ -35,7 +35,7 @@ def describe(plain: Mapping[str, Any], ops: Iterable[Mapping[str, Any]]) -> Sche
     paths: Schema = dict(plain["paths"])
     for op in ops:
         paths[f"/v1/kernels/{op['name']}"] = {"post": _operation(op)}
-    paths |= oip_openapi.paths([errors.NotFound, *_CALL_PROBLEMS])
+    paths |= oip_openapi.paths([errors.NotFound, errors.Forbidden, *_CALL_PROBLEMS])
     for path, methods in paths.items():
         paths[path] = {method: _guarded(path, told) for method, told in methods.items()}
     components: Schema = dict(plain.get("components", {}))
