@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import select
+import socket
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -359,3 +362,27 @@ def test_a_body_that_stands_still_is_given_up(server: Server) -> None:
 
     assert answer.status == 504
     assert "a body must move" in answer.json()["error"]
+
+
+def test_who_stops_after_his_json_keeps_nobody_elses_waiting(
+    server: Server, http: httpx.Client
+) -> None:
+    x = np.zeros((200, 200), np.float32)  # as JSON more than what is parsed at once
+    inputs = [tensor("b", x), binary("a", x)]
+    content, headers = packed({"inputs": inputs, "parameters": {}}, x.tobytes())
+    url = "/v2/models/transpose-add/infer"
+    fields = f"Content-Length: {len(content)}\r\n{LENGTH}: {headers[LENGTH]}"
+    head = f"POST {url} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode()
+    with contextlib.ExitStack() as stack:
+        stopped = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for _ in range(6)
+        ]
+        for sock in stopped:
+            sock.sendall(head + content[: int(headers[LENGTH])])
+
+        answer = http.post(url, content=content, headers=headers)
+        answered_before, _, _ = select.select(stopped, [], [], 0)
+
+    assert answer.status_code == 200
+    assert answered_before == []

@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.server import Server, running_server
+from demo.server import Server
 from tests.oip.requests import INFER, body, refused
-from tests.service.databases import Database
 
 
 def test_the_server_says_what_it_is_and_that_it_is_well(http: httpx.Client) -> None:
@@ -124,21 +123,6 @@ def test_what_the_server_has_not_is_told_in_the_protocols_form(
     method: str, path: str, status: int, http: httpx.Client
 ) -> None:
     refused(http.request(method, path), status)
-
-
-def test_with_keys_all_but_health_is_closed_to_others(sqlite: Database) -> None:
-    key = sqlite.key("alice")
-    with running_server(sqlite.settings) as server, httpx.Client(base_url=server.url) as http:
-        assert http.get("/v2/health/live").status_code == 200
-        assert http.get("/v2/health/ready").status_code == 200
-        assert "asks for an API key" in refused(http.get("/v2"), 401)
-        assert "asks for an API key" in refused(http.post(INFER, json=body()), 401)
-
-        http.headers["authorization"] = f"Bearer {key}"
-        assert http.post(INFER, json=body()).status_code == 200
-        status = http.get("/v2/systemsharedmemory/status")
-
-    assert (status.status_code, status.json()) == (200, [])
 
 
 def test_inferences_are_logged_and_counted_like_other_calls(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,35 @@ def test_a_segment_that_is_cut_removed_or_replaced_is_an_error_and_no_crash(
         assert "is another one" in refused(http.post(INFER, json=request), 422)
     assert register(http, "a", key, 8192).status_code == 200, "the old one is forgotten"
     assert http.post(INFER, json=writes).status_code == 200
+    assert server.process.poll() is None
+
+
+def test_a_segment_that_changes_its_length_all_the_time_harms_nobody(
+    server: Server, http: httpx.Client, segment: Make
+) -> None:
+    x = np.zeros((512, 1024), np.float32)
+    key = segment(2 * x.nbytes)
+    register(http, "a", key, 2 * x.nbytes)
+    given = tensor("x", x, parameters=lent("a", x.nbytes))
+    wanted = {"name": "out", "parameters": lent("a", x.nbytes, x.nbytes)}
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            os.truncate(path_of(key), 100)
+            os.truncate(path_of(key), 2 * x.nbytes)
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        try:
+            answers = [
+                http.post(INFER, json=body(inputs=[given], outputs=[wanted])) for _ in range(60)
+            ]
+        finally:
+            stop.set()
+        changing.result()
+
+    assert {answer.status_code for answer in answers} <= {200, 422}
     assert server.process.poll() is None
 
 
