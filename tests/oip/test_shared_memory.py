@@ -339,6 +339,15 @@ def test_what_comes_for_somebody_else_has_no_shared_memory(
     del http.headers[header]
 
 
+def test_it_works_over_the_unix_socket_too(http: httpx.Client, uds: str, segment: Make) -> None:
+    register(http, "a", segment(64), 64)
+
+    with httpx.Client(transport=httpx.HTTPTransport(uds=uds), base_url="http://x") as local:
+        assert [region["name"] for region in listed(local)] == ["a"], "the same account's"
+        assert local.post(INFER, json=both("a")).status_code == 200
+        assert register(local, "b", segment(64), 64).status_code == 200
+
+
 def test_it_can_be_switched_off(segment: Make) -> None:
     with (
         running_server({"WARPCALL_USER_MAX_SHARED_BYTES": "0"}) as server,
