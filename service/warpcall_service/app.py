@@ -13,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import openapi, pages, routes
-from warpcall_service.calls import Calls
+from warpcall_service import openapi, pages, routes, tensor_routes
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
@@ -22,7 +21,9 @@ from warpcall_service.keeper import Keeper
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.problems import Internal, MethodNotAllowed, render
+from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.settings import Settings
+from warpcall_service.tensors import Tensors
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
@@ -37,12 +38,14 @@ def create_app(
         stopping: whether the server is about to leave, for /readyz.
     """
     limits = Limits(settings)
-    metrics = Metrics(lambda: [*lane_metrics(engine), *keeper.metrics()])
+    tensors = Tensors(settings, engine)
+    metrics = Metrics(lambda: [*lane_metrics(engine), *tensors.metrics(), *keeper.metrics()])
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
     app.include_router(routes.kernels(engine))
     app.include_router(routes.me(settings, engine, limits))
+    app.include_router(tensor_routes.tensors(settings, tensors))
     app.include_router(routes.health(engine, metrics, stopping))
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
@@ -52,7 +55,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
-    return Edge(app, Calls(settings, engine), keeper.gate, limits, keeper.ledger, metrics)
+    calls = RemoteCalls(settings, engine, tensors)
+    return Edge(app, calls, keeper.gate, limits, keeper.ledger, metrics)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
@@ -114,7 +118,11 @@ async def _tell_http(request: Request, error: Exception) -> Response:
         allowed = {*(error.headers or {}).get("Allow", "").split(", ")} - {""}
         if path.startswith(CALLS):
             allowed.add("POST")  # calls do not pass through the router
+        elif path.startswith(TENSORS):
+            allowed |= {"GET", "PUT"}  # nor do these
         return await _tell(request, MethodNotAllowed(request.method, ", ".join(sorted(allowed))))
+    if path == PROGRAMS:
+        return await _tell(request, MethodNotAllowed(request.method, "POST"))
     return await _tell(request, NotFound(f"there is nothing at {path[:200]!r}", field="path"))
 
 
