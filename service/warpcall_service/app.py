@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import openapi, pages, routes, tensor_routes
+from warpcall_service import openapi, openapi_remote, pages, routes, tensor_routes
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
@@ -49,7 +49,9 @@ def create_app(
     app.include_router(routes.health(engine, metrics, stopping))
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
-    described = functools.cache(lambda: openapi.describe(plain(), engine.catalog))
+    described = functools.cache(
+        lambda: openapi.describe(plain(), engine.catalog, openapi_remote.PATHS)
+    )
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
     app.add_exception_handler(Problem, _tell)
     app.add_exception_handler(RequestValidationError, _tell_validation)

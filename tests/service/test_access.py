@@ -25,7 +25,18 @@ from warpcall_service.callers import ROLES, Role
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 OPEN = {"GET /healthz", "GET /readyz"}
 NEEDS: dict[str, Role] = {"GET /metrics": "admin"}
-CALL = {"GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"}  # and each op
+CALL = {
+    "GET /v1/kernels",
+    "GET /v1/kernels/{name}",
+    "GET /v1/me",
+    "POST /v1/programs",
+    "GET /v1/tensors",
+    "PUT /v1/tensors",
+    "DELETE /v1/tensors",
+    "GET /v1/tensors/{id}",
+    "PUT /v1/tensors/{id}",
+    "DELETE /v1/tensors/{id}",
+}  # and each op
 HIDDEN = (
     "/",
     "/docs",
