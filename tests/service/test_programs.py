@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def step(base: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 
 def send(
-    http: httpx.Client, program: object, arrays: Mapping[str, Any] | None = None, **headers: str
+    http: httpx.Client, program: object, arrays: dict[str, Any] | None = None, **headers: str
 ) -> httpx.Response:
     body = save(
         {"x": X} if arrays is None else arrays,
@@ -275,9 +275,9 @@ def test_a_program_that_needs_more_memory_than_there_is_is_refused(clean: httpx.
 
 
 def test_nothing_of_a_refused_program_is_kept(clean: httpx.Client) -> None:
-    answer = send(
-        clean, {"steps": [TURN, ADD], "outputs": {"y": "s"}}, **{"X-Warpcall-Keep": "*=a"}
-    )
+    wrong = {"steps": [TURN, ADD], "outputs": {"y": "s"}}
+
+    answer = send(clean, wrong, None, **{"X-Warpcall-Keep": "*=a"})
 
     assert answer.status_code == 422
     assert listed(clean) == []
