@@ -25,7 +25,8 @@ from demo.server import Server, running_server
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import form_body, npy, problems, protocol
+from warpcall_service import form_body, npy, problems, programs, protocol
+from warpcall_service.plan import MAX_MESSAGE_BYTES
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -199,7 +200,7 @@ def test_the_routes_are_all_documented(server: Server) -> None:
         for method in methods
     }
 
-    rows = re.findall(r"^\| (`(?:GET|POST) .*?) \|", page_of("http-api"), re.MULTILINE)
+    rows = re.findall(r"^\| (`(?:GET|POST|PUT|DELETE) .*?) \|", page_of("http-api"), re.MULTILINE)
     told = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
 
     assert told == served | {"GET /docs", "GET /openapi.json", "GET /"}
@@ -233,6 +234,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "entries of a list parameter": f"{max(lists)}",
         "parts of a form": f"{form_body.MAX_PARTS}",
         "a parameter in a form": f"{form_body.MAX_TEXT_BYTES >> 10} KiB",
+        "steps of a program": f"{programs.MAX_STEPS}, described in "
+        f"{MAX_MESSAGE_BYTES >> 10} KiB with their tensors",
     }
 
 

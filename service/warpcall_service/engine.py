@@ -213,15 +213,18 @@ class LocalEngine:
         """Let a lane forget tensors that were kept there."""
         self._named(lane).free(numbers)
 
-    def lanes(self) -> Mapping[str, int]:
-        """Lanes that take calls, the least loaded first, and the bytes that tensors may take there.
+    def lanes(self) -> list[str]:
+        """Lanes that take calls, the least loaded first.
 
         Raises:
             Unavailable: there is none.
         """
         self._least_loaded().check_open()
-        told = [lane for lane in sorted(self._lanes, key=_load) if lane.hello]
-        return {lane.name: lane.hello["memory_nbytes"] for lane in told if lane.state not in CLOSED}
+        return [lane.name for lane in sorted(self._lanes, key=_load) if lane.state not in CLOSED]
+
+    def memory_on(self, lane: str) -> int:
+        """Bytes that tensors may take there; 0 until it was ready once."""
+        return self._named(lane).hello.get("memory_nbytes", 0)
 
     def status(self) -> list[LaneStatus]:
         """Every lane."""

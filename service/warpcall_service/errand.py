@@ -173,7 +173,7 @@ class Errand:
 
     def _check_peak(self, checked: Checked) -> None:
         """Refuse what the device has no memory for, before anything runs."""
-        peak, limit = checked["peak_nbytes"], self._engine.lanes().get(self.lane, 0)
+        peak, limit = checked["peak_nbytes"], self._engine.memory_on(self.lane)
         there = self._tensors.nbytes_on(self.lane)
         step = f" at step {checked['peak_step']}" if checked["peak_step"] else ""
         if peak > limit:

@@ -101,7 +101,7 @@ class Tensors:
 
     def limit_on(self, lane: str) -> int:
         """What they may take there."""
-        return min(int(self._settings.tensor_device_bytes), self._engine.lanes().get(lane, 0))
+        return min(int(self._settings.tensor_device_bytes), self._engine.memory_on(lane))
 
     def place(self, nbytes: int) -> str:
         """The lane for some: the least loaded that has room, or else the least loaded.
@@ -109,7 +109,7 @@ class Tensors:
         Raises:
             Unavailable: no lane lives.
         """
-        lanes = list(self._engine.lanes())
+        lanes = self._engine.lanes()
         fits = (la for la in lanes if self._device_nbytes[la] + nbytes <= self.limit_on(la))
         return next(fits, lanes[0])
 
@@ -206,7 +206,7 @@ class Tensors:
         )
         for status in self._engine.status():
             device.add_metric([status.name], self._device_nbytes[status.name])
-            room.add_metric([status.name], float(self._settings.tensor_device_bytes))
+            room.add_metric([status.name], self.limit_on(status.name))
         for user, count in self._user_count.items():
             user_count.add_metric([user], count)
             user_bytes.add_metric([user], self._user_nbytes[user])
