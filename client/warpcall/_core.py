@@ -147,9 +147,7 @@ class Core:
         id_ = new_id() if id_ is None else id_
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
-        headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s)}
-        if device is not None:
-            headers[wire.DEVICE_HEADER] = device
+        headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
         body, path = encode(tensors, {}), f"{TENSORS_PATH}/{id_}"
         reply = await self._exchange("PUT", path, headers, body, "put")
         told = self._handles(

@@ -110,10 +110,24 @@ def split(core: Core, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 
 
 def headers_of(
-    handles: Mapping[str, Handle[Any]], keep: Mapping[str, str], ttl_s: float | None = None
+    handles: Mapping[str, Handle[Any]],
+    keep: Mapping[str, str],
+    ttl_s: float | None = None,
+    device: str | None = None,
 ) -> dict[str, str]:
-    """The headers that name them, and what is to be kept under which ids."""
+    """The headers that name them, what is to be kept under which ids, until when and where.
+
+    Raises:
+        InvalidInput: a name that no header can have.
+    """
     headers = {}
+    for name in (*handles, *keep, device or ""):
+        if not name.isascii() or not name.isprintable() or {",", "="} & set(name):
+            raise InvalidInput(
+                f"names of tensors and devices must be plain text, got {name!r}", field=name
+            )
+    if device is not None:
+        headers[wire.DEVICE_HEADER] = device
     if handles:
         headers[wire.TENSORS_HEADER] = wire.encode_names(
             {name: handle.id for name, handle in handles.items()}

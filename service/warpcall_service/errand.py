@@ -127,22 +127,16 @@ class Errand:
         return await self._engine.acquire(nbytes, timeout_s, user, like=like, on=self.lane)
 
     def _choose(self, used: Mapping[str, Kept], device: str, nbytes: int | None) -> str:
-        lanes = {kept.lane: name for name, kept in used.items()}
         if device and device not in self._engine.lanes():
             known = ", ".join(self._engine.lanes())
             raise InvalidInput(
                 f"{wire.DEVICE_HEADER} must be one of {known}, got {brief(device)}",
                 field=wire.DEVICE_HEADER,
             )
+        places = {name: kept.lane for name, kept in used.items()}
         if device:
-            lanes.setdefault(device, wire.DEVICE_HEADER)
-        if len(lanes) > 1:
-            where = " and ".join(f"{name} is on {lane}" for lane, name in lanes.items())
-            raise InvalidInput(
-                f"all tensors of a call must be on one device, {where}",
-                field=wire.TENSORS_HEADER,
-            )
-        return next(iter(lanes), None) or self._tensors.place(nbytes or 0)
+            places[wire.DEVICE_HEADER] = device
+        return common_lane(places) or self._tensors.place(nbytes or 0)
 
     def _ids(self, outputs: Sequence[str]) -> dict[str, str]:
         """Ids of what stays, by output."""
@@ -200,6 +194,23 @@ class Errand:
                 field=wire.TTL_HEADER,
             )
         return float(text)
+
+
+def common_lane(places: Mapping[str, str]) -> str:
+    """The one lane on which all of these are; empty if there are none.
+
+    Raises:
+        InvalidInput: they are on several; the message says what is where.
+    """
+    lanes: dict[str, str] = {}
+    for name, lane in places.items():
+        lanes.setdefault(lane, name)
+    if len(lanes) > 1:
+        where = " and ".join(f"{name} is on {lane}" for lane, name in lanes.items())
+        raise InvalidInput(
+            f"all tensors of a call must be on one device, {where}", field=wire.TENSORS_HEADER
+        )
+    return next(iter(lanes), "")
 
 
 def _header(exchange: Exchange, name: str) -> str:

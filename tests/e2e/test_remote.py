@@ -131,6 +131,14 @@ def test_a_tensor_of_another_server_is_refused_here(gpu: Client) -> None:
     assert refused.value.field == "x"
 
 
+@pytest.mark.parametrize("name", ["é", "a,b", "a=b", "a\nb"])
+def test_what_no_header_can_say_is_refused_here(gpu: Client, name: str) -> None:
+    with gpu.put(X) as x, pytest.raises(InvalidInput, match="must be plain text"):
+        gpu.call("permute", {name: x}, {"dims": (0, 1)})
+    with pytest.raises(InvalidInput, match="must be"):
+        gpu.put(X, device=name)
+
+
 def test_what_is_gone_is_said_to_be(gpu: Client) -> None:
     handle = gpu.put(X)
     handle.delete()

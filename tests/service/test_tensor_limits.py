@@ -19,6 +19,8 @@ from tests.e2e.test_survives import lane_of, until
 from tests.service.databases import Database
 from tests.service.kept import ALL, X, get, listed, memory, put
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, problem_of, well
+from warpcall import InvalidInput
+from warpcall_service.errand import common_lane
 
 KB = 1 << 10
 SMALL = {
@@ -165,3 +167,13 @@ def test_a_call_that_waits_with_a_tensor_when_the_lane_dies_is_told(
     assert "is gone: the process of its device was replaced" in said.pop()
     assert listed(alice) == []
     until(lambda: memory(alice) == 0)
+
+
+def test_tensors_of_one_call_must_be_on_one_device() -> None:
+    together = common_lane({"x": "cuda:1", "mask": "cuda:1"})
+
+    with pytest.raises(InvalidInput, match="x is on cuda:0 and weight is on cuda:1") as refused:
+        common_lane({"x": "cuda:0", "mask": "cuda:0", "weight": "cuda:1"})
+
+    assert (together, common_lane({})) == ("cuda:1", "")
+    assert refused.value.field == "X-Warpcall-Tensors"
