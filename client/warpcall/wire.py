@@ -176,9 +176,11 @@ def decode_names(text: str, header: str) -> dict[str, str]:
     """What `encode_names` wrote.
 
     Raises:
-        InvalidInput: a name given twice, or an id that cannot be one.
+        InvalidInput: a name given twice, too many, or an id that cannot be one.
     """
     ids: dict[str, str] = {}
+    if text.count(",") >= MAX_TENSORS:
+        raise _bad(f"{header} must name at most {MAX_TENSORS} tensors, got more", header)
     for item in text.split(",") if text.strip() else ():
         name, equals, id_ = (part.strip() for part in item.partition("="))
         if not name or name in ids:

@@ -121,6 +121,7 @@ class RemoteCalls(Calls):
 
         errand = self._errand(exchange, check, {id_: id_})
         try:
+            watch.our_turn()
             plan = await errand.plan("get", [], {})
             format_.check(plan)
             slot = await errand.acquire(
@@ -161,6 +162,7 @@ class RemoteCalls(Calls):
         body = Body(exchange, watch, self._settings.max_body_bytes)
         uploads = Uploads(self._settings, errand, self._uploads.json_turns)
         if exchange.declared == 0 and b"content-type" not in exchange.headers:
+            watch.our_turn()
             given = params.from_query(exchange.scope["query_string"], op)
             return await uploads.without_body(body, op, given, check)
         return await uploads.read(exchange, body, op, check)

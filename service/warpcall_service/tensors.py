@@ -123,20 +123,11 @@ class Tensors:
             Busy: they would, but for what he, or others on the device, keep at present.
         """
         nbytes = sum(info.nbytes for _, info in wanted)
-        mine = [kept.expires for kept in self.all_of(user)]
-        there = [kept.expires for kept in self._listed.values() if kept.lane == lane]
         settings = self._settings
-        for who, has, more, limit, unit, ends in (
-            (user, self._user_nbytes[user], nbytes, settings.tensor_user_bytes, "bytes", mine),
-            (
-                user,
-                self._user_count[user],
-                len(wanted),
-                settings.tensor_user_count,
-                "tensors",
-                mine,
-            ),
-            (lane, self._device_nbytes[lane], nbytes, self.limit_on(lane), "bytes", there),
+        for who, has, more, limit, unit in (
+            (user, self._user_nbytes[user], nbytes, settings.tensor_user_bytes, "bytes"),
+            (user, self._user_count[user], len(wanted), settings.tensor_user_count, "tensors"),
+            (lane, self._device_nbytes[lane], nbytes, self.limit_on(lane), "bytes"),
         ):
             if more > limit:
                 raise TooLarge(
@@ -148,7 +139,7 @@ class Tensors:
                     f"{who} keeps {has} {unit} between calls, with {more} more it would be above "
                     f"{int(limit)}; delete some, or wait until they expire",
                     field="tensors",
-                    retry_after_s=max(1.0, min(ends, default=0.0) - time.time()),
+                    retry_after_s=self._next_expiry_s(who),
                 )
         kept = [
             Kept(id_, next(self._numbers), user, lane, info, ttl_s, holds=1) for id_, info in wanted
@@ -239,6 +230,11 @@ class Tensors:
         if not kept.holds and not kept.listed:
             self._count(kept, -1)
             self._engine.free(kept.lane, [kept.number])
+
+    def _next_expiry_s(self, who: str) -> float:
+        """Until the next tensor of this user, or on this lane, goes if it is not used."""
+        theirs = (k.expires for k in self._listed.values() if who in (k.user, k.lane))
+        return max(1.0, min(theirs, default=0.0) - time.time())
 
     def _count(self, kept: Kept, sign: int) -> None:
         nbytes = sign * kept.info.nbytes

@@ -180,6 +180,7 @@ WRONG_CALLS: tuple[tuple[dict[str, str], str | None, str], ...] = (
     ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Ttl": "0"}, "X-Warpcall-Ttl", "above 0"),
     ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Ttl": "1e3"}, "X-Warpcall-Ttl", "got '1e3'"),
     ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Device": "cuda:9"}, "X-Warpcall-Device", "one of cpu, got 'cuda:9'"),
+    ({"X-Warpcall-Tensors": ",".join(f"x{i}=x" for i in range(257))}, "X-Warpcall-Tensors", "at most 256"),
     ({"X-Warpcall-Keep": "out=y"}, "x", "permute needs the input x"),
 )  # fmt: skip
 
