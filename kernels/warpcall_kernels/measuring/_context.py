@@ -18,7 +18,9 @@ def class_of(error: Exception) -> Status:
         return "compile_error"
     if any(k.endswith("AcceleratorError") for k in kinds) or "CUDA error" in str(error):
         return "cuda_error"
-    return "oom" if isinstance(error, MemoryError) else "wrong_result"
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return "oom"
+    return "oom" if "DefaultCPUAllocator" in str(error) else "wrong_result"
 
 
 def first_line(error: BaseException) -> str:

@@ -48,7 +48,9 @@ _SPOKEN = {
 }
 MAX_SIZE = 2**40  # of a dim; keeps all arithmetic here within what torch takes
 MAX_RANK = 64
-INPUT_SETS = 4  # copies of the inputs that may exist at once: two to swap, and two for the checks
+ROOM_BYTES = (
+    1 << 29
+)  # what short calls are rotated over, the buffer that flushes the cache, CUDA's own
 
 
 @dataclass(frozen=True)
@@ -90,18 +92,20 @@ class JobCase:
     @property
     def device_bytes(self) -> int:
         """Device memory that measuring this takes at most, without what baselines take beside."""
-        tensors = [*self.metas.values(), *self.outputs.values()]
-        given = sum(m.nbytes for m in self.metas.values())
-        both = sum(m.nbytes for m in tensors)
-        wide = 0
-        if self.op.tolerance is not None:  # the reference runs in fp64, with intermediate results
-            wide = 4 * sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in tensors)
-        return INPUT_SETS * given + 2 * both + 2 * (both - given) + wide + ROOM_BYTES
-
-
-ROOM_BYTES = (
-    1 << 29
-)  # what short calls are rotated over, the buffer that flushes the L2, and CUDA's own
+        given, made = list(self.metas.values()), list(self.outputs.values())
+        inputs, outputs = sum(m.nbytes for m in given), sum(m.nbytes for m in made)
+        wide_inputs, wide_outputs = 0, outputs
+        if self.op.tolerance is not None:  # the reference runs in fp64
+            wide_inputs, wide_outputs = (
+                sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in metas)
+                for metas in (given, made)
+            )
+        # The inputs as drawn, between guards, and as they were; what is expected, and on the way to it.
+        checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
+        timed = (
+            3 * inputs + 2 * outputs + 2 * (inputs + outputs)
+        )  # the last is what the limit copies
+        return max(checked, timed) + ROOM_BYTES
 
 
 def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:
