@@ -104,7 +104,7 @@ class Told:
         tags = c.ready.tags
         if self._on_gpu and share is not None and share > SUSPECT:
             tags += ("suspect",)
-        impossible = self._impossible(median)
+        impossible = too_fast(self._memory_bytes, median, self._most_gb_per_s)
         return ImplementationResult(
             c.name,
             "invalid" if impossible else c.status,
@@ -142,14 +142,13 @@ class Told:
             return None
         return Ratio.of(self._rounds.relative(number, self._margin))
 
-    def _impossible(self, median_us: float) -> str | None:
-        """What physics says against a time."""
-        if self._most_gb_per_s is None:
-            return None
-        gb_per_s = self._memory_bytes / median_us / 1000
-        if gb_per_s <= self._most_gb_per_s:
-            return None
-        return (
-            f"{gb_per_s:.0f} GB/s is more than the memory's {self._most_gb_per_s:.0f} GB/s: "
-            "it cannot have read and written what the op says"
-        )
+
+def too_fast(nbytes: int, time_us: float, most_gb_per_s: float | None) -> str | None:
+    """What physics says against moving so much in so short a time, or None."""
+    gb_per_s = nbytes / time_us / 1000
+    if most_gb_per_s is None or gb_per_s <= most_gb_per_s:
+        return None
+    return (
+        f"{gb_per_s:.0f} GB/s is more than the memory's {most_gb_per_s:.0f} GB/s: "
+        "it cannot have read and written what the op says"
+    )

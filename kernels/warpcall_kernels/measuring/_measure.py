@@ -197,13 +197,13 @@ class _Measurement:
                     return
 
     def _enough(self, rounds: Rounds) -> bool:
-        width = rounds.half_width()
-        told = width if np.isfinite(width) else None
+        look = rounds.look()
+        told = look.half_width if np.isfinite(look.half_width) else None
         self._tell("rounds", rounds=rounds.counted, half_width=told)
         spent_us = (
             c.ready.repeats * np.nansum(rounds.all(i)) for i, c in enumerate(self._in_play())
         )
-        return rounds.converged() and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
+        return look.converged and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
 
     def _blocks(self, plays: Sequence[Play]) -> Iterator[list[Play]]:
         """Cut plays into blocks that hold the device for no longer than allowed."""
@@ -294,7 +294,7 @@ class _Measurement:
             limit=results[LIMIT],
             rounds=len(rounds),
             masked=tuple(Masked(n, reason) for n, reason in sorted(rounds.masked.items())),
-            converged=len(rounds) > 0 and rounds.converged(),
+            converged=len(rounds) > 0 and rounds.look().converged,
             margin=margin_from(a_a),
             a_a=None if a_a is None or not a_a.n else Ratio.of(a_a),
             device_lost=any(c.status == "cuda_error" for c in self.contestants),
