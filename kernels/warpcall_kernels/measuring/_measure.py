@@ -31,6 +31,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 BLOCK_US = 200_000  # of timed work that is queued at a time: a lease is held for no longer
 ROUNDS_AT_ONCE = 64
+TELL_EVERY_S = 0.25
 FEWEST_ROUNDS = 2  # whatever they take
 WARM_AGREE = 0.01
 UNSTABLE = 0.2  # of the rounds masked
@@ -100,6 +101,8 @@ class _Measurement:
         self._seed = seed
         self._lease = lease
         self._progress = progress
+        self._half_width: float | None = None  # when last looked at
+        self._told_at = 0.0
         self._nbytes = case.op.bytes_moved(**case.metas, **case.params)
         self._clock = clock(device)
         self._observer = observer(device)
@@ -190,16 +193,22 @@ class _Measurement:
                 if self._enough(rounds):
                     return
                 rounds.looked()
+            self._tell_rounds(rounds)
             count = min(fitting, ROUNDS_AT_ONCE, max(1, rounds.due()))
             for block in self._blocks(rounds.plan(count)):
                 self._block(rounds, block)
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
                     return
 
+    def _tell_rounds(self, rounds: Rounds) -> None:
+        now = time.monotonic()
+        if now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            self._tell("rounds", rounds=rounds.counted, half_width=self._half_width)
+
     def _enough(self, rounds: Rounds) -> bool:
         look = rounds.look()
-        told = look.half_width if np.isfinite(look.half_width) else None
-        self._tell("rounds", rounds=rounds.counted, half_width=told)
+        self._half_width = look.half_width if np.isfinite(look.half_width) else None
         spent_us = (
             c.ready.repeats * np.nansum(rounds.all(i)) for i, c in enumerate(self._in_play())
         )
