@@ -55,7 +55,7 @@ def _raises(x: Tensor, dims: Any) -> Tensor:
 
 
 def _takes_too_much(x: Tensor, dims: Any) -> Tensor:
-    return torch.empty(1 << 50, dtype=torch.uint8)
+    return torch.empty(1 << 50, dtype=torch.uint8, device=x.device)
 
 
 def _does_not_compile(x: Tensor, dims: Any) -> Tensor:

@@ -236,7 +236,8 @@ class CudaClock(Clock):
         graph = torch.cuda.CUDAGraph()
         kept = []  # outputs stay alive, so that each call writes its own memory
         try:
-            with torch.cuda.graph(graph):
+            # The outer one: a capture that fails does not give the stream back.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
                 for inputs in timed.sets:
                     kept.append(timed.call(inputs))
         except torch.cuda.OutOfMemoryError:

@@ -33,6 +33,7 @@ DTYPES = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
     "C128": torch.complex128,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
     "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
