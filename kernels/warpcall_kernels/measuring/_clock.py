@@ -93,14 +93,21 @@ class Clock:
     def ready(self, call: Call, sets: Sets) -> Timed:
         """Call it some times, after which it can be estimated."""
         inputs = sets.first(SWAPPED)
-        for _ in range(TRIALS):
+        queued_us: list[float] = []
+        took_us: list[float] = []
+        while len(took_us) < TRIALS and sum(took_us) < TRIALS * LONG_US:
+            begin = time.perf_counter_ns()
             call(inputs[0])
-        self.synchronize()
-        return Timed(call, inputs, self._plain_method, 0.0, self._host_us(call, inputs[0]))
+            queued_us.append((time.perf_counter_ns() - begin) / 1000)
+            self.synchronize()
+            took_us.append((time.perf_counter_ns() - begin) / 1000)
+        host_us = statistics.median(queued_us)
+        return Timed(call, inputs, self._plain_method, statistics.median(took_us), host_us)
 
     def estimate(self, timed: Timed) -> None:
         """See what it takes, roughly."""
-        timed.rough_us = statistics.median(self.block([(timed, 0)] * TRIALS))
+        times = TRIALS if timed.rough_us < LONG_US else 1
+        timed.rough_us = statistics.median(self.block([(timed, 0)] * times))
 
     def median_us(self, call: Call, make: Callable[[], Inputs], rounds: int) -> float:
         """Of one call alone; `make` makes a set of inputs."""
@@ -144,15 +151,6 @@ class Clock:
     def _join(self, timed: Timed) -> None:
         raise NotImplementedError
 
-    def _host_us(self, call: Call, inputs: Inputs) -> float:
-        took = []
-        for _ in range(TRIALS):
-            begin = time.perf_counter_ns()
-            call(inputs)
-            took.append((time.perf_counter_ns() - begin) / 1000)
-            self.synchronize()
-        return statistics.median(took)
-
     def rotated(self, timed: Timed, which: int) -> list[Inputs]:
         """The sets of the calls of a sample, beginning with that one."""
         n = len(timed.sets)
@@ -163,7 +161,7 @@ class CudaClock(Clock):
     """Device time by CUDA events, on the current stream of one GPU, which must be the current one."""
 
     name = "cuda events"
-    short_us = 60  # then the events themselves are more than a tenth of the reading
+    short_us = 50  # then the events themselves are more than a tenth of the reading
     _plain_method = "events"
 
     def __init__(self, device: torch.device) -> None:

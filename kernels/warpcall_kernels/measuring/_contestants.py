@@ -95,7 +95,7 @@ class Told:
         number = self._playing.index(c) if c in self._playing else None
         median = None if number is None else self._median(number)
         if number is None or median is None:
-            error = c.error or "there was no time left for it"
+            error = c.error or "there was no round that counts"
             return ImplementationResult(c.name, c.status, error, peak_bytes=c.peak_bytes)
         samples = self._rounds.counting(number)
         least, p5, p25, p75, p95 = percentiles(samples, (0, 5, 25, 75, 95))
@@ -140,7 +140,8 @@ class Told:
     def _relative(self, number: int) -> Ratio | None:
         if number == 0 or self._playing[0].name != self._first:
             return None
-        return Ratio.of(self._rounds.relative(number, self._margin))
+        found = self._rounds.relative(number, self._margin)
+        return Ratio.of(found) if found.n else None
 
 
 def too_fast(nbytes: int, time_us: float, most_gb_per_s: float | None) -> str | None:

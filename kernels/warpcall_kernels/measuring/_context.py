@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -57,8 +58,13 @@ def on_device(device: torch.device) -> Iterator[torch.device]:
 def same_arithmetic() -> Iterator[None]:
     """fp32 means fp32: by default cuDNN convolves it with 10 bits of mantissa, another result."""
     before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    _set_tf32(False)
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before
+        _set_tf32(before)
+
+
+def _set_tf32(allowed: bool) -> None:
+    with warnings.catch_warnings(action="ignore"):  # some versions of torch have two ways to say so
+        torch.backends.cudnn.allow_tf32 = allowed

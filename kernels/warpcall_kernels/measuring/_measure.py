@@ -156,7 +156,8 @@ class _Measurement:
                     self._clock.estimate(c.timed)
             self._stop_if_lost(c)
         short_us = self._clock.short_us
-        if min((c.ready.rough_us for c in self._in_play()), default=short_us) >= short_us:
+        rough_us = [c.ready.rough_us for c in self._in_play() if c.name != LIMIT]
+        if min(rough_us, default=0) >= short_us:
             return
         for c in self._in_play():
             if c.ready.rough_us <= LONG_FACTOR * short_us:

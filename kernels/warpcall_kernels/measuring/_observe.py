@@ -119,8 +119,9 @@ def theoretical_gb_per_s(device: torch.device) -> float | None:
     """What the memory of a GPU moves at most: its clock, both edges, the width of its bus."""
     if device.type != "cuda":
         return None
-    known = facts(device)
-    clock_mhz, bits = known.get("memory_clock_max_mhz"), known.get("memory_bus_bits")
+    known, told = facts(device), torch.cuda.get_device_properties(device)
+    clock_mhz = known.get("memory_clock_max_mhz") or getattr(told, "memory_clock_rate", 0) / 1000
+    bits = known.get("memory_bus_bits") or getattr(told, "memory_bus_width", 0)
     return clock_mhz * 2 * bits / 8 / 1000 if clock_mhz and bits else None
 
 

@@ -49,6 +49,7 @@ _SPOKEN = {
 }
 MAX_SIZE = 2**40  # of a dim; keeps all arithmetic here within what torch takes
 MAX_RANK = 64
+SHORT_BYTES = 1 << 28  # a case that moves more is not short on any GPU
 ROOM_BYTES = (
     1 << 29
 )  # what short calls are rotated over, the buffer that flushes the cache, CUDA's own
@@ -93,19 +94,19 @@ class JobCase:
     @property
     def device_bytes(self) -> int:
         """Device memory that measuring this takes at most, without what baselines take beside."""
-        given, made = list(self.metas.values()), list(self.outputs.values())
+        given, made = self.metas.values(), self.outputs.values()
         inputs, outputs = sum(m.nbytes for m in given), sum(m.nbytes for m in made)
-        wide_inputs, wide_outputs = 0, outputs
-        if self.op.tolerance is not None:  # the reference runs in fp64
-            wide_inputs, wide_outputs = (
-                sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in metas)
-                for metas in (given, made)
-            )
-        # The inputs as drawn, between guards, and as they were; what is expected, and on the way to it.
+        # Inputs as drawn (of 8 bytes, or as wide for the reference), between guards, and as they were;
+        # outputs as they came, as expected, and on the way there.
+        wide_inputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in given)
+        wide_outputs = outputs
+        if self.op.tolerance is not None:
+            wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
         checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
-        timed = (
-            3 * inputs + 2 * outputs + 2 * (inputs + outputs)
-        )  # the last is what the limit copies
+        # Inputs as drawn and to swap; an output and the one before; what the limit copies.
+        timed = 3 * inputs + 2 * outputs + 2 * (inputs + outputs)
+        if inputs + outputs <= SHORT_BYTES:  # then calls may be rotated over so many sets
+            timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
         return max(checked, timed) + ROOM_BYTES
 
 
