@@ -28,7 +28,7 @@ from warpcall_kernels.measuring._observe import GpuObserver
 
 WRONG = "tests.kernels.wrong_implementations"
 FAST = Precision(
-    *("test", 0.2),
+    *("test", 10),
     min_rounds=12,
     min_seconds=0,
     max_rounds=12,
@@ -185,6 +185,16 @@ def test_every_timed_call_is_under_the_lease_and_no_other_is(device: str) -> Non
     phases = list(dict.fromkeys(event["phase"] for event in events))
     assert phases == ["preparing", "correctness", "warmup", "rounds", "extras"]
     assert json.dumps(events)
+
+
+@pytest.mark.parametrize("callback", ["lease", "progress"])
+def test_what_a_callback_raises_is_the_callers(callback: str, device: str) -> None:
+    def gone(*event: Any) -> Any:
+        raise ConnectionError("the server is gone")
+
+    callbacks: dict[str, Any] = {callback: gone}
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        measure(make_case("permute", SPEC), ["torch"], device, FAST, **callbacks)
 
 
 @pytest.mark.parametrize("op", ops())

@@ -21,7 +21,29 @@ def class_of(error: Exception) -> Status:
         return "cuda_error"
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return "oom"
-    return "oom" if "DefaultCPUAllocator" in str(error) else "wrong_result"
+    return "oom" if "allocate memory" in str(error) else "wrong_result"  # as torch says on a CPU
+
+
+class _Outside(BaseException):
+    """What a callback of the caller raised: the fault of no implementation."""
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Let what a callback raises pass all that notes the failures of implementations."""
+    try:
+        yield
+    except Exception as error:
+        raise _Outside from error
+
+
+@contextlib.contextmanager
+def not_outside() -> Iterator[None]:
+    """Give the caller what his callback raised."""
+    try:
+        yield
+    except _Outside as error:
+        raise error.__cause__ or error from None
 
 
 def first_line(error: BaseException) -> str:

@@ -16,7 +16,13 @@ from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels.measuring._check import Checker, draw
 from warpcall_kernels.measuring._clock import LONG_FACTOR, clock
 from warpcall_kernels.measuring._contestants import Contestant, Told, failing
-from warpcall_kernels.measuring._context import on_device, parse_device, same_arithmetic
+from warpcall_kernels.measuring._context import (
+    not_outside,
+    on_device,
+    outside,
+    parse_device,
+    same_arithmetic,
+)
 from warpcall_kernels.measuring._implementations import LIMIT, find
 from warpcall_kernels.measuring._memory import Sets, copied, copy_source
 from warpcall_kernels.measuring._observe import observer
@@ -80,7 +86,8 @@ def measure(
             if name != LIMIT:
                 with failing(contestant):
                     contestant.function = found[name].build(case.op, case.params)
-        return measurement.run(tuple(implementations))
+        with not_outside():
+            return measurement.run(tuple(implementations))
 
 
 class _Measurement:
@@ -152,7 +159,7 @@ class _Measurement:
                 else:
                     c.sets = shared
                     c.timed = self._clock.ready(_by_name(c.function), shared)
-                with self._lease():
+                with self._leased():
                     self._clock.estimate(c.timed)
             self._stop_if_lost(c)
         short_us = self._clock.short_us
@@ -163,7 +170,7 @@ class _Measurement:
             if c.ready.rough_us <= LONG_FACTOR * short_us:
                 with failing(c):
                     self._clock.shorten(c.ready, c.sets)
-                    with self._lease():
+                    with self._leased():
                         self._clock.estimate(c.ready)
                 self._stop_if_lost(c)
 
@@ -195,7 +202,8 @@ class _Measurement:
                     return
                 rounds.looked()
             self._tell_rounds(rounds)
-            count = min(fitting, ROUNDS_AT_ONCE, max(1, rounds.due()))
+            left = self._precision.max_rounds - rounds.counted
+            count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
             for block in self._blocks(rounds.plan(count)):
                 self._block(rounds, block)
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
@@ -233,7 +241,7 @@ class _Measurement:
         playing = self._in_play()
         timed = [playing[play.contestant % len(playing)].ready for play in plays]  # twin: the first
         work = [(t, play.inputs % len(t.sets)) for t, play in zip(timed, plays, strict=True)]
-        with self._lease():
+        with self._leased():
             samples_us = self._clock.block(work)
         rounds.take(plays, samples_us, self._observer.look())
 
@@ -249,7 +257,7 @@ class _Measurement:
     def _take_extra(self, c: Contestant) -> None:
         run, hot_us, used_mj = self._clock.in_a_row(c.ready, BLOCK_US), [], []
         for _ in range(EXTRA_BLOCKS):
-            with self._lease():
+            with self._leased():
                 before = self._observer.energy_mj()
                 hot_us.append(run())
                 after = self._observer.energy_mj()
@@ -281,7 +289,17 @@ class _Measurement:
             torch.cuda.empty_cache()
 
     def _tell(self, phase: str, **more: Any) -> None:
-        self._progress({"phase": phase, **more})
+        with outside():
+            self._progress({"phase": phase, **more})
+
+    @contextlib.contextmanager
+    def _leased(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            with outside():
+                stack.enter_context(self._lease())
+            yield
+            with outside():
+                stack.close()
 
     def _result(self, asked: Sequence[str], rounds: Rounds) -> CaseResult:
         a_a = rounds.a_a() if len(rounds) else None
