@@ -122,7 +122,7 @@ class _Measurement:
             self._check()
             self._prepare()
             if self._in_play():
-                rounds = Rounds(len(self._in_play()), self._precision)
+                rounds = Rounds(len(self._in_play()), self._precision, self._seed)
                 self._warm_up()
                 self._take_rounds(rounds)
                 if self._precision.extras:

@@ -46,14 +46,14 @@ class Look:
 class Rounds:
     """The samples of some contestants; the last number, beside theirs, is the twin of the first."""
 
-    def __init__(self, contestants: int, precision: Precision) -> None:
+    def __init__(self, contestants: int, precision: Precision, seed: int = 0) -> None:
         self.contestants = contestants
         self.twin = contestants
         self._precision = precision
         self._samples = np.full((0, contestants + 1), np.nan)
         self.masked: dict[int, str] = {}
         self._look_at = precision.min_rounds
-        self._random = np.random.default_rng(0)
+        self._random = np.random.default_rng(seed)
         self._order: list[int] = []
 
     def __len__(self) -> int:
