@@ -24,7 +24,6 @@ from warpcall_kernels.measuring import (
     measure,
 )
 from warpcall_kernels.measuring._contestants import too_fast
-from warpcall_kernels.measuring._observe import GpuObserver
 
 WRONG = "tests.kernels.wrong_implementations"
 FAST = Precision(
@@ -360,46 +359,3 @@ def test_what_is_faster_than_the_memory_is_impossible() -> None:
     assert too_fast(4_800_000_000, 1000.0, 4800.0) is None
     assert "5000 GB/s is more than the memory's 4800" in str(too_fast(5_000_000_000, 1e3, 4800.0))
     assert too_fast(5_000_000_000, 1.0, None) is None
-
-
-class ScriptedNvml:
-    """NVML's own functions, with answers that a test sets."""
-
-    NVML_CLOCK_SM = 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        self.reasons, self.clock_mhz, self.pids = 0, 1980, [1]
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: object) -> int:  # noqa: N802
-        return self.reasons
-
-    def nvmlDeviceGetClockInfo(self, handle: object, kind: int) -> int:  # noqa: N802
-        return self.clock_mhz
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[Any]:  # noqa: N802
-        return [type("Process", (), {"pid": pid}) for pid in self.pids]
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:  # noqa: N802
-        raise self.NVMLError
-
-
-def test_what_disturbs_a_gpu_is_seen() -> None:
-    nvml = ScriptedNvml()
-    seen = GpuObserver(nvml, object())
-
-    assert [seen.look() for _ in range(3)] == [None] * 3
-    nvml.clock_mhz = 1800
-    assert seen.look() == "the clock fell from 1980 to 1800 MHz"
-    nvml.clock_mhz, nvml.pids = 1980, [1, 2]
-    assert seen.look() == "1 other process came to the GPU"
-    assert seen.look() is None  # it is there, and not new
-    nvml.reasons = 0x40
-    assert seen.look() == "thermal slowdown by hardware"
-    assert seen.tags() == ()
-    nvml.reasons, nvml.clock_mhz = 0x04, 1500
-    assert seen.look() is None  # the power limit is a steady state
-    assert seen.tags() == ("power capped",)
-    assert seen.energy_mj() is None  # not every GPU tells
