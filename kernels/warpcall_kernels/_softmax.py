@@ -241,6 +241,52 @@ def start(at: tl.tensor, strides: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def heads(at: tl.tensor, rows: tl.tensor, strides: tl.tensor, GROUP: tl.constexpr) -> tl.tensor:
+    """How many positions of each row lie before its first whole, aligned group."""
+    begin = start(at, strides, 1) + rows * strides[2]
+    return ((GROUP - begin % GROUP) % GROUP).to(rows.dtype)
+
+
+@triton.jit
+def row_starts(
+    at: tl.tensor,
+    rows: tl.tensor,
+    strides: tl.tensor,
+    shift: tl.tensor,
+    EDGES: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> tl.tensor:
+    """Where the rows begin, plus `shift`: an offset for all of them, 64-bit, and one for each.
+
+    Both are multiples of ALIGN. Without EDGES the rows themselves begin at such, and nothing is added.
+    """
+    if EDGES:
+        first = start(at, strides, 1)
+        begin = first // ALIGN * ALIGN
+        steps = (first - begin).to(rows.dtype) + rows * strides[2] + shift
+    else:
+        begin = start(at, strides, ALIGN)
+        steps = rows * strides[2]
+    return begin, tl.multiple_of(steps, ALIGN)[:, None]
+
+
+@triton.jit
+def edge_columns(
+    head: tl.tensor, whole: tl.tensor, columns: tl.tensor, GROUP: tl.constexpr
+) -> tl.tensor:
+    """The positions before and after the whole groups of each row; lanes without one have `columns`."""
+    lane = ((2 * GROUP - 1) - tl.arange(0, 2 * GROUP))[None, :].to(head.dtype)
+    before = tl.where(lane < head, lane, columns)
+    return tl.where(lane < GROUP, before, head + whole + (lane - GROUP))
+
+
+@triton.jit
+def round_up(number: tl.tensor, GROUP: tl.constexpr) -> tl.tensor:
+    """The next multiple of GROUP; the compiler knows that it is one."""
+    return (number + (GROUP - 1)) // GROUP * GROUP
+
+
+@triton.jit
 def row_limits(
     lengths_ptr: tl.tensor,
     at: tl.tensor,

@@ -23,6 +23,7 @@ from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
 from warpcall_kernels._torch import (
+    VECTOR_BYTES,
     Launch,
     Layout,
     check_device,
@@ -102,7 +103,15 @@ def _plan(
         align = _dims.alignment(itemsize, [address // itemsize, columns, *strides[0], *strides[4]])
     if mask is not None and stride_mk == 1:
         mask_align = _dims.alignment(1, [mask[3], columns, *strides[1]])
-    tile = _softmax.Tile.of(columns, itemsize, rows.count)
+    group = VECTOR_BYTES // itemsize
+    # Rows that begin anywhere, in x as in the result: their aligned middle and their edges apart.
+    edges = align == 1 < group <= columns and stride_xk == 1 and address == 0
+    edges = edges and _dims.congruent(strides[0], strides[4], group)
+    if edges:
+        align, mask_align = group, 1
+        if mask is not None and stride_mk == 1 and mask[3] % group == 0:
+            mask_align = group if _dims.congruent(strides[1], strides[4], group) else 1
+    tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
     arguments: dict[str, Any] = {
@@ -121,6 +130,7 @@ def _plan(
         "stride_mk": stride_mk,
         "CAUSAL": causal,
         "FOLDED": low <= scale <= high,
+        "EDGES": edges,
         "WIDE": widest >= 2**31,
         "ALIGN": align,
         "MASK_ALIGN": mask_align,
@@ -130,8 +140,8 @@ def _plan(
     }
     if not tile.long:
         arguments |= {
-            "SHARED": strides[1][2] == 0,
-            "EVEN": tile.block == columns and lengths is None and not causal,
+            "SHARED": strides[1][2] == 0 and not edges,
+            "EVEN": tile.block == columns and lengths is None and not causal and not edges,
             "ROWS": tile.rows,
         }
     kernel = masked_softmax_long_kernel if tile.long else masked_softmax_kernel
