@@ -274,10 +274,14 @@ def row_starts(
 def edge_columns(
     head: tl.tensor, whole: tl.tensor, columns: tl.tensor, GROUP: tl.constexpr
 ) -> tl.tensor:
-    """The positions before and after the whole groups of each row; lanes without one have `columns`."""
+    """The positions before and after the `whole` ones of each row, all counted from its `head`.
+
+    Lanes without a position get `columns`. They run backwards, so that the compiler sees nothing
+    worth a wide access and gives each thread one of them.
+    """
     lane = ((2 * GROUP - 1) - tl.arange(0, 2 * GROUP))[None, :].to(head.dtype)
-    before = tl.where(lane < head, lane, columns)
-    return tl.where(lane < GROUP, before, head + whole + (lane - GROUP))
+    before = tl.where(lane < head, lane - head, columns)
+    return tl.where(lane < GROUP, before, whole + (lane - GROUP))
 
 
 @triton.jit

@@ -1,7 +1,6 @@
-"""The kernels of masked softmax: rows in registers, and rows too long for that.
+"""The kernel of masked softmax for rows that fit into registers.
 
-A row of up to some thousand positions is read once and kept in registers, several short rows a
-program; a longer one is read twice, the second time from the L2. A mask that rows share is read once
+A row of up to some thousand positions is read once and kept, several short rows a program. A mask that rows share is read once
 for the rows of a program. Of a row with a length, or with a causal limit, only the prefix is read,
 rounded up to whole 16-byte accesses. No index is divided inside a tile, and a position costs some 13
 instructions with a shared mask and 11 without: at two bytes each, 28 would be as slow as memory.
@@ -91,7 +90,7 @@ def _without_nan(
 
 
 @triton.jit
-def _factor(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
+def factor_of(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
     """What turns a difference of scores into an exponent of 2."""
     factor = tl.full([], LOG2_E, ACC)
     if FOLDED:
@@ -133,17 +132,20 @@ def _softmax_tile(
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Rows of at most BLOCK positions that count, in registers; `.._at` is where their groups begin.
+    """Rows of at most BLOCK positions that count, in registers; `.._at` is where they begin.
 
-    With EDGES, what lies before and after the whole groups of a row is a small tile beside the other.
+    With EDGES the positions before `head`, where the whole groups of a row begin, and after these
+    groups are a small tile beside the other. Positions are counted from there.
     """
     line = tl.arange(0, BLOCK).to(head.dtype)
     cols = line[None, :]
     whole = columns
     most = limit
     if EDGES:
-        whole = (columns - head) // ALIGN * ALIGN
-        most = tl.minimum(limit - head, whole)
+        columns -= head
+        limit -= head
+        whole = columns // ALIGN * ALIGN
+        most = tl.minimum(limit, whole)
     x_ptrs = (x_ptr + x_at) + cols * stride_xk
     mask_ptrs = mask_ptr  # None, or what is set below
     mask_read = mask_ptr
@@ -159,13 +161,13 @@ def _softmax_tile(
         x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
     )
     top = _by_row(tl.max(x, axis=1))
-    factor = _factor(scale, FOLDED, ACC)
+    factor = factor_of(scale, FOLDED, ACC)
     if EDGES:
         edge = edge_columns(head, whole, columns, ALIGN)
         if mask_ptr is not None:
-            edge_mask_ptrs = (mask_ptr + mask_at) + (edge - head) * stride_mk
+            edge_mask_ptrs = (mask_ptr + mask_at) + edge * stride_mk
         x_edge = _scores(
-            (x_ptr + x_at) + (edge - head) * stride_xk,
+            (x_ptr + x_at) + edge * stride_xk,
             edge_mask_ptrs,
             edge < limit,
             *(edge, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
@@ -199,7 +201,7 @@ def _softmax_tile(
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     tl.store((out_ptr + out_at) + cols, y.to(dtype), mask=exist & (cols < whole))
     if EDGES:
-        out_ptrs = (out_ptr + out_at) + (edge - head)
+        out_ptrs = (out_ptr + out_at) + edge
         tl.store(out_ptrs, y_edge.to(dtype), mask=exist & (edge < columns))
 
 
@@ -278,103 +280,3 @@ def masked_softmax_kernel(
             *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
             *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, BLOCK),
         )
-
-
-@triton.jit
-def _counts(
-    mask_ptr: tl.tensor, cols: tl.tensor, limit: tl.tensor, stride_mk: tl.tensor
-) -> tl.tensor:
-    """Which positions of a row are not masked."""
-    counts = cols < limit
-    if mask_ptr is not None:
-        counts = counts & (tl.load(mask_ptr + cols * stride_mk, mask=counts, other=1) == 0)
-    return counts
-
-
-@triton.jit
-def _long_scores(
-    x_ptr: tl.tensor,
-    mask_ptr: tl.tensor,
-    cols: tl.tensor,
-    limit: tl.tensor,
-    scale: tl.tensor,
-    stride_xk: tl.tensor,
-    stride_mk: tl.tensor,
-    FOLDED: tl.constexpr,
-    ACC: tl.constexpr,
-) -> tl.tensor:
-    """x, -inf where masked; as `_scores` for a piece of one row."""
-    x = tl.load(x_ptr + cols * stride_xk, mask=cols < limit, other=float("-inf")).to(ACC)
-    if not FOLDED:
-        x *= tl.full([], scale, ACC)
-    return tl.where(_counts(mask_ptr, cols, limit, stride_mk), x, float("-inf"))
-
-
-@triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
-def masked_softmax_long_kernel(
-    x_ptr: tl.tensor,
-    mask_ptr: tl.tensor,
-    lengths_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    scale: tl.float64,
-    columns: tl.tensor,
-    places: tl.tensor,
-    inner: tl.tensor,
-    count: tl.tensor,
-    diagonal: tl.tensor,
-    x_strides: tl.tensor,
-    mask_strides: tl.tensor,
-    lengths_strides: tl.tensor,
-    q_strides: tl.tensor,
-    out_strides: tl.tensor,
-    stride_xk: tl.tensor,
-    stride_mk: tl.tensor,
-    CAUSAL: tl.constexpr,
-    FOLDED: tl.constexpr,
-    WIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    MASK_ALIGN: tl.constexpr,
-    ACC: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One row: its maximum and sum online, then the result, BLOCK positions at a time."""
-    PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    at, rows, _ = place(1, places, inner, count, WIDE)
-    columns = columns.to(rows.dtype) // ALIGN * ALIGN
-    x_ptr += start(at, x_strides, ALIGN)
-    out_ptr += start(at, out_strides, ALIGN)
-    if mask_ptr is not None:
-        mask_ptr += start(at, mask_strides, MASK_ALIGN)
-    limit = rows * 0 + columns
-    if PREFIX:
-        limit = row_limits(
-            lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
-        )
-    limit = tl.max(limit, axis=0)
-    factor = _factor(scale, FOLDED, ACC)
-    line = tl.arange(0, BLOCK).to(rows.dtype)
-
-    peak = tl.full([BLOCK], float("-inf"), ACC)
-    total = tl.zeros([BLOCK], ACC)
-    for first in range(0, limit, BLOCK):
-        x = _long_scores(
-            *(x_ptr, mask_ptr, first + line, limit, scale, stride_xk, stride_mk, FOLDED, ACC)
-        )
-        higher = tl.maximum(peak, x)
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing yet: no NaN of -inf - -inf
-        total = total * tl.exp2((peak - base) * factor) + tl.exp2((x - base) * factor)
-        peak = higher
-    top = tl.max(peak, axis=0)
-    scaled = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.sum(total * tl.exp2((peak - scaled) * factor), axis=0)
-
-    for first in range(0, columns, BLOCK):
-        cols = first + line
-        y = tl.zeros([BLOCK], ACC)
-        if first < limit:
-            x = _long_scores(
-                *(x_ptr, mask_ptr, cols, limit, scale, stride_xk, stride_mk, FOLDED, ACC)
-            )
-            y = tl.exp2((x - top) * factor) / total
-            y = tl.where(_counts(mask_ptr, cols, limit, stride_mk), y, 0.0)
-        tl.store(out_ptr + cols, y.to(out_ptr.dtype.element_ty), mask=cols < columns)

@@ -21,7 +21,8 @@ from torch import Tensor
 from warpcall_kernels import _dims, _softmax
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
-from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
+from warpcall_kernels._softmax_forward import masked_softmax_kernel
+from warpcall_kernels._softmax_long import masked_softmax_long_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
     Launch,
