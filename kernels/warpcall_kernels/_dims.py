@@ -57,11 +57,6 @@ def alignment(itemsize: int, numbers: Sequence[int]) -> int:
     return math.gcd(VECTOR_BYTES // itemsize, *numbers)
 
 
-def congruent(one: Sequence[int], other: Sequence[int], group: int) -> bool:
-    """Whether both step from group to group of so many elements in the same way."""
-    return all((a - b) % group == 0 for a, b in zip(one, other, strict=True))
-
-
 @triton.jit
 def offset(index: tl.tensor, sizes: tl.tensor, strides: tl.tensor, NDIM: tl.constexpr) -> tl.tensor:
     """Where linear indices over `sizes` (C order) lie by `strides`."""

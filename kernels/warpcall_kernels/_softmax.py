@@ -20,6 +20,7 @@ from torch import Tensor
 from warpcall_kernels._dims import merge
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import TensorLike, dtype_name
+from warpcall_kernels._torch import VECTOR_BYTES
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (torch.int32, torch.int64)
@@ -139,6 +140,30 @@ def reach(rows: Rows, tile: Tile, columns: int, column_strides: Sequence[int]) -
     steps = max(strides[-1] for strides in rows.strides)
     numbered = -(-columns // tile.block) * tile.block
     return tile.rows * steps + numbered * max(1, *column_strides)
+
+
+def has_edges(
+    columns: int,
+    itemsize: int,
+    operands: Sequence[Sequence[int]],
+    out: Sequence[int],
+    column_strides: Sequence[int],
+    addresses: Sequence[int],
+) -> bool:
+    """Whether rows that begin anywhere have whole, aligned groups of 16 bytes at the same positions.
+
+    Args:
+        columns, itemsize: of a row, and of a position of it.
+        operands, out: strides of what is read and of the result, as `Rows` has them.
+        column_strides, addresses: of what is read; the result lies at a multiple of 16 bytes.
+    """
+    group = VECTOR_BYTES // itemsize
+    return (
+        1 < group <= columns
+        and all(stride == 1 for stride in column_strides)
+        and not any(addresses)
+        and all((a - b) % group == 0 for s in operands for a, b in zip(s, out, strict=True))
+    )
 
 
 def check_rows(name: str, x: TensorLike, causal: bool) -> None:
@@ -268,6 +293,21 @@ def row_starts(
         begin = start(at, strides, ALIGN)
         steps = rows * strides[2]
     return begin, tl.multiple_of(steps, ALIGN)[:, None]
+
+
+@triton.jit
+def row_start(starts: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
+    """Where a single row begins, of what `row_starts` gave."""
+    return tl.multiple_of(starts[0] + tl.max(tl.max(starts[1], axis=1), axis=0), ALIGN)
+
+
+@triton.jit
+def by_row(reduced: tl.tensor) -> tl.tensor:
+    """What a reduction left of each row, to be spread over it; of a single row a scalar."""
+    spread = reduced[:, None]
+    if reduced.shape[0] == 1:
+        spread = tl.max(reduced, axis=0)  # a scalar ties no layouts of registers together
+    return spread
 
 
 @triton.jit

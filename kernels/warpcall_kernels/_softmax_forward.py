@@ -13,13 +13,13 @@ import triton.language as tl
 
 from warpcall_kernels import _softmax
 from warpcall_kernels._softmax import (
+    by_row,
     edge_columns,
     heads,
     place,
     round_up,
     row_limits,
     row_starts,
-    start,
 )
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -99,16 +99,6 @@ def factor_of(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.t
 
 
 @triton.jit
-def _by_row(reduced: tl.tensor) -> tl.tensor:
-    """What a reduction left of each row, to be spread over it; of a single row a scalar."""
-    if reduced.shape[0] == 1:
-        spread = tl.max(reduced, axis=0)  # a scalar ties no layouts of registers together
-    else:
-        spread = reduced[:, None]
-    return spread
-
-
-@triton.jit
 def _softmax_tile(
     x_ptr: tl.tensor,
     mask_ptr: tl.tensor,
@@ -160,7 +150,7 @@ def _softmax_tile(
     x = _scores(
         x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
     )
-    top = _by_row(tl.max(x, axis=1))
+    top = by_row(tl.max(x, axis=1))
     factor = factor_of(scale, FOLDED, ACC)
     if EDGES:
         edge = edge_columns(head, whole, columns, ALIGN)
@@ -172,12 +162,12 @@ def _softmax_tile(
             edge < limit,
             *(edge, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
         )
-        top = tl.maximum(top, _by_row(tl.max(x_edge, axis=1)))
+        top = tl.maximum(top, by_row(tl.max(x_edge, axis=1)))
     y = tl.exp2((x - top) * factor)
-    total = _by_row(tl.sum(y, axis=1))
+    total = by_row(tl.sum(y, axis=1))
     if EDGES:
         y_edge = tl.exp2((x_edge - top) * factor)
-        total += _by_row(tl.sum(y_edge, axis=1))
+        total += by_row(tl.sum(y_edge, axis=1))
         y_edge *= 1.0 / total
     y *= 1.0 / total
 
@@ -188,9 +178,7 @@ def _softmax_tile(
         if x.shape[0] > 1:
             odd = tl.max(tl.max(odd, axis=1), axis=0)
         if odd != 0:
-            y = _without_nan(
-                y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN
-            )
+            y = _without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
             if EDGES:
                 y_edge = _without_nan(
                     y_edge,

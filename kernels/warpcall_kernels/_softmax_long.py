@@ -16,6 +16,7 @@ from warpcall_kernels._softmax import (
     place,
     round_up,
     row_limits,
+    row_start,
     row_starts,
 )
 from warpcall_kernels._softmax_forward import factor_of
@@ -98,11 +99,11 @@ def masked_softmax_long_kernel(
     limit -= head
     whole = columns // ALIGN * ALIGN
     most = tl.minimum(limit, whole)
-    x_ptr += _only(row_starts(at, rows, x_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
-    out_ptr += _only(row_starts(at, rows, out_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
+    x_ptr += row_start(row_starts(at, rows, x_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(at, rows, out_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
     if mask_ptr is not None:
         shift = heads_of_rows * stride_mk
-        mask_ptr += _only(
+        mask_ptr += row_start(
             row_starts(at, rows, mask_strides, shift, EDGES, MASK_ALIGN), MASK_ALIGN
         )
     factor = factor_of(scale, FOLDED, ACC)
@@ -146,9 +147,3 @@ def masked_softmax_long_kernel(
             )
             y = tl.where(counts, tl.exp2((x - top) * factor) * share, 0.0)
         tl.store(out_ptr + cols, y.to(dtype), mask=cols < whole)
-
-
-@triton.jit
-def _only(starts: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
-    """Where the one row begins."""
-    return tl.multiple_of(starts[0] + tl.max(tl.max(starts[1], axis=1), axis=0), ALIGN)

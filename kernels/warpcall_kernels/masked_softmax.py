@@ -104,14 +104,16 @@ def _plan(
         align = _dims.alignment(itemsize, [address // itemsize, columns, *strides[0], *strides[4]])
     if mask is not None and stride_mk == 1:
         mask_align = _dims.alignment(1, [mask[3], columns, *strides[1]])
-    group = VECTOR_BYTES // itemsize
-    # Rows that begin anywhere, in x as in the result: their aligned middle and their edges apart.
-    edges = align == 1 < group <= columns and stride_xk == 1 and address == 0
-    edges = edges and _dims.congruent(strides[0], strides[4], group)
+    edges = align == 1 and _softmax.has_edges(
+        columns, itemsize, (strides[0],), strides[4], (stride_xk,), (address,)
+    )
     if edges:
-        align, mask_align = group, 1
-        if mask is not None and stride_mk == 1 and mask[3] % group == 0:
-            mask_align = group if _dims.congruent(strides[1], strides[4], group) else 1
+        align = VECTOR_BYTES // itemsize
+        own = mask is not None and stride_mk == 1 and mask[3] % align == 0
+        same = own and all(
+            (m - o) % align == 0 for m, o in zip(strides[1], strides[4], strict=True)
+        )
+        mask_align = align if same else 1
     tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
