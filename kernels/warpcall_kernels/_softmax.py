@@ -162,8 +162,13 @@ def has_edges(
         1 < group <= columns
         and all(stride == 1 for stride in column_strides)
         and not any(addresses)
-        and all((a - b) % group == 0 for s in operands for a, b in zip(s, out, strict=True))
+        and congruent(operands, out, group)
     )
+
+
+def congruent(operands: Sequence[Sequence[int]], out: Sequence[int], group: int) -> bool:
+    """Whether rows of all operands begin at the same places within groups of so many positions."""
+    return all((a - b) % group == 0 for s in operands for a, b in zip(s, out, strict=True))
 
 
 def check_rows(name: str, x: TensorLike, causal: bool) -> None:
@@ -239,17 +244,22 @@ def prefix_elements(shape: Sequence[int], lengths: TensorLike | None, causal: bo
 
 @triton.jit
 def place(
-    ROWS: tl.constexpr, places: tl.tensor, inner: tl.tensor, count: tl.tensor, WIDE: tl.constexpr
+    ROWS: tl.constexpr,
+    TAKEN: tl.constexpr,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    WIDE: tl.constexpr,
 ) -> tl.tensor:
     """Where this program is: (outer index, inner index, first row), all 64-bit; its rows; which exist.
 
-    Places and rows past the end stand for the last one, so that no load needs a mask along them.
-    `places` and `count` arrive with 64 bits where they need them (2^31 rows of one position are but
-    4 GiB), and what is counted towards them is as wide.
+    Programs are TAKEN rows apart. Places and rows past the end stand for the last one, so that no load
+    needs a mask along them. `places` and `count` arrive with 64 bits where they need them (2^31 rows of
+    one position are but 4 GiB), and what is counted towards them is as wide.
     """
     index = tl.program_id(2).to(places.dtype) * tl.num_programs(1) + tl.program_id(1)
     index = tl.minimum(index, places - 1)
-    first = tl.program_id(0).to(count.dtype) * ROWS
+    first = tl.program_id(0).to(count.dtype) * TAKEN
     rows = tl.arange(0, ROWS)
     exist = (rows < count - first)[:, None]
     rows = tl.minimum(rows, count - first - 1)

@@ -70,7 +70,7 @@ def _scores(
 
 
 @triton.jit
-def _without_nan(
+def without_nan(
     y: tl.tensor,
     mask_ptrs: tl.tensor,
     mask_read: tl.tensor,
@@ -178,9 +178,9 @@ def _softmax_tile(
         if x.shape[0] > 1:
             odd = tl.max(tl.max(odd, axis=1), axis=0)
         if odd != 0:
-            y = _without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
+            y = without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
             if EDGES:
-                y_edge = _without_nan(
+                y_edge = without_nan(
                     y_edge,
                     edge_mask_ptrs,
                     edge < limit,
@@ -225,7 +225,7 @@ def masked_softmax_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    at, rows, exist = place(ROWS, places, inner, count, WIDE)
+    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
     head = rows * 0
     if EDGES:
         head = heads(at, rows, out_strides, ALIGN)

@@ -83,7 +83,7 @@ def masked_softmax_long_kernel(
     """One row, BLOCK positions at a time, as groups that a thread takes in one access."""
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
     GROUPS: tl.constexpr = BLOCK // ALIGN
-    at, rows, _ = place(1, places, inner, count, WIDE)
+    at, rows, _ = place(1, 1, places, inner, count, WIDE)
     columns = columns.to(rows.dtype)
     limit = rows * 0 + columns
     if PREFIX:

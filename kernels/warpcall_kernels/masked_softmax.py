@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
 from warpcall_kernels._softmax_long import masked_softmax_long_kernel
+from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
     Launch,
@@ -104,15 +106,13 @@ def _plan(
         align = _dims.alignment(itemsize, [address // itemsize, columns, *strides[0], *strides[4]])
     if mask is not None and stride_mk == 1:
         mask_align = _dims.alignment(1, [mask[3], columns, *strides[1]])
-    edges = align == 1 and _softmax.has_edges(
-        columns, itemsize, (strides[0],), strides[4], (stride_xk,), (address,)
-    )
+    operands = (strides[0],), strides[4], (stride_xk,), (address,)
+    run = Run.of(columns, itemsize, align, *operands)
+    edges = run is None and align == 1 and _softmax.has_edges(columns, itemsize, *operands)
     if edges:
         align = VECTOR_BYTES // itemsize
         own = mask is not None and stride_mk == 1 and mask[3] % align == 0
-        same = own and all(
-            (m - o) % align == 0 for m, o in zip(strides[1], strides[4], strict=True)
-        )
+        same = own and _softmax.congruent((strides[1],), strides[4], align)
         mask_align = align if same else 1
     tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
@@ -124,32 +124,46 @@ def _plan(
         "inner": rows.inner,
         "count": rows.count,
         "diagonal": columns - shape[-2] + 1 if causal else 0,
-        "x_strides": strides[0],
         "mask_strides": strides[1],
         "lengths_strides": strides[2],
         "q_strides": strides[3],
         "out_strides": strides[4],
-        "stride_xk": stride_xk,
         "stride_mk": stride_mk,
         "CAUSAL": causal,
         "FOLDED": low <= scale <= high,
-        "EDGES": edges,
         "WIDE": widest >= 2**31,
+        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
+    }
+    words = (None, None if mask is None else tl.uint8)
+    if run is not None:
+        arguments |= {
+            "SHARED": strides[1][2] == 0,
+            "GROUP": VECTOR_BYTES // itemsize,
+            "COLUMNS": columns,
+            "TAKEN": run.taken,
+            "ROWS": run.rows,
+            "BLOCK": triton.next_power_of_2(columns),
+            "RUN": run.length,
+            "num_warps": run.warps,
+        }
+        return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
+    arguments |= {
+        "x_strides": strides[0],
+        "stride_xk": stride_xk,
+        "EDGES": edges,
         "ALIGN": align,
         "MASK_ALIGN": mask_align,
-        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
         "BLOCK": tile.block,
         "num_warps": tile.warps,
     }
-    if not tile.long:
-        arguments |= {
-            "SHARED": strides[1][2] == 0 and not edges,
-            "EVEN": tile.block == columns and lengths is None and not causal and not edges,
-            "ROWS": tile.rows,
-        }
-    kernel = masked_softmax_long_kernel if tile.long else masked_softmax_kernel
-    words = (None, None if mask is None else tl.uint8)
-    return Launch(kernel, rows.grid(tile.rows), arguments, words)
+    if tile.long:
+        return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
+    arguments |= {
+        "SHARED": strides[1][2] == 0 and not edges,
+        "EVEN": tile.block == columns and lengths is None and not causal and not edges,
+        "ROWS": tile.rows,
+    }
+    return Launch(masked_softmax_kernel, rows.grid(tile.rows), arguments, words)
 
 
 def _infer(

@@ -93,7 +93,7 @@ def _masked_softmax_backward_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    at, rows, exist = place(ROWS, places, inner, count, WIDE)
+    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
     head = rows * 0
     if EDGES:
         head = heads(at, rows, out_strides, ALIGN)
@@ -142,7 +142,7 @@ def _masked_softmax_backward_long_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """One row, read twice: for the sum, and, from the L2, for the result."""
-    at, rows, _ = place(1, places, inner, count, WIDE)
+    at, rows, _ = place(1, 1, places, inner, count, WIDE)
     head = rows * 0
     if EDGES:
         head = heads(at, rows, out_strides, ALIGN)
