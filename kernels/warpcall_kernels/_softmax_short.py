@@ -20,7 +20,8 @@ from warpcall_kernels._torch import VECTOR_BYTES
 
 MOST_COLUMNS = 64  # a thread holds so many
 ALIGN_BYTES = 4  # rows that begin at more than this do well as tiles
-WARPS = 4
+WARPS = 4  # of one, Triton gathers by shuffles: 10 times the instructions
+THREAD_POSITIONS = 32  # at least so many, of one row or several
 
 
 class Run(NamedTuple):
@@ -54,31 +55,62 @@ class Run(NamedTuple):
         one_run = packed and begins and all(s == 1 for s in column_strides) and not any(addresses)
         if not (1 < columns <= MOST_COLUMNS and align * itemsize <= ALIGN_BYTES and one_run):
             return None
-        rows = 32 * WARPS
+        rows = 32 * WARPS * max(1, THREAD_POSITIONS // triton.next_power_of_2(columns))
         length = triton.next_power_of_2(rows * columns)
-        fewer = length // 2 // columns // group * group
-        if 2 * fewer > rows:  # in half the run: fewer lanes are idle
-            return Run(fewer, rows, length // 2, WARPS)
-        return Run(rows, rows, length, WARPS)
+        whole = Run(rows, rows, length, WARPS)
+        half = Run(length // 2 // columns // group * group, rows, length // 2, WARPS)
+        return min(whole, half, key=lambda run: (2 * rows * columns + run.length) / run.taken)
 
 
 @triton.jit
-def _load_run(ptr: tl.tensor, run: tl.tensor, count: tl.tensor, GROUP: tl.constexpr) -> tl.tensor:
-    if count % GROUP == 0:
-        words = tl.load(ptr + run, mask=run < count // GROUP * GROUP)
-    else:  # the end of the tensor
-        words = tl.load(ptr + run, mask=run < count)
-    return words
-
-
-@triton.jit
-def _store_run(
-    ptr: tl.tensor, run: tl.tensor, words: tl.tensor, count: tl.tensor, GROUP: tl.constexpr
+def _softmax_run(
+    x_ptr: tl.tensor,
+    mask_ptrs: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.tensor,
+    length: tl.tensor,
+    limit: tl.tensor,
+    FULL: tl.constexpr,
+    PREFIX: tl.constexpr,
+    FOLDED: tl.constexpr,
+    ACC: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
 ) -> None:
-    if count % GROUP == 0:
-        tl.store(ptr + run, words, mask=run < count // GROUP * GROUP)
-    else:
-        tl.store(ptr + run, words, mask=run < count)
+    """Rows that are the first `length` positions from `x_ptr`."""
+    run = tl.arange(0, RUN)
+    words = tl.load(x_ptr + run, mask=run < length)
+    # From positions of a run to positions by rows, of which a thread has all.
+    turned = tl.arange(0, BLOCK * ROWS)
+    col = tl.minimum(turned // ROWS, COLUMNS - 1)
+    row = tl.minimum(turned % ROWS, RUN // COLUMNS - 1)
+    words = tl.gather(words, row * COLUMNS + col, axis=0)
+    x = tl.reshape(words, (BLOCK, ROWS)).to(ACC)
+    if not FOLDED:
+        x *= tl.full([], scale, ACC)
+    cols = tl.arange(0, BLOCK)[:, None]
+    x = tl.where(cols < limit, x, float("-inf"))
+    if mask_ptrs is not None:
+        masked = tl.load(mask_ptrs, mask=cols < COLUMNS, other=1)
+        x = tl.where(masked == 0, x, float("-inf"))
+
+    y = tl.exp2((x - tl.max(x, axis=0)[None, :]) * factor_of(scale, FOLDED, ACC))
+    y = tl.where(cols < COLUMNS, y, -0.0)  # the compiler drops what adds -0.0
+    total = tl.sum(y, axis=0)
+    y *= (1.0 / total)[None, :]
+    if PREFIX or mask_ptrs is not None:  # as in `_softmax_tile`
+        odd = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
+        if odd != 0:
+            y = without_nan(y, mask_ptrs, cols < COLUMNS, cols, limit, odd, PREFIX, False, False)
+    words = tl.reshape(y.to(out_ptr.dtype.element_ty), (BLOCK * ROWS,))
+    row, col = tl.minimum(run // COLUMNS, ROWS - 1), run % COLUMNS
+    words = tl.gather(words, col * ROWS + row, axis=0)
+    if FULL:
+        tl.store(out_ptr + run, words, mask=run < length)
+    else:  # other than above, or else the compiler makes one store of both, of single positions
+        tl.store(out_ptr + run, words, mask=run < length, cache_modifier=".wb")
 
 
 @triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
@@ -113,41 +145,30 @@ def masked_softmax_short_kernel(
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
     at, rows, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
     begin = start(at, out_strides, GROUP)
-    run = tl.arange(0, RUN)
-    length = tl.minimum(count - at[2], TAKEN).to(tl.int32) * COLUMNS
-    words = _load_run(x_ptr + begin, run, length, GROUP)
-
-    # From a run of rows to positions by rows, of which a thread has one.
-    turned = tl.arange(0, BLOCK * ROWS)
-    col, row = turned // ROWS, turned % ROWS
-    inside = (col < COLUMNS) & (row < TAKEN)
-    words = tl.gather(words, tl.where(inside, row * COLUMNS + col, 0), axis=0)
-    x = tl.reshape(words, (BLOCK, ROWS)).to(ACC)
-    if not FOLDED:
-        x *= tl.full([], scale, ACC)
-    cols = tl.arange(0, BLOCK)[:, None]
+    x_ptr += begin
+    out_ptr += begin
     limit = COLUMNS
     if PREFIX:
         limit = row_limits(
             lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
         )[None, :]
-    x = tl.where(cols < limit, x, float("-inf"))
     mask_ptrs = mask_ptr
     if mask_ptr is not None:
+        cols = tl.arange(0, BLOCK)[:, None]
         mask_ptrs = mask_ptr + start(at, mask_strides, 1) + cols * stride_mk
         if not SHARED:
             mask_ptrs += (rows * mask_strides[2])[None, :]
-        masked = tl.load(mask_ptrs, mask=cols < COLUMNS, other=1)
-        x = tl.where(masked == 0, x, float("-inf"))
-
-    y = tl.exp2((x - tl.max(x, axis=0)[None, :]) * factor_of(scale, FOLDED, ACC))
-    total = tl.sum(y, axis=0)
-    y *= (1.0 / total)[None, :]
-    if PREFIX or mask_ptr is not None:  # as in `_softmax_tile`
-        odd = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
-        if odd != 0:
-            y = without_nan(y, mask_ptrs, cols < COLUMNS, cols, limit, odd, PREFIX, False, False)
-    words = tl.reshape(y.to(out_ptr.dtype.element_ty), (BLOCK * ROWS,))
-    row, col = run // COLUMNS, run % COLUMNS
-    words = tl.gather(words, tl.where(row < TAKEN, col * ROWS + row, 0), axis=0)
-    _store_run(out_ptr + begin, run, words, length, GROUP)
+    if count - at[2] >= TAKEN:
+        _softmax_run(
+            x_ptr,
+            mask_ptrs,
+            *(out_ptr, scale, TAKEN * COLUMNS, limit),
+            *(True, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
+        )
+    else:  # the last rows, which need not end with a whole group
+        _softmax_run(
+            x_ptr,
+            mask_ptrs,
+            *(out_ptr, scale, (count - at[2]).to(tl.int32) * COLUMNS, limit),
+            *(False, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
+        )
