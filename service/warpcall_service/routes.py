@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpcall.errors import Busy, NotFound
-from warpcall_service.callers import caller_of, needs
+from warpcall_service.callers import LOCAL, caller_of, needs
 from warpcall_service.engine import LocalEngine
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
@@ -76,9 +76,12 @@ class KernelList(_Model):
 
 
 class UserLimits(_Model):
-    """What one user may have; more is `busy`. One call may have any number of bytes."""
+    """What one user may have; more is `busy`. One call may have any number of bytes.
 
-    requests_in_flight: int
+    `requests_in_flight` is null for `local`, which is everyone on a server without keys.
+    """
+
+    requests_in_flight: int | None
     bytes_in_flight: int
     requests_per_s: float
 
@@ -164,7 +167,8 @@ def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
             "bytes": engine.nbytes_of(caller.name),
         }
         who = {"name": caller.name, "role": caller.role}
-        return JSONResponse({**who, "limits": allowed, "in_flight": has})
+        his = {**allowed, "requests_in_flight": None} if caller is LOCAL else allowed
+        return JSONResponse({**who, "limits": his, "in_flight": has})
 
     return router
 

@@ -31,6 +31,9 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65_535, description="0 lets the system choose")
+    uds: Path | None = Field(
+        None, description="a Unix domain socket to listen on as well, for callers on this machine"
+    )
     insecure: bool = Field(
         False, description="serve others than this machine, although no key tells who they are"
     )
