@@ -31,7 +31,8 @@ NARROW = 8  # words of a row of which less is gathered word by word
 PLAIN = ("rows", "units", "stride_xc")
 PLAIN_TILE = (
     *("units_i", "units_j", "tiles_i", "tiles_j", "stride_xi"),
-    *("i_sizes", "i_strides", "j_sizes", "j_strides"),
+    *("i_sizes", "i_factors", "i_shifts", "i_steps"),
+    *("j_sizes", "j_factors", "j_shifts", "j_steps"),
 )  # no variant is compiled for these: ALIGN says what divides them
 
 
@@ -43,6 +44,7 @@ def _walk(
     shifts: tl.tensor,
     steps: tl.tensor,
     NDIM: tl.constexpr,
+    ALIGN: tl.constexpr,
     WIDE: tl.constexpr,
 ) -> tl.tensor:
     """Where linear indices over `sizes` lie, as `_dims.offset`, in 3 instructions a dim: see `_walker`."""
@@ -54,7 +56,7 @@ def _walk(
             factor = factors[d].to(tl.uint32, bitcast=True)
             index = (tl.umulhi(index.to(tl.uint32), factor) >> shifts[d]).to(tl.int32)
         total += index * steps[d - 1]
-    return total
+    return tl.multiple_of(total, ALIGN)
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -84,8 +86,7 @@ def _rows_kernel(
     col = pid % col_tiles * COLS + tl.arange(0, COLS)
     columns = units * ALIGN  # so that the compiler knows what divides it
     inside = (row < rows)[:, None] & (col < columns)[None, :]
-    begin = _walk(row, sizes, factors, shifts, steps, NDIM, WIDE)
-    begin = tl.multiple_of(begin, ALIGN)
+    begin = _walk(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
     across = col if EVEN else col * stride_xc
     words = tl.load(x_ptr + begin[:, None] + across[None, :], mask=inside)
     tl.store(out_ptr + tl.multiple_of(row * columns, ALIGN)[:, None] + col[None, :], words, inside)
@@ -101,9 +102,13 @@ def _tile_kernel(
     tiles_j: tl.tensor,
     stride_xi: tl.tensor,
     i_sizes: tl.tensor,
-    i_strides: tl.tensor,
+    i_factors: tl.tensor,
+    i_shifts: tl.tensor,
+    i_steps: tl.tensor,
     j_sizes: tl.tensor,
-    j_strides: tl.tensor,
+    j_factors: tl.tensor,
+    j_shifts: tl.tensor,
+    j_steps: tl.tensor,
     sizes: tl.tensor,
     x_strides: tl.tensor,
     out_strides: tl.tensor,
@@ -125,16 +130,16 @@ def _tile_kernel(
     pid = pid // tiles_j
     i = pid % tiles_i * BLOCK_I + tl.arange(0, BLOCK_I)
     rest = pid // tiles_i
-    x_ptr += tl.multiple_of(offset(rest, sizes, x_strides, NDIM), ALIGN_X)
-    out_ptr += tl.multiple_of(offset(rest, sizes, out_strides, NDIM), ALIGN_OUT)
+    x_ptr += offset(rest, sizes, x_strides, NDIM, ALIGN_X)
+    out_ptr += offset(rest, sizes, out_strides, NDIM, ALIGN_OUT)
     # The compiler knows what divides these sizes, and so how wide a masked access may be.
     exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
 
     across = i if EVEN else i * stride_xi
-    along = tl.multiple_of(offset(j, j_sizes, j_strides, NDIM_J), ALIGN_X)
+    along = _walk(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
     inside = exist_j[:, None] & exist_i[None, :]
     words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
-    along = tl.multiple_of(offset(i, i_sizes, i_strides, NDIM_I), ALIGN_OUT)
+    along = _walk(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
     inside = exist_i[:, None] & exist_j[None, :]
     tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
 
@@ -204,7 +209,7 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
             "col_tiles": col_tiles,
             "units": columns // align,
             "stride_xc": step,
-            **_walker(outer),
+            **_walker(*zip(*((n, s[0]) for n, s in outer), strict=True)),
             "NDIM": len(outer),
             "EVEN": step == 1,
             "ALIGN": align,
@@ -215,22 +220,21 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
     )
 
 
-def _walker(dims: Sequence[_dims.Dim]) -> dict[str, tuple[int, ...]]:
-    """What `_walk` needs to walk `dims` in x.
+def _walker(sizes: tuple[int, ...], strides: tuple[int, ...], side: str = "") -> dict[str, Any]:
+    """What `_walk` needs to walk dims by these strides, named for the `side`.
 
     With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for any
     n below 2^31; the factor is 2^(31+l) / size, rounded up, here as a signed number. And n % size is
     n - n // size * size, so that an offset is a sum of quotients, each times a step.
     """
-    sizes, strides = tuple(n for n, _ in dims), [s[0] for _, s in dims]
     lengths = [max(1, (size - 1).bit_length()) for size in sizes]
     factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes, lengths, strict=True)]
     below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
     return {
-        "sizes": sizes,
-        "factors": tuple(f - (1 << 32) if f >> 31 else f for f in factors),
-        "shifts": tuple(n - 1 for n in lengths),
-        "steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
+        f"{side}sizes": sizes,
+        f"{side}factors": tuple(f - (1 << 32) if f >> 31 else f for f in factors),
+        f"{side}shifts": tuple(n - 1 for n in lengths),
+        f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
     }
 
 
@@ -279,10 +283,8 @@ def _tiles(
             "tiles_i": tiles_i,
             "tiles_j": tiles_j,
             "stride_xi": xi,
-            "i_sizes": tuple(n for n, _ in side_i),
-            "i_strides": i_strides,
-            "j_sizes": tuple(n for n, _ in side_j),
-            "j_strides": j_strides,
+            **_walker(tuple(n for n, _ in side_i), i_strides, "i_"),
+            **_walker(tuple(n for n, _ in side_j), j_strides, "j_"),
             "sizes": tuple(n for n, _ in rest),
             "x_strides": tuple(s[0] for _, s in rest),
             "out_strides": tuple(s[1] for _, s in rest),

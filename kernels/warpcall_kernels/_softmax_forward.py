@@ -20,6 +20,7 @@ from warpcall_kernels._softmax import (
     round_up,
     row_limits,
     row_starts,
+    spread,
 )
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -136,7 +137,7 @@ def _softmax_tile(
         limit -= head
         whole = columns // ALIGN * ALIGN
         most = tl.minimum(limit, whole)
-    x_ptrs = (x_ptr + x_at) + cols * stride_xk
+    x_ptrs = spread(x_ptr, x_at, cols * stride_xk, EDGES)
     mask_ptrs = mask_ptr  # None, or what is set below
     mask_read = mask_ptr
     edge_mask_ptrs = mask_ptr
@@ -145,29 +146,29 @@ def _softmax_tile(
             mask_ptrs = mask_ptr + line * stride_mk
             mask_read = line < columns
         else:
-            mask_ptrs = (mask_ptr + mask_at) + cols * stride_mk
+            mask_ptrs = spread(mask_ptr, mask_at, cols * stride_mk, EDGES)
             mask_read = cols < round_up(most, ALIGN)
     x = _scores(
         x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
     )
-    top = by_row(tl.max(x, axis=1))
+    top = by_row(tl.max(x, axis=1), EDGES)
     factor = factor_of(scale, FOLDED, ACC)
     if EDGES:
         edge = edge_columns(head, whole, columns, ALIGN)
         if mask_ptr is not None:
-            edge_mask_ptrs = (mask_ptr + mask_at) + edge * stride_mk
+            edge_mask_ptrs = spread(mask_ptr, mask_at, edge * stride_mk, EDGES)
         x_edge = _scores(
-            (x_ptr + x_at) + edge * stride_xk,
+            spread(x_ptr, x_at, edge * stride_xk, EDGES),
             edge_mask_ptrs,
             edge < limit,
             *(edge, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
         )
-        top = tl.maximum(top, by_row(tl.max(x_edge, axis=1)))
+        top = tl.maximum(top, by_row(tl.max(x_edge, axis=1), EDGES))
     y = tl.exp2((x - top) * factor)
-    total = by_row(tl.sum(y, axis=1))
+    total = by_row(tl.sum(y, axis=1), EDGES)
     if EDGES:
         y_edge = tl.exp2((x_edge - top) * factor)
-        total += by_row(tl.sum(y_edge, axis=1))
+        total += by_row(tl.sum(y_edge, axis=1), EDGES)
         y_edge *= 1.0 / total
     y *= 1.0 / total
 
@@ -187,9 +188,9 @@ def _softmax_tile(
                     *(edge, limit, odd, PREFIX, False, False),
                 )
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    tl.store((out_ptr + out_at) + cols, y.to(dtype), mask=exist & (cols < whole))
+    tl.store(spread(out_ptr, out_at, cols, EDGES), y.to(dtype), mask=exist & (cols < whole))
     if EDGES:
-        out_ptrs = (out_ptr + out_at) + edge
+        out_ptrs = spread(out_ptr, out_at, edge, EDGES)
         tl.store(out_ptrs, y_edge.to(dtype), mask=exist & (edge < columns))
 
 
@@ -261,7 +262,7 @@ def masked_softmax_kernel(
         whole = columns
         if EDGES:
             whole = (columns - head) // ALIGN * ALIGN
-        tl.store((out_ptr + out_at) + cols, zeros, mask=exist & (cols < whole))
+        tl.store(spread(out_ptr, out_at, cols, EDGES), zeros, mask=exist & (cols < whole))
     else:
         _softmax_tile(
             *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
