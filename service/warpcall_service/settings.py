@@ -76,6 +76,12 @@ class Settings(BaseSettings):
         20_000.0, gt=0, allow_inf_nan=False, description="of one user; a second's worth at once"
     )
 
+    user_max_shared_bytes: ByteSize = Field(
+        ByteSize(8192 * MIB),
+        ge=0,
+        description="of shared memory that a local user has registered under /v2; 0 refuses any",
+    )
+
     queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
     call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")
     body_timeout_s: Seconds = Field(30.0, description="without progress of an upload")
