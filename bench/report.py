@@ -36,8 +36,10 @@ def markdown(report: Mapping[str, Any]) -> str:
         *_head(callers, "requests a second"),
         *(row(cell, lambda r: _rate(r["requests_per_s"]), callers) for cell in cells),
         "",
-        f"Resident memory at most: the HTTP process {memory['http_rest']:,.0f} MB beside the arena of "
-        f"{memory['http_arena']:,.0f} MB, the lane {memory['lanes_rest']:,.0f} MB beside it.",
+        (
+            f"Resident memory at most: the HTTP process {memory['http_rest']:,.0f} MB beside the arena "
+            f"of {memory['http_arena']:,.0f} MB, the lane {memory['lanes_rest']:,.0f} MB beside it."
+        ),
     ]
     return "\n".join(lines) + "\n"
 

@@ -209,7 +209,7 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
             "col_tiles": col_tiles,
             "units": columns // align,
             "stride_xc": step,
-            **_walker(*zip(*((n, s[0]) for n, s in outer), strict=True)),
+            **_walker(tuple(n for n, _ in outer), tuple(s[0] for _, s in outer)),
             "NDIM": len(outer),
             "EVEN": step == 1,
             "ALIGN": align,
