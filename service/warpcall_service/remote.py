@@ -179,6 +179,7 @@ class RemoteCalls(Calls):
         try:
             timing = await self._compute(exchange, watch, upload, timeout_s)
             answer = format_.write(upload.plan, upload.outputs(), errand.left())
+            errand.close()  # a slow reader holds no memory of the device
             await self._send(exchange, watch, upload, timing, format_, answer)
         finally:
             upload.release()
