@@ -15,11 +15,13 @@ from warpcall_kernels._dims import contiguous_strides, offset
 from warpcall_kernels._torch import Launch
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
-# Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes and where not. Medians on
-# an H200 of bf16: [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us with
-# 64 x 256, 342 with 128 x 128, 432 with 64 x 64.
+# Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
+# one. Medians on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us
+# with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
+# 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
 TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
 TILES_ODD = {1: (128, 128, 8), 2: (64, 256, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
+TILES_SINGLE = {1: (32, 256, 8), 2: (64, 128, 8), 4: (32, 128, 8), 8: (32, 32, 4)}
 # And where there would be fewer than FEW tiles. [512, 512] bf16: 2.4 us, with 128 x 128 3.5.
 TILES_SMALL = {1: (64, 64, 4), 2: (32, 64, 4), 4: (32, 32, 4), 8: (32, 32, 4)}
 FEW = 132  # multiprocessors of an H200
@@ -264,7 +266,8 @@ def _tiles(
     i_strides, j_strides = tuple(s[1] for _, s in side_i), tuple(s[0] for _, s in side_j)
 
     align_out = _dims.alignment(word, [size_j, *i_strides, *(s[1] for _, s in rest)])
-    tile_i, tile_j, warps = (TILES if align_out * word == 16 else TILES_ODD)[word]
+    odd = TILES_SINGLE if align_out == 1 else TILES_ODD
+    tile_i, tile_j, warps = (TILES if align_out * word == 16 else odd)[word]
     if math.prod(n for n, _ in merged) < FEW * tile_i * tile_j:
         tile_i, tile_j, warps = TILES_SMALL[word]
     block_i = min(triton.next_power_of_2(size_i), tile_i)

@@ -76,7 +76,7 @@ class Errand:
         return {name: kept.to_json() for name, kept in self._left.items()}
 
     def close(self) -> None:
-        """It has ended, well or not."""
+        """It has ended, well or not; again is harmless."""
         self._tensors.let_go([*self.used.values(), *self._left.values()])
         self.used, self._left = {}, {}
 

@@ -182,6 +182,7 @@ class RemoteCalls(Calls):
         try:
             timing = await self.compute(exchange, watch, upload, timeout_s)
             answer = format_.write(upload.plan, upload.outputs(), errand.left())
+            errand.close()  # a slow reader holds no memory of the device
             headers = [(b"content-type", format_.media_type)]
             await self.send(exchange, watch, upload, timing, headers, answer)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ def message(question: Mapping[str, Any], kept: Mapping[str, int], keep: Mapping[
     ).encode()
 
 
+@functools.cache  # never unmapped: CUDA would go on to read what had been there
 def open_lane(name: str = "cuda:0") -> tuple[Device, mmap.mmap]:
     arena = mmap.mmap(-1, 4 * NBYTES)
     return open_device(name, arena, 0), arena
