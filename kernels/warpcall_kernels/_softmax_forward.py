@@ -176,7 +176,7 @@ def _softmax_tile(
     # What is masked is then found again: to keep it would cost every position of every tile.
     if PREFIX or mask_ptr is not None:
         odd = (total != total).to(tl.int32)  # noqa: PLR0124  # so NaN is found
-        if x.shape[0] > 1:
+        if not EDGES or x.shape[0] > 1:  # else it is a scalar already: see `by_row`
             odd = tl.max(tl.max(odd, axis=1), axis=0)
         if odd != 0:
             y = without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
