@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from demo.server import Server, running_server
-from tests.oip.segments import Make
+from tests.oip.lending import Make
 from tests.service.databases import Database
 
 SETTINGS = {

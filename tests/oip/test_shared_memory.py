@@ -1,4 +1,4 @@
-"""Tensors in shared memory: what a client may do to it, and what it may not."""
+"""Tensors in shared memory: how they come and go, and what a client may do to it meanwhile."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from demo.server import Server
+from tests.oip.lending import REGIONS, Make, both, lent, listed, path_of, register
 from tests.oip.requests import INFER, X, body, outputs_of, refused, tensor
-from tests.oip.segments import REGIONS, Make, both, lent, listed, path_of, register
 
 
 @pytest.fixture(autouse=True)

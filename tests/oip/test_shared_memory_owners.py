@@ -1,4 +1,4 @@
-"""Whose a region of shared memory is, and who may lend one at all."""
+"""Whose shared memory is whose."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import httpx
 import pytest
 
 from demo.server import Server, running_server
+from tests.oip.lending import REGIONS, Make, both, listed, path_of, register
 from tests.oip.requests import INFER, refused
-from tests.oip.segments import REGIONS, Make, both, listed, path_of, register
 from tests.service.databases import Database
 
 NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays(http: httpx.Client) -> Iterator[None]:
+def nothing_is_registered(http: httpx.Client) -> Iterator[None]:
     yield
     assert http.post(f"{REGIONS}/unregister").status_code == 200
 

@@ -1,4 +1,4 @@
-"""Regions of shared memory, as tests register and use them."""
+"""Segments of shared memory, and requests that lend and use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 from tests.oip.requests import X, body, tensor
 
 REGIONS = "/v2/systemsharedmemory"
-Make = Callable[[int], str]
+Make = Callable[[int], str]  # makes a segment of so many bytes, and says its key
 
 
 def path_of(key: str) -> Path:
