@@ -162,6 +162,7 @@ class Op:
             None means bit-exact.
         differentiable: inputs that have a gradient.
         cases: what tests and benchmarks run.
+        common: further calls that servers get: compiled ahead with the cases (`_warm.py`).
     """
 
     name: str
@@ -177,6 +178,7 @@ class Op:
     tolerance: Mapping[torch.dtype, float] | None = None
     differentiable: tuple[str, ...] = ()
     limits: str = ""
+    common: tuple[Case, ...] = ()
 
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""

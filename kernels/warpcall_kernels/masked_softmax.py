@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels import _dims, _softmax
-from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._cases import COMMON_SIZES, Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
 from warpcall_kernels._torch import (
@@ -295,6 +295,19 @@ CASES = (
     _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
 )  # fmt: skip
 
+COMMON = tuple(
+    case
+    for columns in (*COMMON_SIZES, 32, 128, 512, 2048, 8192, 50257)
+    for rows in (16, 1024)
+    for case in (
+        _case("rows", (rows, columns)),
+        _case("masked rows", (rows, columns), mask=(rows, columns)),
+        _case("key padding", (2, 8, rows, columns), mask=(2, 1, 1, columns)),
+        _case("lengths", (rows, columns), lengths=(rows,)),
+        _case("causal", (2, 8, rows, columns), params={"causal": True}),
+    )
+)
+
 OP = Op(
     name="masked-softmax",
     function=masked_softmax,
@@ -315,6 +328,7 @@ OP = Op(
     outputs=(Output("out", "[..., K]", "probabilities, 0 at masked positions"),),
     equivalent="(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)",
     cases=CASES,
+    common=COMMON,
     params=(
         Param("scale", "float", "what x is multiplied by", default=1.0),
         Param(

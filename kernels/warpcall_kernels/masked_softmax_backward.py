@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels import _dims, _softmax
-from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels._cases import COMMON_SIZES, Case, Sample
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
 from warpcall_kernels._softmax import place, start
@@ -312,6 +312,12 @@ CASES = (
     _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
 )
 
+COMMON = tuple(
+    _case("rows", (rows, columns))
+    for rows in (16, 1024)
+    for columns in (*COMMON_SIZES, 32, 128, 512, 2048, 8192, 50257)
+)
+
 OP = Op(
     name="masked-softmax-backward",
     function=masked_softmax_backward,
@@ -325,6 +331,7 @@ OP = Op(
     outputs=(Output("grad_x", "[..., K]", "the gradient of x, 0 where the output is 0"),),
     equivalent="scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output",
     cases=CASES,
+    common=COMMON,
     params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
     tolerance=TOLERANCE,
 )

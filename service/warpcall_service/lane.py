@@ -241,14 +241,19 @@ class Lane:
     # The process's lives
 
     async def _live(self) -> None:
+        settings = self._settings
         while True:
             began = time.monotonic()
             how = ""
             try:
                 self._child = Child(
-                    self.name, self.arena, self._settings.cpu_threads, self._on_done
+                    self.name,
+                    self.arena,
+                    settings.cpu_threads,
+                    self._on_done,
+                    warm=settings.warm,
                 )
-                hello = await self._child.hello(self._settings.start_timeout_s)
+                hello = await self._child.hello(settings.start_timeout_s)
             except LaneLost as error:
                 self.reason = str(error)
             else:

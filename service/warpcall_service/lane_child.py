@@ -41,13 +41,20 @@ class Child:
 
     Args:
         on_done: called with each packet that answers a call.
+        warm: whether it compiles the kernels of common calls before it is ready.
 
     Attributes:
         lost: done when the process has gone, or is about to: its socket was closed.
     """
 
     def __init__(
-        self, device: str, arena: Arena, threads: int, on_done: Callable[[bytes], None]
+        self,
+        device: str,
+        arena: Arena,
+        threads: int,
+        on_done: Callable[[bytes], None],
+        *,
+        warm: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -67,6 +74,7 @@ class Child:
                 **fds,
             }
             arguments = [f"--{name}={value}" for name, value in numbers.items()]
+            arguments += ["--warm"] if warm else []
             try:
                 # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
                 # this thread, which lasts: the kernel ends the process with the thread.
