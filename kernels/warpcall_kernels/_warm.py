@@ -67,7 +67,7 @@ def warm(capability: int | None = None, threads: int = 0) -> Warmed:
     """
     kernels: list[Any] = []
     hits: list[bool] = []
-    failed = []
+    failed: dict[str, None] = {}  # in order, each once
     todo = list(cases())  # now: modules imported below would get their kernels interpreted
     with (
         ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
@@ -76,14 +76,33 @@ def warm(capability: int | None = None, threads: int = 0) -> Warmed:
     ):
         with AsyncCompileMode(pool, ignore_errors=True):
             for op, case in todo:
-                try:
+                with _noting(failed, f"{op.name} {case.name}"):
                     op.function(**case.metas(), **op.check_params(case.params))
-                except Exception as error:  # noqa: BLE001  # it is told, and the others go on
-                    failed.append(f"{op.name} {case.name}: {type(error).__name__}: {error}")
-        found = {kernel.hash: kernel for kernel in kernels}
+        found: dict[str, Any] = {}
+        for kernel in kernels:
+            with _noting(failed, "a kernel"):
+                found[kernel.hash] = kernel
         if capability is None:
-            list(pool.map(lambda kernel: kernel.run, found.values()))
+            for told in pool.map(_load, found.values()):
+                failed |= told
     return Warmed(len(found), hits.count(False), tuple(failed))
+
+
+def _load(kernel: Any) -> dict[str, None]:
+    """Give it to the device; what failed."""
+    failed: dict[str, None] = {}
+    with _noting(failed, kernel.name):
+        kernel.run  # noqa: B018  # a property: the first look loads
+    return failed
+
+
+@contextmanager
+def _noting(failed: dict[str, None], what: str) -> Iterator[None]:
+    """One failure is told, and the others go on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # whatever a compiler or driver raises
+        failed[f"{what}: {type(error).__name__}: {error}"] = None
 
 
 def cases() -> Iterator[tuple[Op, Case]]:
