@@ -25,8 +25,9 @@ RUN python3 docker/needs.py pyproject.toml client/pyproject.toml >needs.txt
 FROM build AS libraries-cuda
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 RUN /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
-    && cd /opt/warpcall/lib/python3.*/site-packages \
-    && rm -r torch/include torch/test && find torch/bin -type f ! -name torch_shm_manager -delete
+    && find /opt/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \) \
+        -prune -exec rm -r {} + \
+    && find /opt/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
 
 FROM build AS libraries-cpu
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
@@ -34,9 +35,10 @@ ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN sed -i "/^torch==/s/$/+cpu/" constraints.txt \
     && /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
         ${TORCH_CPU_INDEX:+--extra-index-url "${TORCH_CPU_INDEX}"} \
-    && cd /opt/warpcall/lib/python3.*/site-packages \
-    && rm -r torch/include torch/test triton/backends/*/{bin,include,lib} \
-    && find torch/bin -type f ! -name torch_shm_manager -delete
+    && find /opt/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \
+            -o -path '*/triton/backends/*/bin' -o -path '*/triton/backends/*/include' \
+            -o -path '*/triton/backends/*/lib' \) -prune -exec rm -r {} + \
+    && find /opt/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
 
 # What is ours: two wheels, installed beside.
 FROM build AS ours
