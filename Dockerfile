@@ -24,7 +24,8 @@ RUN python3 docker/needs.py pyproject.toml client/pyproject.toml >needs.txt
 # What others made. It weighs most and changes least: a layer of its own in the images.
 FROM build AS libraries-cuda
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
-RUN /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
+RUN sed -i '/^torch==/s/==/===/' constraints.txt \
+    && /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
     && find /opt/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \) \
         -prune -exec rm -r {} + \
     && find /opt/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
@@ -32,7 +33,7 @@ RUN /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt 
 FROM build AS libraries-cpu
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
-RUN sed -i "/^torch==/s/$/+cpu/" constraints.txt \
+RUN sed -i '/^torch==/s/$/+cpu/' constraints.txt \
     && /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
         ${TORCH_CPU_INDEX:+--extra-index-url "${TORCH_CPU_INDEX}"} \
     && find /opt/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \

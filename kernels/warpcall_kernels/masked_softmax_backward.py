@@ -314,8 +314,8 @@ CASES = (
 
 COMMON = tuple(
     _case("rows", (rows, columns))
-    for rows in (16, 1024)
-    for columns in (*COMMON_SIZES, 32, 128, 512, 2048, 8192, 50257)
+    for rows in (1, 16, 1024)
+    for columns in (*COMMON_SIZES, 10, 32, 128, 333, 512, 768, 2048, 8192, 50257)
 )
 
 OP = Op(

@@ -351,7 +351,7 @@ CASES = (
 )
 
 COMMON = tuple(
-    _case("matrix", (h, w), (w, h)) for h, w in itertools.product(COMMON_SIZES, repeat=2)
+    _case("matrix", (h, w), (w, h)) for h, w in itertools.product((1, 10, *COMMON_SIZES), repeat=2)
 )
 
 OP = Op(
