@@ -62,7 +62,7 @@ RUN mkdir /driver && gcc -shared -x c /dev/null -Wl,-soname,libcuda.so.1 -o /dri
         'from triton.backends.nvidia.driver import CudaUtils; CudaUtils()' 2>/dev/null || true; } \
     && ls "${TRITON_CACHE_DIR}"/*/cuda_utils.*.so \
     && for gpu in ${GPUS}; do /opt/warpcall/bin/warpcall-server warm --gpu "${gpu}"; done \
-    && rm "${TRITON_CACHE_DIR}"/*/*.source
+    && find "${TRITON_CACHE_DIR}" -name '*.source' -delete
 
 FROM ${BASE_IMAGE} AS runtime
 ARG VERSION=0.1.0 REVISION=unknown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -57,18 +57,23 @@ class Warmed:
     failed: tuple[str, ...]
 
 
-def warm(capability: int | None = None, threads: int = 0) -> Warmed:
+def warm(
+    capability: int | None = None, threads: int = 0, calls: Iterable[tuple[Op, Case]] | None = None
+) -> Warmed:
     """Compile what is not in Triton's cache yet.
 
     Args:
         capability: of the GPU, 90 for 9.0; None: of the current device, onto which the kernels are
             then loaded, so that their first call takes no longer than the second.
+        calls: whose kernels; all of `cases()` if not given.
         threads: that compile at a time; 0: one for each CPU. Triton lets Python's lock go meanwhile.
     """
     kernels: list[Any] = []
     hits: list[bool] = []
     failed: dict[str, None] = {}  # in order, each once
-    todo = list(cases())  # now: modules imported below would get their kernels interpreted
+    todo = list(
+        cases() if calls is None else calls
+    )  # now: modules imported below would get their kernels interpreted
     with (
         ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
         compiling(kernels.append, capability),
