@@ -15,7 +15,7 @@ ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
 WORKDIR /src
 RUN python3 -m venv /tools && /tools/bin/pip install 'pip==26.3' 'hatchling==1.33.0' \
-    && python3 -m venv --without-pip /opt/warpcall
+    && python3 -m venv --without-pip /usr/lib/warpcall
 COPY constraints.txt pyproject.toml ./
 COPY client/pyproject.toml client/
 COPY docker/needs.py docker/
@@ -25,21 +25,21 @@ RUN python3 docker/needs.py pyproject.toml client/pyproject.toml >needs.txt
 FROM build AS libraries-cuda
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 RUN sed -i '/^torch==/s/==/===/' constraints.txt \
-    && /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
-    && find /opt/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \) \
+    && /tools/bin/pip --python /usr/lib/warpcall/bin/python install -c constraints.txt -r needs.txt \
+    && find /usr/lib/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \) \
         -prune -exec rm -r {} + \
-    && find /opt/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
+    && find /usr/lib/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
 
 FROM build AS libraries-cpu
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_CERT
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN sed -i '/^torch==/s/$/+cpu/' constraints.txt \
-    && /tools/bin/pip --python /opt/warpcall/bin/python install -c constraints.txt -r needs.txt \
+    && /tools/bin/pip --python /usr/lib/warpcall/bin/python install -c constraints.txt -r needs.txt \
         ${TORCH_CPU_INDEX:+--extra-index-url "${TORCH_CPU_INDEX}"} \
-    && find /opt/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \
+    && find /usr/lib/warpcall/lib -type d \( -path '*/torch/include' -o -path '*/torch/test' \
             -o -path '*/triton/backends/*/bin' -o -path '*/triton/backends/*/include' \
             -o -path '*/triton/backends/*/lib' \) -prune -exec rm -r {} + \
-    && find /opt/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
+    && find /usr/lib/warpcall/lib -path '*/torch/bin/*' ! -name torch_shm_manager -delete
 
 # What is ours: two wheels, installed beside.
 FROM build AS ours
@@ -49,19 +49,19 @@ COPY client client
 COPY kernels kernels
 COPY service service
 RUN /tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels ./client . \
-    && /tools/bin/pip --python /opt/warpcall/bin/python install --no-deps --prefix /ours /wheels/*.whl
+    && /tools/bin/pip --python /usr/lib/warpcall/bin/python install --no-deps --prefix /ours /wheels/*.whl
 
 # Kernels compiled ahead, and Triton's launcher, which is C: no compiler is needed where they run.
 # The launcher is linked against the driver, which only the machine that runs it has: a name will do.
 FROM libraries-cuda AS kernels
-COPY --from=ours /ours /opt/warpcall
+COPY --from=ours /ours /usr/lib/warpcall
 ARG GPUS="sm_90"
-ENV TRITON_CACHE_DIR=/opt/warpcall/share/warpcall/triton TRITON_STORE_BINARY_ONLY=1
+ENV TRITON_CACHE_DIR=/usr/lib/warpcall/share/warpcall/triton TRITON_STORE_BINARY_ONLY=1
 RUN mkdir /driver && gcc -shared -x c /dev/null -Wl,-soname,libcuda.so.1 -o /driver/libcuda.so.1 \
-    && { TRITON_LIBCUDA_PATH=/driver /opt/warpcall/bin/python -c \
+    && { TRITON_LIBCUDA_PATH=/driver /usr/lib/warpcall/bin/python -c \
         'from triton.backends.nvidia.driver import CudaUtils; CudaUtils()' 2>/dev/null || true; } \
     && ls "${TRITON_CACHE_DIR}"/*/cuda_utils.*.so \
-    && for gpu in ${GPUS}; do /opt/warpcall/bin/warpcall-server warm --gpu "${gpu}"; done \
+    && for gpu in ${GPUS}; do /usr/lib/warpcall/bin/warpcall-server warm --gpu "${gpu}"; done \
     && find "${TRITON_CACHE_DIR}" -name '*.source' -delete
 
 FROM ${BASE_IMAGE} AS runtime
@@ -77,7 +77,7 @@ RUN groupadd --gid 10001 warpcall \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/warpcall \
     && install -d -o 10001 -g 10001 -m 0755 /var/cache/warpcall /run/warpcall
 COPY --from=build /usr/bin/tini-static /usr/bin/tini
-ENV PATH=/opt/warpcall/bin:$PATH \
+ENV PATH=/usr/lib/warpcall/bin:$PATH \
     PYTHONSAFEPATH=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     WARPCALL_HOST=0.0.0.0 \
@@ -91,13 +91,13 @@ HEALTHCHECK --interval=30s --timeout=10s --start-period=900s --retries=3 CMD ["w
 ENTRYPOINT ["tini", "--", "warpcall-server"]
 
 FROM runtime AS cpu
-COPY --from=libraries-cpu /opt/warpcall /opt/warpcall
-COPY --from=ours /ours /opt/warpcall
+COPY --from=libraries-cpu /usr/lib/warpcall /usr/lib/warpcall
+COPY --from=ours /ours /usr/lib/warpcall
 
 FROM runtime AS cuda
-COPY --from=libraries-cuda /opt/warpcall /opt/warpcall
-COPY --from=kernels /opt/warpcall/share/warpcall /opt/warpcall/share/warpcall
-COPY --from=ours /ours /opt/warpcall
+COPY --from=libraries-cuda /usr/lib/warpcall /usr/lib/warpcall
+COPY --from=kernels /usr/lib/warpcall/share/warpcall /usr/lib/warpcall/share/warpcall
+COPY --from=ours /ours /usr/lib/warpcall
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     TRITON_CACHE_DIR=/var/cache/warpcall/triton \

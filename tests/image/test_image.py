@@ -36,7 +36,7 @@ def test_the_server_has_no_rights(box: Box) -> None:
     assert "\nCapEff:\t0000000000000000\n" in status
     assert "\nCapBnd:\t0000000000000000\n" in status
     assert "\nNoNewPrivs:\t1\n" in status
-    assert box.engine.tried("exec", box.container, "touch", "/opt/warpcall/x").returncode != 0
+    assert box.engine.tried("exec", box.container, "touch", "/usr/lib/warpcall/x").returncode != 0
     interfaces = box.inside("cat", "/proc/net/dev").splitlines()[2:]
     assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
 
@@ -55,12 +55,12 @@ def test_nothing_is_shipped_that_only_builds(box: Box) -> None:
         done = box.engine.tried("exec", box.container, "sh", "-c", f"command -v {tool}")
         assert not done.stdout
 
-    found = box.inside("sh", "-c", "ls -d /opt/warpcall/lib/python3.*/site-packages/*")
+    found = box.inside("sh", "-c", "ls -d /usr/lib/warpcall/lib/python3.*/site-packages/*")
     names = {line.rpartition("/")[2] for line in found.split()}
 
     assert {"warpcall", "warpcall_kernels", "warpcall_service", "torch"} <= names
     assert not names & {"pip", "hatchling", "pytest", "mypy", "ruff"}  # torch asks for setuptools
-    assert not box.inside("sh", "-c", "ls -d /root/.cache /src /wheels 2>/dev/null || true")
+    assert not box.inside("sh", "-c", "ls -d ~root/.cache /src /wheels 2>/dev/null || true")
 
 
 def test_the_health_check_passes(box: Box) -> None:
