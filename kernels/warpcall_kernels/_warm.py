@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import triton
-from triton import AsyncCompileMode
+from triton import AsyncCompileMode, FutureKernel
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
@@ -86,7 +86,8 @@ def warm(
         found: dict[str, Any] = {}
         for kernel in kernels:
             with _noting(failed, "a kernel"):
-                found[kernel.hash] = kernel
+                done = kernel.result() if isinstance(kernel, FutureKernel) else kernel
+                found[done.hash] = done
         if capability is None:
             for told in pool.map(_load, found.values()):
                 failed |= told
