@@ -23,7 +23,14 @@ MAY_IMPORT = {
     "warpcall_service": {"warpcall", "warpcall_kernels", "warpcall_service"},
 }
 # The only files of the service that run beside a device (or only here, at development time).
-MAY_IMPORT_TORCH = {"lane_process.py", "lane_devices.py", "generate.py", "warm.py"}
+MAY_IMPORT_TORCH = {
+    "lane_process.py",
+    "lane_devices.py",
+    "lane_planner.py",
+    "lane_programs.py",
+    "generate.py",
+    "warm.py",
+}
 MAX_LINES = 400
 MAX_DEPTH = 2  # folders below a top-level folder
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt|home|Users)/")

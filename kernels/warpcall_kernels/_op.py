@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from warpcall_kernels._cases import Case
+from warpcall_kernels._cases import Case, Sample, Values
 from warpcall_kernels._errors import InvalidInput
 
 ParamValue = bool | int | float | tuple[int, ...] | None
@@ -49,23 +49,33 @@ class Meta:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that an op takes. `shape` is for readers, such as "[..., K]"; `infer` checks it."""
+    """A tensor that an op takes. `shape` is for readers, such as "[..., K]"; `infer` checks it.
+
+    `values` is what a benchmark draws unless told, "integers" from [low, high).
+    """
 
     name: str
     dtypes: tuple[torch.dtype, ...]
     shape: str
     doc: str
     optional: bool = False
+    values: Values = "normal"
+    low: int = 0
+    high: int = 100
 
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that an op gives. `when` says on what a sometimes absent one depends."""
+    """A tensor that an op gives. `when` says on what a sometimes absent one depends.
+
+    Without a `dtype` it has that of the inputs, or the one they promote to.
+    """
 
     name: str
     shape: str
     doc: str
     when: str = ""
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +154,20 @@ class Param:
         return schema
 
 
+@dataclass(frozen=True)
+class Size:
+    """What a benchmark chooses beside shape, dtype and parameters, such as the taps of a filter.
+
+    A number from `minimum` on, or one of `choices`.
+    """
+
+    name: str
+    doc: str
+    default: int | str
+    minimum: int = 0
+    choices: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)  # equal by identity, and so hashable
 class Op:
     """A named operation and all that the rest of the house needs to know about it.
@@ -163,6 +187,9 @@ class Op:
         differentiable: inputs that have a gradient.
         cases: what tests and benchmarks run.
         common: further calls that servers get: compiled ahead with the cases (`_warm.py`).
+        derive: from one shape and dtype, the checked parameters and the sizes by name, the inputs of
+            a benchmark; without it, all required inputs have that shape and dtype.
+        sizes: what `derive` takes by name.
     """
 
     name: str
@@ -179,6 +206,8 @@ class Op:
     differentiable: tuple[str, ...] = ()
     limits: str = ""
     common: tuple[Case, ...] = ()
+    derive: Callable[..., Mapping[str, Sample]] | None = None
+    sizes: tuple[Size, ...] = ()
 
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""
@@ -244,7 +273,13 @@ class Op:
                 for i in self.inputs
             ],
             "outputs": [
-                {"name": o.name, "shape": o.shape, "doc": o.doc, "when": o.when}
+                {
+                    "name": o.name,
+                    "dtype": o.dtype and dtype_name(o.dtype),
+                    "shape": o.shape,
+                    "doc": o.doc,
+                    "when": o.when,
+                }
                 for o in self.outputs
             ],
             "params": [

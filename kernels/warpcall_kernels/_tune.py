@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from warpcall_kernels import ops
-from warpcall_kernels._measure import Stopwatch
+from warpcall_kernels.measuring._clock import Clock, clock
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ _SOFTMAX = Knob(
 KNOBS: Mapping[str, Sequence[Knob]] = {
     "permute": (
         Knob("_permute", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
-        Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D odd", "2D (1,0) [24300")),
+        Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
+        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("2D odd",)),
         Knob("_permute", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
         Knob("_permute", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
         Knob("_permute", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
@@ -127,7 +128,7 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
 
 def run(given: argparse.Namespace) -> int:
     """Time all candidates of the ops that the command line names."""
-    watch = Stopwatch()
+    watch = clock(torch.device("cuda"))
     for name, knobs in KNOBS.items():
         if not given.op or name in given.op:
             for knob in knobs:
@@ -135,7 +136,7 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(name: str, knob: Knob, watch: Stopwatch, rounds: int) -> None:
+def _measure(name: str, knob: Knob, watch: Clock, rounds: int) -> None:
     op = ops()[name]
     module = importlib.import_module(f"warpcall_kernels.{knob.module}")
     cases = [
@@ -152,7 +153,7 @@ def _measure(name: str, knob: Knob, watch: Stopwatch, rounds: int) -> None:
         times = [_time(op.function, inputs, params, watch, rounds) for inputs, params in drawn]
         mean = math.exp(sum(map(math.log, times)) / len(times))
         found.append((mean, candidate))
-        told = " ".join(f"{1000 * t:9.1f}" for t in times)
+        told = " ".join(f"{us:9.1f}" for us in times)
         mark = "  shipped" if candidate == shipped else ""
         sys.stdout.write(f"  {candidate!s:28}{told} us{mark}\n")
         sys.stdout.flush()
@@ -163,14 +164,14 @@ def _measure(name: str, knob: Knob, watch: Stopwatch, rounds: int) -> None:
 
 
 def _time(
-    function: Any, inputs: dict[str, Any], params: dict[str, Any], watch: Stopwatch, rounds: int
+    function: Any, inputs: dict[str, Any], params: dict[str, Any], watch: Clock, rounds: int
 ) -> float:
     forget_plans()
 
     def draw() -> dict[str, torch.Tensor]:
         return {n: t.clone() for n, t in inputs.items()}
 
-    return watch.time(lambda drawn: function(**drawn, **params), draw, rounds).median_ms
+    return watch.median_us(lambda drawn: function(**drawn, **params), draw, rounds)
 
 
 def forget_plans() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,9 +97,9 @@ def _transpose_add_kernel(
     w = pid % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)
     batch = pid // tiles_w
     size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
-    a_ptr += tl.multiple_of(offset(batch, sizes, a_strides, NDIM), ALIGN_W)
-    b_ptr += tl.multiple_of(offset(batch, sizes, b_strides, NDIM), ALIGN_H)
-    out_ptr += tl.multiple_of(offset(batch, sizes, out_strides, NDIM), ALIGN_H)
+    a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W)
+    b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H)
+    out_ptr += offset(batch, sizes, out_strides, NDIM, ALIGN_H)
 
     inside = (h < size_h)[:, None] & (w < size_w)[None, :]
     along = w if EVEN_A else w * stride_aw
@@ -295,6 +295,13 @@ def _bytes_moved(a: TensorLike, b: TensorLike) -> int:
     return inputs + out.nbytes
 
 
+def _derive(
+    shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any]
+) -> dict[str, Sample]:
+    turned = (*shape[:-2], *shape[:-3:-1])
+    return {"a": Sample(shape, dtype), "b": Sample(turned, dtype)}
+
+
 def _case(
     name: str,
     a: tuple[int, ...],
@@ -370,4 +377,5 @@ OP = Op(
     common=COMMON,
     differentiable=("a", "b"),
     limits=f"at most {MAX_BATCH_DIMS} batch dims",
+    derive=_derive,
 )

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -130,6 +130,7 @@ class Lane:
         self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
         self._sent_nbytes = 0
+        self._freed: list[int] = []  # tensors that the process has not been told of yet
         self._last_id = 0
         self._restarts = 0
         self._deaths = 0  # since a call was answered
@@ -208,6 +209,12 @@ class Lane:
             raise LaneLost(self.reason)
         return await self._child.ask(question)
 
+    def free(self, numbers: Iterable[int] = ()) -> None:
+        """Let the process forget tensors, after the calls that it was sent before."""
+        self._freed += numbers
+        if self._freed and self._child is not None:
+            self._child.free(self._freed)
+
     def check_open(self) -> None:
         """Raise Unavailable if calls need not wait here."""
         if self.state in ("failed", "stopped"):
@@ -241,19 +248,12 @@ class Lane:
     # The process's lives
 
     async def _live(self) -> None:
-        settings = self._settings
         while True:
             began = time.monotonic()
             how = ""
             try:
-                self._child = Child(
-                    self.name,
-                    self.arena,
-                    settings.cpu_threads,
-                    self._on_done,
-                    warm=settings.warm,
-                )
-                hello = await self._child.hello(settings.start_timeout_s)
+                self._child = Child(self.name, self.arena, self._settings, self._on_done)
+                hello = await self._child.hello(self._settings.start_timeout_s)
             except LaneLost as error:
                 self.reason = str(error)
             else:
@@ -287,6 +287,7 @@ class Lane:
             soon = self._deaths == 1 and bool(self.hello)  # it was well until then
             pause_s = 0.0 if soon else settings.restart_pause_s * 2 ** (self._deaths - 2)
         self._back_at = time.monotonic() + pause_s
+        self._freed.clear()
         sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
         for position, call in enumerate(sent):
             if position == 0:  # calls run in order: this one was running, or about to
@@ -361,6 +362,8 @@ class Lane:
             self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
+        if self._freed:
+            self.free()
         if self._queue.count:
             self._pump()
         elif not self._sent:

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from warpcall_service.arena import Arena
-from warpcall_service.lane_messages import CALL, LENGTH, PACKET_BYTES, Hello
+from warpcall_service.lane_messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
+from warpcall_service.settings import Settings
 
 PROGRAM = "warpcall_service.lane_process"
 END_TIMEOUT_S = 5.0  # for a process told to end, before it is killed
 POLL_S = 0.005
+MAX_FREED = 1000  # tensors in one packet
 
 # Temporaries of the references come from the heap and stay there for the next call: fresh pages
 # cost as much as computing on them. What is above this is given back.
@@ -41,20 +43,13 @@ class Child:
 
     Args:
         on_done: called with each packet that answers a call.
-        warm: whether it compiles the kernels of common calls before it is ready.
 
     Attributes:
         lost: done when the process has gone, or is about to: its socket was closed.
     """
 
     def __init__(
-        self,
-        device: str,
-        arena: Arena,
-        threads: int,
-        on_done: Callable[[bytes], None],
-        *,
-        warm: bool = False,
+        self, device: str, arena: Arena, settings: Settings, on_done: Callable[[bytes], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -70,11 +65,11 @@ class Child:
             numbers = {
                 "parent": os.getpid(),
                 "arena-nbytes": arena.nbytes,
-                "threads": threads,
+                "threads": settings.cpu_threads,
                 **fds,
             }
             arguments = [f"--{name}={value}" for name, value in numbers.items()]
-            arguments += ["--warm"] if warm else []
+            arguments += ["--warm"] if settings.warm else []
             try:
                 # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
                 # this thread, which lasts: the kernel ends the process with the thread.
@@ -126,6 +121,14 @@ class Child:
         except OSError:
             return False
         return True
+
+    def free(self, numbers: list[int]) -> None:
+        """Let it forget tensors, as many as the socket takes now; `numbers` keeps the others."""
+        while numbers:
+            some = json.dumps(numbers[:MAX_FREED]).encode()
+            if not self.send(FREE, 0, 0, 0.0, some):
+                return
+            del numbers[:MAX_FREED]
 
     async def ask(self, question: bytes) -> dict[str, Any]:
         """Put a question, already framed, to its planning thread.

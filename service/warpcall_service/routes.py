@@ -36,9 +36,13 @@ class InputModel(_Model):
 
 
 class OutputModel(_Model):
-    """A tensor that an op gives; `when` says on what a sometimes absent one depends."""
+    """A tensor that an op gives; `when` says on what a sometimes absent one depends.
+
+    A `dtype` of null is that of the inputs, or the one they promote to.
+    """
 
     name: str
+    dtype: str | None
     shape: str
     doc: str
     when: str

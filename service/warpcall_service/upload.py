@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
 from warpcall_service import form_body, json_body, params
 from warpcall_service.arena import Slot
 from warpcall_service.body import Body
-from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
 from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan
@@ -51,13 +50,33 @@ class Upload:
             slot.release()
 
 
-class Uploads:
-    """Reads calls into the arena."""
+class Host(Protocol):
+    """What has plans and memory for uploads: the engine, or who stands before it. See there."""
 
-    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+    def cached_plan(self, key: Hashable) -> Plan | None: ...
+
+    def remember(self, key: Hashable, plan: Plan) -> None: ...
+
+    async def plan(
+        self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
+    ) -> Plan: ...
+
+    async def acquire(
+        self, nbytes: int, timeout_s: float, user: str, *, like: Slot | None = None
+    ) -> Slot: ...
+
+
+class Uploads:
+    """Reads calls into the arena.
+
+    Attributes:
+        json_turns: taken by whoever unpacks a JSON body.
+    """
+
+    def __init__(self, settings: Settings, host: Host, json_turns: Turns | None = None) -> None:
         self._settings = settings
-        self._engine = engine
-        self._json_turns = Turns(JSON_TURNS)
+        self._engine = host
+        self.json_turns = json_turns or Turns(JSON_TURNS)
 
     async def read(
         self,
@@ -84,6 +103,15 @@ class Uploads:
         if kind.media == "json":
             return await self._json(body, op, query, check)
         return await self._form(body, op, query, kind.boundary, check)
+
+    async def without_body(
+        self, body: Body, op: Mapping[str, Any], given: params.Params, check: Callable[[Plan], None]
+    ) -> Upload:
+        """A call of `op` whose tensors the host has, and that has parameters only."""
+        plan = await self._engine.plan(op["name"], [], given)
+        check(plan)
+        slot, offset = await self.both(body, plan)
+        return Upload(plan, slot, slot, offset)
 
     async def _safetensors(
         self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
@@ -123,7 +151,7 @@ class Uploads:
                 field="body",
             )
         check(plan)
-        slot, offset = await self._both(body, plan)
+        slot, offset = await self.both(body, plan)
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
@@ -141,18 +169,18 @@ class Uploads:
             raise TooLarge(
                 f"a JSON body must have at most {limit} bytes, got {body.declared}", field="body"
             )
-        text = await self._room(body, limit if body.declared is None else body.declared)
+        text = await self.room(body, limit if body.declared is None else body.declared)
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watch.our_turn()
-            async with self._json_turns.turn(body.user, nbytes):
+            async with self.json_turns.turn(body.user, nbytes):
                 call = json_body.decode(bytes(text.view[:nbytes]))
                 text.release()
                 given = params.merge(params.from_query(query, op), call.params)
                 tensors = [InputTensor.of(info) for info in call.tensors]
                 plan = await self._engine.plan(op["name"], tensors, given)
                 check(plan)
-                slot, offset = await self._both(body, plan)
+                slot, offset = await self.both(body, plan)
                 call.write(slot.view)
         finally:
             text.release()
@@ -171,7 +199,7 @@ class Uploads:
             raise InvalidInput(
                 "a form must come with its Content-Length, not chunked", field="content-length"
             )
-        source = await self._room(body, body.declared)
+        source = await self.room(body, body.declared)
         try:
             form = form_body.Form(boundary, source.view, op)
             while data := await body.chunk():
@@ -181,18 +209,19 @@ class Uploads:
             given = params.merge(params.from_query(query, op), form.params)
             plan = await self._engine.plan(op["name"], form.tensors, given)
             check(plan)
-            target = await self._room(body, plan.output_nbytes, like=source)
+            target = await self.room(body, plan.output_nbytes, like=source)
         except BaseException:
             source.release()
             raise
         return Upload(plan, source, target, 0)
 
-    async def _both(self, body: Body, plan: Plan) -> tuple[Slot, int]:
+    async def both(self, body: Body, plan: Plan) -> tuple[Slot, int]:
         """One slot for inputs and outputs, so that a call never holds one and waits for the other."""
         offset = -(-plan.input_nbytes // ALIGNMENT) * ALIGNMENT
-        return await self._room(body, offset + plan.output_nbytes), offset
+        return await self.room(body, offset + plan.output_nbytes), offset
 
-    async def _room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
+    async def room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
+        """A slot for the caller, who has time to send again from then on."""
         body.watch.our_turn()
         slot = await self._engine.acquire(
             nbytes, self._settings.queue_timeout_s, body.user, like=like

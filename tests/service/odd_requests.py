@@ -25,6 +25,11 @@ OPS = (
 PATHS = (
     *("/", "/v1/kernels", "/v1/me", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"),
     *(f"/v1/kernels/{op}" for op in OPS),
+    *("/v2", "/v2/health/live", "/v2/models/permute", "/v2/models/isin/versions/1/config"),
+    *("/v2/models/stats", "/v2/models/none/ready", "/v2/repository/index"),
+    *("/v2/models/permute/infer", "/v2/systemsharedmemory/status"),
+    *(f"/v2/systemsharedmemory/region/a/{verb}" for verb in ("status", "register", "unregister")),
+    *("/v1/programs", "/v1/tensors", "/v1/tensors/a", "/v1/tensors/b", "/v1/tensors/%2e%2e"),
 )
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW", "get", "")
 ODD = (b"\r\n", b"\n", b"\r", b"\0", b"\xff", b" ", b"\t", b":", b"%", b"9" * 20, b"-1", b"chunked")
@@ -51,10 +56,15 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Expect", ("100-continue", "200-ok", "")),
     ("Connection", ("close", "keep-alive", "upgrade", "close, keep-alive", "")),
     ("Upgrade", ("websocket", "h2c", "TLS/1.3")),
+    ("Inference-Header-Content-Length", LENGTHS),
     ("X-Warpcall-Timeout", ("nan", "-1", "1e400", "x", "60", "")),
     ("X-Request-Id", ("a", "a" * 65, "é", "../../etc", "a b", "")),
     ("Authorization", ("Bearer", "Bearer x", "Basic !!!", "")),
     ("Host", ("x", "a b", "", "[::1", "x" * 3000)),
+    ("X-Warpcall-Tensors", ("x=a", "x=a, weight=b", "elements=a,test_elements=b", "x=", "=a", "x=a,x=a", ",", "x=../a")),
+    ("X-Warpcall-Keep", ("*", "*=a", "out=a", "out=b", "*=a,out=b", "none=a", "y=a", "out=é")),
+    ("X-Warpcall-Ttl", ("60", "0", "-1", "1e9", "nan", "")),
+    ("X-Warpcall-Device", ("cpu", "cuda:0", "none", "")),
     ("Range", ("bytes=0-", "bytes=-9")),
     ("Cookie", ("a=b; c", "=" * 100)),
 )  # fmt: skip
@@ -73,7 +83,8 @@ def attempt(seed: str) -> tuple[int, bytes]:
 
 def _request(draw: random.Random) -> bytes:
     return draw.choices(
-        (_plain, _call, _chunked, _wrong_head, _huge, _smuggling, _noise), (4, 8, 5, 5, 1, 3, 1)
+        (_plain, _call, _infer, _chunked, _wrong_head, _huge, _smuggling, _noise),
+        (4, 8, 4, 5, 5, 1, 3, 1),
     )[0](draw)
 
 
@@ -108,7 +119,9 @@ def _body(draw: random.Random) -> tuple[str, bytes]:
     if draw.random() < 0.02:  # from 128 KiB on a body goes past the parser
         arrays["x"] = np.ones(draw.choice((1 << 15, 1 << 18)), np.float32)
     kind = draw.choice((SAFETENSORS, SAFETENSORS, JSON, "multipart/form-data; boundary=b"))
-    params = {"dims": draw.choice(([0], [1, 0], [0, 0], [9], "0", None, []))}
+    params: dict[str, object] = {"dims": draw.choice(([0], [1, 0], [0, 0], [9], "0", None, []))}
+    if draw.random() < 0.2:
+        params = {"program": _program(draw, [*arrays, "a"])}
     if kind == SAFETENSORS:
         body = safetensors.numpy.save(arrays, metadata={"params": json.dumps(params)})
     elif kind == JSON:
@@ -124,12 +137,67 @@ def _body(draw: random.Random) -> tuple[str, bytes]:
     return kind, _mutated(draw, body) if draw.random() < 0.3 else body
 
 
+def _program(draw: random.Random, names: list[str]) -> object:
+    """Something like a program on tensors of these names."""
+    steps: list[object] = []
+    for i in range(draw.randint(0, 4)):
+        inputs = dict.fromkeys(draw.choice((["x"], ["a", "b"])), draw.choice(names))
+        op = draw.choice(("permute", "permute", "transpose-add", "none", 1))
+        params = draw.choice(({"dims": [0]}, {"dims": [1, 0]}, {}, None))
+        steps.append({"name": f"s{i}", "op": op, "inputs": inputs, "params": params})
+        names = [*names, f"s{i}", f"s{i}.out", f"s{i + 1}", "s0.none"]
+    if draw.random() < 0.2:
+        steps.append(draw.choice((None, {}, [], {"name": "s0", "op": "permute", "inputs": []})))
+    outputs: object = (
+        {"y": draw.choice(names)} if draw.random() < 0.9 else draw.choice([{}, None, ["y"]])
+    )
+    return draw.choice(({"steps": steps, "outputs": outputs},) * 5 + ([], {"steps": steps}))
+
+
 def _call(draw: random.Random) -> bytes:
     kind, body = _body(draw)
     length = len(body) + draw.choice((0,) * 12 + (-1, 1, 100))
     headers = [("Content-Type", kind), ("Content-Length", str(length))]
-    line = f"POST /v1/kernels/{draw.choice(OPS)}{draw.choice(('', '?dims=0'))} HTTP/1.1"
-    return _head(draw, line, headers, 0.15) + body
+    route = draw.choice(
+        (f"POST /v1/kernels/{draw.choice(OPS)}",) * 4
+        + ("POST /v1/programs", f"PUT /v1/tensors/{draw.choice('ab')}", "PUT /v1/tensors")
+    )
+    return _head(draw, f"{route}{draw.choice(('', '?dims=0'))} HTTP/1.1", headers, 0.25) + body
+
+
+def _infer(draw: random.Random) -> bytes:
+    """An inference request, with what a region of shared memory is registered by now and then."""
+    x = np.ones(draw.choices((1, 2, 3, 31), k=draw.randint(0, 3)), np.float32)
+    told: dict[str, object] = {"name": draw.choice(("x", "x", "x", "a")), "shape": list(x.shape)}
+    told["datatype"] = draw.choice(("FP32", "FP32", "FP32", "INT8", "BYTES", "BF16", 1))
+    data = b""
+    kind = draw.choice(("json", "binary", "binary", "shared"))
+    if kind == "json":
+        told["data"] = x.tolist()
+    elif kind == "binary":
+        data = x.tobytes()
+        told["parameters"] = {"binary_data_size": len(data)}
+    else:
+        told["parameters"] = {"shared_memory_region": "a", "shared_memory_byte_size": x.nbytes}
+    dims = draw.choice((",".join(map(str, range(x.ndim))), "", "9", 1, True, None))
+    parameters = {"dims": dims, "binary_data_output": draw.choice((True, False, 1))}
+    request = {"inputs": [told], "parameters": parameters, "id": draw.choice(("a", 1, None))}
+    if draw.random() < 0.2:
+        request["outputs"] = [{"name": draw.choice(("out", "y")), "parameters": {}}]
+    text = json.dumps(request).encode()
+    body = text + data
+    if draw.random() < 0.2:
+        body = _mutated(draw, body)
+    path = draw.choice(("models/permute/infer", "models/permute/versions/1/infer", "models//infer"))
+    headers = [("Content-Length", str(len(body) + draw.choice((0,) * 9 + (-1, 1))))]
+    if draw.random() < 0.9:
+        wrong = draw.choice((0,) * 9 + (-1, 1, 1 << 40))
+        headers.append(("Inference-Header-Content-Length", str(len(text) + wrong)))
+    if draw.random() < 0.1:
+        path = f"systemsharedmemory/region/a/{draw.choice(('register', 'unregister'))}"
+        body = json.dumps({"key": draw.choice(("/a", "..", 1)), "byte_size": 8}).encode()
+        headers = [("Content-Length", str(len(body)))]
+    return _head(draw, f"POST /v2/{path} HTTP/1.1", headers, 0.1) + body
 
 
 def _chunked(draw: random.Random) -> bytes:
