@@ -1,7 +1,7 @@
 # What people here run. Every target sets up first what it needs, except gpu-test: it uses the machine's own Python.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup fmt check test demo serve bench gpu-bench gpu-test gpu-sanitize
+.PHONY: setup fmt check test demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
@@ -15,6 +15,8 @@ check: setup
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m warpcall_service.generate --check
 	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service
 	$(BIN)/pip-licenses >/dev/null
+	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml
+	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
 test: setup
 	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 demo: setup
@@ -23,6 +25,11 @@ serve: setup
 	$(BIN)/warpcall-server $(ARGS)
 bench: setup
 	$(BIN)/python -m bench.service_speed $(ARGS)
+image: setup
+	$(BIN)/python docker/image.py $(or $(TARGET),cuda)
+image-test: setup
+	$(BIN)/python docker/image.py cpu
+	$(BIN)/pytest tests/image --image localhost/warpcall:cpu $(ARGS)
 gpu-sanitize:
 	for tool in memcheck racecheck; do PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=client:kernels:service compute-sanitizer \
 		--tool $$tool --error-exitcode 1 $(PYTHON) -m tests.gpu.every_kernel || exit 1; done

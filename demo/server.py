@@ -84,7 +84,10 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def running_server(
-    settings: Mapping[str, str] | None = None, under: Sequence[str] = ()
+    settings: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
+    *,
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[Server]:
     """A server on a free port of this machine, ready; stopped at the end.
 
@@ -110,8 +113,8 @@ def running_server(
                 stderr=sink,
             )
         try:
-            server = Server(_url(process, log), uds, process, log)
-            server.wait_ready()
+            server = Server(_url(process, log, start_timeout_s), uds, process, log)
+            server.wait_ready(start_timeout_s)
             yield server
         finally:
             status = process.poll()
@@ -121,9 +124,9 @@ def running_server(
             raise RuntimeError(f"the server ended with status {status}:\n{log.read_text()}")
 
 
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+def _url(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> str:
     """The address that the server says it listens on."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
         said = re.search(r"https?://[\d.]+:[1-9]\d*", log.read_text())
         if said:

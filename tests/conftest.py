@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-requests", type=int, default=10_000, help="of tests/service/test_odd_requests.py"
     )
+    parser.addoption("--image", help="the container image that tests/image runs")
     parser.addoption("--fuzz-seed", default="1", help="of the same; any text")
 
 

@@ -29,6 +29,7 @@ MAY_IMPORT_TORCH = {
     "lane_planner.py",
     "lane_programs.py",
     "generate.py",
+    "warm.py",
 }
 MAX_LINES = 400
 MAX_DEPTH = 2  # folders below a top-level folder

@@ -36,7 +36,7 @@ ADDRESS = "127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
-TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo")
+TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo", "docker")
 EXAMPLE_FILES = {"kernels/warpcall_kernels/leaky_relu.py"}  # the reader is told to write it
 
 

@@ -10,6 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+# Of what servers are sent, for the ops' common calls: powers of two, and sizes that are not aligned.
+COMMON_SIZES = (16, 64, 256, 1024, 4096, 100, 1000)
+
 Values = Literal["normal", "special", "integers", "mask"]
 Layout = Literal["contiguous", "transposed", "strided", "offset", "expanded"]
 

@@ -223,6 +223,14 @@ CASES = (
     *_large((4, 1024, 8192), 16),
 )
 
+COMMON = tuple(
+    _case("common", (*rows, length), (rows[1], taps), bias=bias)
+    for rows in ((1, 1), (1, 8), (8, 64))
+    for length in (100, 1000, 16000)
+    for taps in (3, 4, 5, 7, 9, 15, 31, 63, 128)
+    for bias in (False, True)
+)
+
 OP = Op(
     name="conv",
     function=conv,
@@ -238,6 +246,7 @@ OP = Op(
     equivalent="F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), "
     "weight.repeat_interleave(C // H, 0)[:, None], bias, groups=C)",
     cases=CASES,
+    common=COMMON,
     params=PARAMS,
     tolerance=TOLERANCE,
     differentiable=("x", "weight", "bias"),

@@ -297,6 +297,13 @@ CASES = (
     *_large((4, 1024, 8192), 16),
 )
 
+COMMON = tuple(
+    _case("common", (*rows, length), (rows[1], taps))
+    for rows in ((1, 1), (1, 8), (8, 64))
+    for length in (100, 1000, 16000)
+    for taps in (3, 4, 5, 7, 9, 15, 31, 63, 128)
+)
+
 OP = Op(
     name="conv-backward",
     function=conv_backward,
@@ -323,6 +330,7 @@ OP = Op(
     ),
     equivalent="torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)",
     cases=CASES,
+    common=COMMON,
     params=(*PARAMS, Param("bias", "bool", "give the gradient of a bias, too", default=False)),
     tolerance=TOLERANCE,
     derive=_derive,

@@ -209,6 +209,13 @@ CASES = (
     _large(9_436_839, 1 << 20, torch.int64, "sparse,assume_unique"),
 )
 
+COMMON = tuple(
+    _small("common", (m,), n, dtype)
+    for m in (100, 1000, 1 << 20)
+    for n in (1, 3, 10, 16, 100, 1000, 10_000, 1 << 16, 1 << 20)
+    for dtype in (torch.float32, torch.int32, torch.int16, torch.uint8)
+)
+
 OP = Op(
     name="isin",
     function=isin,
@@ -224,6 +231,7 @@ OP = Op(
     ),
     equivalent="torch.isin(elements, test_elements, invert=invert)",
     cases=CASES,
+    common=COMMON,
     params=(
         Param("assume_unique", "bool", "accepted for torch's sake, without effect", default=False),
         Param("invert", "bool", "say whether each element is not in the set", default=False),

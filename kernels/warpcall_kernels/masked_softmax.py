@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax
+from warpcall_kernels import _dims, _softmax, _softmax_common
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
@@ -374,6 +374,7 @@ OP = Op(
     outputs=(Output("out", "[..., K]", "probabilities, 0 at masked positions"),),
     equivalent="(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)",
     cases=CASES,
+    common=tuple(_case("common", **call) for call in _softmax_common.common_calls()),
     params=(
         Param("scale", "float", "what x is multiplied by", default=1.0),
         Param(

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax
+from warpcall_kernels import _dims, _softmax, _softmax_common
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
@@ -368,6 +368,7 @@ OP = Op(
     outputs=(Output("grad_x", "[..., K]", "the gradient of x, 0 where the output is 0"),),
     equivalent="scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output",
     cases=CASES,
+    common=tuple(_case("common", shape) for shape in _softmax_common.COMMON_SHAPES),
     params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
     tolerance=TOLERANCE,
 )

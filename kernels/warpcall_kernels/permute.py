@@ -13,6 +13,7 @@ size, merged dims, wider movement, tiles through shared memory).
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import _cases
-from warpcall_kernels._cases import Case, Sample, Values
+from warpcall_kernels._cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._permute import plan
@@ -180,6 +181,34 @@ CASES = (
     ),
 )  # fmt: skip
 
+COMMON = (
+    *(
+        _case("matrix", shape, (1, 0), dtype)
+        for shape in itertools.product(COMMON_SIZES, repeat=2)
+        for dtype in (torch.float32, torch.uint8)
+    ),
+    *(
+        _case("three dims", shape, dims)
+        for shape in itertools.product((16, 64, 512), repeat=3)
+        for dims in itertools.permutations(range(3))
+    ),
+    *(
+        _case(
+            "image", (*batch, *shape), (*range(len(batch)), *(d + len(batch) for d in dims)), dtype
+        )
+        for batch in ((), (16,))
+        for side in (32, 192, 224, 512)
+        for shape, dims in (((side, side, 3), (2, 0, 1)), ((3, side, side), (1, 2, 0)))
+        for dtype in (torch.float32, torch.uint8)
+    ),
+    *(
+        _case("heads", (8, length, heads, size), (0, 2, 1, 3))
+        for length in (128, 1000, 1024)
+        for heads in (8, 12, 16)
+        for size in (32, 64, 128)
+    ),
+)
+
 OP = Op(
     name="permute",
     function=permute,
@@ -190,6 +219,7 @@ OP = Op(
     outputs=(Output("out", "x.shape by dims", "the dims of x in the order of `dims`"),),
     equivalent="x.permute(dims).contiguous()",
     cases=CASES,
+    common=COMMON,
     params=(
         Param(
             "dims",

@@ -12,6 +12,7 @@ Source: the problem of an article on optimising `input1.transpose(0, 1) + input2
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels import _cases, _dims
-from warpcall_kernels._cases import Case, Sample, Values
+from warpcall_kernels._cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels._dims import contiguous_strides, offset
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
@@ -356,6 +357,10 @@ CASES = (
     _large(512, 512, torch.float32, "fp32", " (graph)"),
 )
 
+COMMON = tuple(
+    _case("matrix", (h, w), (w, h)) for h, w in itertools.product((1, 10, *COMMON_SIZES), repeat=2)
+)
+
 OP = Op(
     name="transpose-add",
     function=transpose_add,
@@ -369,6 +374,7 @@ OP = Op(
     outputs=(Output("out", "[..., W, H]", "the sum, in the common dtype of both"),),
     equivalent="a.transpose(-1, -2) + b",
     cases=CASES,
+    common=COMMON,
     differentiable=("a", "b"),
     limits=f"at most {MAX_BATCH_DIMS} batch dims",
     derive=_derive,

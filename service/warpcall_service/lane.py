@@ -252,9 +252,7 @@ class Lane:
             began = time.monotonic()
             how = ""
             try:
-                self._child = Child(
-                    self.name, self.arena, self._settings.cpu_threads, self._on_done
-                )
+                self._child = Child(self.name, self.arena, self._settings, self._on_done)
                 hello = await self._child.hello(self._settings.start_timeout_s)
             except LaneLost as error:
                 self.reason = str(error)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from warpcall_service.arena import Arena
 from warpcall_service.lane_messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
+from warpcall_service.settings import Settings
 
 PROGRAM = "warpcall_service.lane_process"
 END_TIMEOUT_S = 5.0  # for a process told to end, before it is killed
@@ -48,7 +49,7 @@ class Child:
     """
 
     def __init__(
-        self, device: str, arena: Arena, threads: int, on_done: Callable[[bytes], None]
+        self, device: str, arena: Arena, settings: Settings, on_done: Callable[[bytes], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -64,10 +65,11 @@ class Child:
             numbers = {
                 "parent": os.getpid(),
                 "arena-nbytes": arena.nbytes,
-                "threads": threads,
+                "threads": settings.cpu_threads,
                 **fds,
             }
             arguments = [f"--{name}={value}" for name, value in numbers.items()]
+            arguments += ["--warm"] if settings.warm else []
             try:
                 # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
                 # this thread, which lasts: the kernel ends the process with the thread.

@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     for name in ("parent", "arena-fd", "arena-nbytes", "calls-fd", "plans-fd", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--warm", action="store_true")
     args = parser.parse_args()
     _end_with(args.parent)
     for fd in (args.arena_fd, args.calls_fd, args.plans_fd):
@@ -63,7 +64,7 @@ def main() -> None:
     calls = socket.socket(fileno=args.calls_fd)
     plans = socket.socket(fileno=args.plans_fd)
     try:
-        device, hello = _begin(args.device, arena, args.threads)
+        device, hello = _begin(args.device, arena, args.threads, args.warm)
     except Exception as error:
         if isinstance(error, NoSuchDevice):
             said = str(error)  # the operator's slip, not ours: there is nothing to trace
@@ -88,11 +89,15 @@ def _end_with(parent: int) -> None:
         os._exit(1)  # it ended before the line above
 
 
-def _begin(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Device, Hello]:
+def _begin(device_name: str, arena: mmap.mmap, threads: int, warm: bool) -> tuple[Device, Hello]:
     from warpcall_kernels import ops  # torch comes with it: not before the lines above
     from warpcall_service.lane_devices import open_device
 
     device = open_device(device_name, arena, threads)
+    if warm and device.name != "cpu":
+        from warpcall_service.warm import warm_lane
+
+        warm_lane(device.name)
     return device, {
         "device": device.name,
         "label": device.label,

@@ -57,6 +57,9 @@ class Settings(BaseSettings):
         pattern=r"^(auto|cpu|cuda:\d+(,cuda:\d+)*)$",
         description="auto: every CUDA device, or else the CPU; or cpu; or such as cuda:0,cuda:1",
     )
+    warm: bool = Field(
+        False, description="a lane is ready once the kernels of common calls are compiled"
+    )
     cpu_threads: int = Field(0, ge=0, le=1024, description="of the cpu lane; 0: one per CPU")
 
     arena_bytes: ByteSize = Field(

@@ -3,9 +3,8 @@
     python -m tests.kernels.compile_for_gpu > report.json
     python -m tests.kernels.compile_for_gpu --capability 100 --few > report.json
 
-Runs without TRITON_INTERPRET, so in a process of its own. The public functions are called on "meta"
-tensors (no memory, any size) with `JITFunction.run` replaced by one that compiles and does not launch.
-What Triton compiled before, it finds in its cache.
+Runs without TRITON_INTERPRET, so in a process of its own, as `warpcall-server warm` does. What Triton
+compiled before, it finds in its cache.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
 
 from warpcall_kernels import Op, ops
 from warpcall_kernels._cases import Case
+from warpcall_kernels._warm import compiling
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -46,47 +44,14 @@ class Compiled:
     shared_bytes: int  # a block
 
 
-class FakeDriver:
-    """A CUDA driver with one device that can be compiled for and not launched on."""
-
-    def __init__(self, capability: int) -> None:
-        self._target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self) -> GPUTarget:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
 class Compiler:
-    """Collects each kernel that is launched while it is installed, once, compiled."""
+    """Collects each kernel that it is given, once."""
 
     def __init__(self) -> None:
         self.found: dict[str, Compiled] = {}
         self.now: tuple[Op, Case] | None = None
 
-    def install(self, capability: int = 90) -> None:
-        """From now on compile for a GPU of that compute capability, 90 for 9.0."""
-        compile_only = JITFunction.run
-
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            triton.knobs.runtime.interpret = False
-            try:
-                compiled = compile_only(kernel, *args, grid=grid, warmup=True, **kwargs)
-            finally:
-                triton.knobs.runtime.interpret = True
-            self._note(compiled)
-            return compiled
-
-        triton.runtime.driver.set_active(FakeDriver(capability))
-        JITFunction.run = run
-        triton.knobs.runtime.interpret = True  # launchers take the kernel's road off the GPU too
-
-    def _note(self, compiled: Any) -> None:
+    def note(self, compiled: Any) -> None:
         if compiled.hash in self.found or self.now is None:
             return
         op, case = self.now
@@ -137,14 +102,14 @@ def main() -> None:
     given = parser.parse_args()
     pairs = list(cases(few=given.few))
     compiler = Compiler()
-    compiler.install(given.capability)
     failed: list[str] = []
-    for op, case in pairs:
-        compiler.now = (op, case)
-        try:
-            op.function(**case.metas(), **op.check_params(case.params))
-        except Exception as error:  # noqa: BLE001  # a report of all failures beats the first
-            failed.append(f"{op.name} {case.name}: {type(error).__name__}: {error}")
+    with compiling(compiler.note, given.capability):
+        for op, case in pairs:
+            compiler.now = (op, case)
+            try:
+                op.function(**case.metas(), **op.check_params(case.params))
+            except Exception as error:  # noqa: BLE001  # a report of all failures beats the first
+                failed.append(f"{op.name} {case.name}: {type(error).__name__}: {error}")
     kernels = [dataclasses.asdict(k) for k in compiler.found.values()]
     json.dump({"kernels": kernels, "failed": failed}, sys.stdout)
 

@@ -1,0 +1,27 @@
+"""Which calls of masked softmax and its gradient are common, so that their kernels are compiled ahead."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from warpcall_kernels._cases import COMMON_SIZES
+
+# One row, few rows, and enough for all multiprocessors.
+ROWS = (1, 16, 1024)
+COLUMNS = (*COMMON_SIZES, 10, 32, 128, 333, 512, 768, 2048, 8192, 50257)
+COMMON_SHAPES = tuple(itertools.product(ROWS, COLUMNS))
+
+
+def common_calls() -> Iterator[dict[str, Any]]:
+    """Of the forward op: a shape, and a mask of its own or of keys, or lengths, or causal."""
+    for rows, columns in COMMON_SHAPES:
+        for also in (
+            {},
+            {"mask": (2, rows, columns)},
+            {"mask": (2, 1, columns)},
+            {"lengths": (2, rows)},
+            {"params": {"causal": True}},
+        ):
+            yield {"shape": (2, rows, columns), **also}

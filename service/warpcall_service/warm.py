@@ -1,0 +1,72 @@
+"""Kernels compiled ahead: the command `warpcall-server warm`, and what a lane does before it is ready."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from warpcall_kernels._warm import Warmed
+
+OLDEST = 80  # compute capability, times ten: bfloat16 needs it
+
+log = logging.getLogger("warpcall.warm")
+
+
+def warm(
+    gpu: Annotated[
+        str, typer.Option(help="present, or for another machine its kind, such as sm_90.")
+    ] = "present",
+    threads: Annotated[
+        int, typer.Option(min=0, max=1024, help="That compile at a time; 0: one per CPU.")
+    ] = 0,
+) -> None:
+    """Compile the kernels of all common calls into Triton's cache, TRITON_CACHE_DIR."""
+    try:
+        capability = _capability(gpu)
+    except ValueError as error:
+        typer.echo(f"warpcall-server: {error}", err=True)
+        raise typer.Exit(2) from None
+    from warpcall_kernels import _warm
+
+    began = time.monotonic()
+    done = _warm.warm(capability, threads)
+    for failure in done.failed:
+        typer.echo(failure, err=True)
+    sys.stdout.write(f"{_said(done, time.monotonic() - began)}\n")
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def warm_lane(device: str) -> None:
+    """Compile and load the kernels for the current device; a failure is the log's, not the lane's."""
+    from warpcall_kernels import _warm
+
+    began = time.monotonic()
+    done = _warm.warm()
+    for failure in done.failed:
+        log.error("cannot compile ahead: %s", failure)
+    log.warning("%s is warm: %s", device, _said(done, time.monotonic() - began))
+
+
+def _capability(gpu: str) -> int | None:
+    """As the kernels take it; None for the present device, which is the first."""
+    import torch
+
+    if gpu == "present":
+        if not torch.cuda.is_available():
+            raise ValueError("there is no GPU here; name the kind to compile for: --gpu sm_90")
+        return None
+    named = re.fullmatch(r"sm_(\d{2,3})", gpu)
+    if named is None or int(named[1]) < OLDEST:
+        raise ValueError(f"--gpu must be present, or sm_{OLDEST} or newer, got {gpu!r:.60}")
+    return int(named[1])
+
+
+def _said(done: Warmed, seconds: float) -> str:
+    return f"{done.kernels} kernels, {done.compiled} of them compiled now, in {seconds:.1f} s"

@@ -1,0 +1,146 @@
+"""The nginx configuration that docs/deploy.md recommends, with a real nginx before a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demo.server import Server, running_server
+from warpcall import Client
+
+CONFIGURATION = Path(__file__).parents[2] / "docker/nginx.conf"
+BODIES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # what nginx may keep in files
+MIB = 1 << 20
+TIMEOUT_S = 30.0
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("nginx") and shutil.which("openssl")), reason="needs nginx and openssl"
+)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """nginx at an address, before a server.
+
+    Attributes:
+        folder: where it would keep bodies.
+        certificate: its own.
+    """
+
+    port: int
+    server: Server
+    folder: Path
+    certificate: Path
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    folder = tmp_path_factory.mktemp("nginx")
+    certificate, key = folder / "fullchain.pem", folder / "privkey.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=warpcall test"),
+            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    with running_server({"WARPCALL_TRUSTED_PROXIES": "127.0.0.1"}) as server:
+        port = free_port()
+        text = CONFIGURATION.read_text()
+        for old, new in {
+            "listen 443": f"listen 127.0.0.1:{port}",
+            "127.0.0.1:8000": f"127.0.0.1:{server.port}",
+            "/etc/nginx/tls": str(folder),
+            "/run/nginx.pid": str(folder / "nginx.pid"),
+            # Its folders for bodies are Debian's, where only root can write.
+            "http {": "http {" + "".join(f"{name}_temp_path {folder}/bodies;" for name in BODIES),
+        }.items():
+            assert old in text
+            text = text.replace(old, new)
+        (folder / "nginx.conf").write_text(text)
+        command = ("nginx", "-e", "stderr", "-p", folder, "-c", folder / "nginx.conf")
+        with subprocess.Popen((*command, "-g", "daemon off; user root;")) as nginx:
+            try:
+                wait_for(port)
+                yield Proxy(port, server, folder, certificate)
+            finally:
+                nginx.terminate()
+        assert nginx.returncode == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            assert time.monotonic() < deadline, "nginx does not listen"
+        else:
+            return
+
+
+def used(server: Server) -> float:
+    """Bytes of the arena that are lent."""
+    found = re.search(
+        r"^warpcall_lane_arena_used\S* (\S+)", server.get("/metrics")[1], re.MULTILINE
+    )
+    assert found
+    return float(found[1])
+
+
+def test_a_body_reaches_the_server_while_it_is_sent(proxy: Proxy) -> None:
+    x = np.arange(2 * MIB, dtype=np.float32).reshape(1024, -1)
+    header = json.dumps({"x": {"dtype": "F32", "shape": x.shape, "data_offsets": [0, x.nbytes]}})
+    body = len(header).to_bytes(8, "little") + header.encode() + x.tobytes()
+    head = (
+        "POST /v1/kernels/permute?dims=1,0 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        f"Content-Type: application/vnd.safetensors\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    context = ssl.create_default_context(cafile=proxy.certificate)
+    with (
+        socket.create_connection(("127.0.0.1", proxy.port), TIMEOUT_S) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        connection.sendall(head.encode() + body[: len(body) // 2])
+
+        deadline = time.monotonic() + TIMEOUT_S
+        while not used(proxy.server):  # the server has begun, with half of it
+            assert time.monotonic() < deadline, "nginx keeps the body back"
+        connection.sendall(body[len(body) // 2 :])
+        answer = b"".join(iter(lambda: connection.recv(MIB), b""))
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(np.ascontiguousarray(x.T).tobytes())
+
+
+def test_the_sdk_sends_and_gets_large_tensors_through_it(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))
+    x = np.arange(16 * MIB, dtype=np.float32).reshape(4096, -1)
+
+    with Client(f"https://127.0.0.1:{proxy.port}", progress=False) as gpu:
+        y = gpu.permute(x, dims=(1, 0))
+
+    np.testing.assert_array_equal(y, x.T)
+    assert not [file for file in (proxy.folder / "bodies").rglob("*") if file.is_file()]

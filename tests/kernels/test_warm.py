@@ -1,0 +1,60 @@
+"""What was compiled ahead is found: by another process, and where it was shipped and cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from warpcall_kernels._warm import cases
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import dataclasses, json, pathlib, sys
+from warpcall_kernels import _cache, _warm
+if sys.argv[1:]:
+    _cache.SHIPPED = pathlib.Path(sys.argv[1])
+calls = [call for call in _warm.cases() if call[0].name == "transpose-add" and call[1].name == "odd"]
+print(json.dumps(dataclasses.asdict(_warm.warm(90, calls=calls))))
+"""
+
+
+def warmed(cache: Path, *shipped: Path) -> dict[str, object]:
+    """What `warm` says in a process of its own: here kernels are for the interpreter."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(cache)}
+    if shipped:
+        environment["TRITON_CACHE_MANAGER"] = "warpcall_kernels._cache:ShippedCache"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *shipped],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, object] = json.loads(done.stdout)
+    return told
+
+
+def test_kernels_are_compiled_once_for_all_processes(tmp_path: Path) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "own"
+
+    first = warmed(shipped)
+    again = warmed(shipped)
+    with_the_shipped = warmed(own, shipped)
+    without = warmed(own, tmp_path / "nothing")
+
+    kernels = first["kernels"]
+    assert kernels == first["compiled"] == 3  # bf16 as the case has it, fp16, fp32
+    assert again == with_the_shipped == {"kernels": kernels, "compiled": 0, "failed": []}
+    assert without["compiled"] == kernels  # nothing was written where something was found
+
+
+def test_common_calls_are_calls_that_the_op_takes() -> None:
+    for op, case in cases():
+        op.check(case.metas(), op.check_params(case.params))
