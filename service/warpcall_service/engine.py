@@ -10,9 +10,10 @@ from typing import Any
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.arena import Slot
-from warpcall_service.lane import Lane, LaneStatus, Timing
+from warpcall_service.lane import Lane
 from warpcall_service.lane_child import LaneLost
 from warpcall_service.lane_messages import frame
+from warpcall_service.lane_status import CLOSED, LaneStatus, Timing
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
@@ -96,6 +97,19 @@ class LocalEngine:
         key = (question, tuple(tensors))
         if plan := self.cached_plan(key):
             return plan
+        answer = await self.ask(question, op)
+        outputs = [TensorInfo(name, code, tuple(shape)) for name, code, shape in answer["outputs"]]
+        plan = Plan.of(op, tensors, answer["params"], outputs)
+        if len(question) <= CACHED_QUESTION_BYTES:
+            self.remember(key, plan)
+        return plan
+
+    async def ask(self, question: bytes, what: str) -> dict[str, Any]:
+        """A lane's answer to a question about `what`.
+
+        Raises:
+            Problem: as `plan`.
+        """
         if self._asking >= self.settings.max_queue:
             raise Busy(f"{self._asking} calls wait to be checked already", retry_after_s=1)
         self._asking += 1
@@ -104,17 +118,13 @@ class LocalEngine:
                 answer = await self._ask(question)
         except TimeoutError:
             raise TimedOut(
-                f"{op} was not checked within {self.settings.call_timeout_s:g} s"
+                f"{what} was not checked within {self.settings.call_timeout_s:g} s"
             ) from None
         finally:
             self._asking -= 1
         if problem := answer.get("problem"):
             raise Problem.from_json(problem["status"], problem)
-        outputs = [TensorInfo(name, code, tuple(shape)) for name, code, shape in answer["outputs"]]
-        plan = Plan.of(op, tensors, answer["params"], outputs)
-        if len(question) <= CACHED_QUESTION_BYTES:
-            self.remember(key, plan)
-        return plan
+        return answer
 
     def cached_plan(self, key: Hashable) -> Plan | None:
         """The plan remembered under `key`, if there is one."""
@@ -190,6 +200,11 @@ class LocalEngine:
         lane = next(lane for lane in self._lanes if lane.arena is source.arena)
         return await lane.run(plan, source, target, target_offset, deadline)
 
+    @property
+    def every_lane(self) -> Sequence[Lane]:
+        """All lanes, for jobs."""
+        return self._lanes
+
     def status(self) -> list[LaneStatus]:
         """Every lane."""
         return [lane.status() for lane in self._lanes]
@@ -200,7 +215,7 @@ class LocalEngine:
             self._lanes,
             key=lambda lane: (
                 lane.state != "ready",
-                lane.state in ("failed", "stopped"),
+                lane.state in CLOSED,
                 lane.load,
                 lane.arena.stats().used,
                 lane.calls,  # idle ones take turns
