@@ -1,6 +1,7 @@
 """Triton kernels at the speed of copying memory, each with a plain-torch reference.
 
 One public module is one op: `from warpcall_kernels.permute import permute`. `ops()` finds them all.
+The package `warpcall_kernels.measuring` times them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["InvalidInput", "KernelError", "Op", "ops"]
 @functools.cache
 def ops() -> Mapping[str, Op]:
     """Every op by name: the `OP` of each public module of this package."""
-    names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    modules = pkgutil.iter_modules(__path__)
+    names = sorted(m.name for m in modules if not m.name.startswith("_") and not m.ispkg)
     found = [importlib.import_module(f"{__name__}.{name}").OP for name in names]
     return {op.name: op for op in found}

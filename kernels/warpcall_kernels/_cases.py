@@ -37,8 +37,10 @@ class Sample:
     layout: Layout = "contiguous"
 
     def draw(self, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """The tensor; `generator` lives on the CPU so that a seed means the same everywhere."""
-        return self._lay_out(self._values(self._stored_shape(), generator).to(device))
+        """The tensor. With a generator on the CPU a seed means the same everywhere; one on the GPU is fast."""
+        with torch.device(generator.device):
+            values = self._values(self._stored_shape(), generator)
+        return self._lay_out(values.to(device))
 
     def meta(self) -> Tensor:
         """The tensor without memory, on the "meta" device: shape, dtype and layout are as drawn."""

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from warpcall_kernels._cases import Case
+from warpcall_kernels._cases import Case, Sample, Values
 from warpcall_kernels._errors import InvalidInput
 
 ParamValue = bool | int | float | tuple[int, ...] | None
@@ -49,13 +49,19 @@ class Meta:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that an op takes. `shape` is for readers, such as "[..., K]"; `infer` checks it."""
+    """A tensor that an op takes. `shape` is for readers, such as "[..., K]"; `infer` checks it.
+
+    `values` is what a benchmark draws unless told, "integers" from [low, high).
+    """
 
     name: str
     dtypes: tuple[torch.dtype, ...]
     shape: str
     doc: str
     optional: bool = False
+    values: Values = "normal"
+    low: int = 0
+    high: int = 100
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,20 @@ class Param:
         return schema
 
 
+@dataclass(frozen=True)
+class Size:
+    """What a benchmark chooses beside shape, dtype and parameters, such as the taps of a filter.
+
+    A number from `minimum` on, or one of `choices`.
+    """
+
+    name: str
+    doc: str
+    default: int | str
+    minimum: int = 0
+    choices: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)  # equal by identity, and so hashable
 class Op:
     """A named operation and all that the rest of the house needs to know about it.
@@ -162,6 +182,9 @@ class Op:
             None means bit-exact.
         differentiable: inputs that have a gradient.
         cases: what tests and benchmarks run.
+        derive: from one shape and dtype, the checked parameters and the sizes by name, the inputs of
+            a benchmark; without it, all required inputs have that shape and dtype.
+        sizes: what `derive` takes by name.
     """
 
     name: str
@@ -177,6 +200,8 @@ class Op:
     tolerance: Mapping[torch.dtype, float] | None = None
     differentiable: tuple[str, ...] = ()
     limits: str = ""
+    derive: Callable[..., Mapping[str, Sample]] | None = None
+    sizes: tuple[Size, ...] = ()
 
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""

@@ -22,10 +22,11 @@ from torch import Tensor
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._conv import FLOATS, check_filter
 from warpcall_kernels._conv_forward import plan
-from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
+from warpcall_kernels._op import Input, Meta, Op, Output, Size, TensorLike
 from warpcall_kernels._torch import check_device, direct, layout, register, runs_kernel
 from warpcall_kernels.conv_backward import (
     PARAMS,
+    SIZES,
     TOLERANCE,
     conv_backward,
     effective_weight,
@@ -138,6 +139,18 @@ def _bytes_moved(
     return (numel + (x.shape[1] if bias is not None else 0)) * x.dtype.itemsize
 
 
+def _derive(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    params: Mapping[str, Any],
+    heads: int,
+    taps: int,
+    bias: str,
+) -> dict[str, Sample]:
+    inputs = {"x": Sample(shape, dtype), "weight": Sample((heads, taps), dtype)}
+    return inputs | ({"bias": Sample(shape[1:2], dtype)} if bias == "yes" else {})
+
+
 def _case(
     name: str,
     shape: tuple[int, int, int],
@@ -228,4 +241,6 @@ OP = Op(
     params=PARAMS,
     tolerance=TOLERANCE,
     differentiable=("x", "weight", "bias"),
+    derive=_derive,
+    sizes=(*SIZES, Size("bias", "whether there is one", "no", choices=("no", "yes"))),
 )

@@ -20,7 +20,7 @@ from warpcall_kernels import _conv_forward, _conv_gradient
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._conv import FLOATS, check_filter
 from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
+from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike, dtype_name
 from warpcall_kernels._torch import (
     Launch,
     Layout,
@@ -33,6 +33,7 @@ from warpcall_kernels._torch import (
 )
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
+SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
 
 
 def _launch(
@@ -211,12 +212,23 @@ def _bytes_moved(
     return (numel + (x.shape[1] if bias else 0)) * x.dtype.itemsize
 
 
+SIZES = (
+    Size("heads", "filters, by which the channels divide", 8, minimum=1),
+    Size("taps", "of each filter", 7, minimum=1),
+)
 PARAMS = (
     Param(
         "padding_l", "int", "zeros before each row, 0 to K - 1; K - 1, causal, if absent", minimum=0
     ),
     Param("softmax_weight", "bool", "apply the softmax of each filter", default=False),
 )
+
+
+def _derive(
+    shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any], heads: int, taps: int
+) -> dict[str, Sample]:
+    whole = Sample(shape, dtype, "integers", *SMALL_INTEGERS)
+    return {"grad_output": whole, "x": whole, "weight": Sample((heads, taps), dtype)}
 
 
 def _case(
@@ -229,8 +241,8 @@ def _case(
     large: bool = False,
     **how: Any,
 ) -> Case:
-    if large:  # integers: sums of millions of terms are then exact in fp32, whatever their order
-        how = {"values": "integers", "low": -3, "high": 4}
+    if large:
+        how = {"values": "integers", "low": SMALL_INTEGERS[0], "high": SMALL_INTEGERS[1]}
     inputs = {
         "grad_output": Sample(shape, dtype, **how),
         "x": Sample(shape, dtype, **how),
@@ -292,8 +304,16 @@ OP = Op(
     infer=_infer,
     bytes_moved=_bytes_moved,
     inputs=(
-        Input("grad_output", FLOATS, "[B, C, T]", "the gradient of the output"),
-        Input("x", FLOATS, "[B, C, T]", "as conv was given"),
+        Input(
+            "grad_output",
+            FLOATS,
+            "[B, C, T]",
+            "the gradient of the output",
+            False,
+            "integers",
+            *SMALL_INTEGERS,
+        ),
+        Input("x", FLOATS, "[B, C, T]", "as conv was given", False, "integers", *SMALL_INTEGERS),
         Input("weight", FLOATS, "[H, K]", "as conv was given"),
     ),
     outputs=(
@@ -305,4 +325,6 @@ OP = Op(
     cases=CASES,
     params=(*PARAMS, Param("bias", "bool", "give the gradient of a bias, too", default=False)),
     tolerance=TOLERANCE,
+    derive=_derive,
+    sizes=SIZES,
 )

@@ -17,7 +17,8 @@ binary search in sorted test elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from torch import Tensor
 from warpcall_kernels._cases import Case, Sample, Values
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._isin import DTYPES, SMALL_N, check_dtypes, plan
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
+from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._torch import Launch, direct, layout, register, runs_kernel
 
 
@@ -118,6 +119,20 @@ def _bytes_moved(
 ) -> int:
     out = Meta(tuple(elements.shape), torch.bool)
     return elements.nbytes + test_elements.nbytes + out.nbytes
+
+
+def _derive(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    params: Mapping[str, Any],
+    test_elements: int,
+    values: Values,
+) -> dict[str, Sample]:
+    high = 4 * max(1, test_elements)  # of "integers": one element in five is found, or so
+    return {
+        "elements": Sample(shape, dtype, values, 0, high),
+        "test_elements": Sample((test_elements,), dtype, values, 0, high),
+    }
 
 
 def _small(
@@ -215,5 +230,15 @@ OP = Op(
         "more than 32 test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to "
         f"{SMALL_N:,}) and 128 bytes at most"
+    ),
+    derive=_derive,
+    sizes=(
+        Size("test_elements", "how many test elements", 1024),
+        Size(
+            "values",
+            "normal (of integers, any) are rarely found, integers often",
+            "normal",
+            choices=("normal", "integers"),
+        ),
     ),
 )

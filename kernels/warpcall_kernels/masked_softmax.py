@@ -20,7 +20,7 @@ from torch import Tensor
 
 from warpcall_kernels import _dims, _softmax
 from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
+from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel, masked_softmax_long_kernel
 from warpcall_kernels._torch import (
     Launch,
@@ -235,6 +235,20 @@ def _bytes_moved(
     return read * x.dtype.itemsize + beside
 
 
+def _derive(
+    shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any], mask: str, lengths: str
+) -> dict[str, Sample]:
+    inputs, alone = {"x": Sample(shape, dtype)}, (1,) * len(shape[1:-1])
+    if mask != "none":  # of keys: the same for all rows of a batch, as padding is
+        full = mask == "full" or len(shape) < 2
+        masked = shape if full else (*shape[:1], *alone, *shape[-1:])
+        inputs["mask"] = Sample(masked, torch.bool, "mask")
+    if lengths != "none":
+        rows = shape[:-1] if lengths == "rows" else (*shape[:-1][:1], *alone)
+        inputs["lengths"] = Sample(rows, torch.int32, "integers", 0, math.prod(shape[-1:]) + 1)
+    return inputs
+
+
 def _case(
     name: str,
     shape: tuple[int, ...],
@@ -303,13 +317,16 @@ OP = Op(
     bytes_moved=_bytes_moved,
     inputs=(
         Input("x", _softmax.FLOATS, "[..., K]", "the scores"),
-        Input("mask", MASKS, "broadcastable to x", "not 0 where a position is masked", True),
+        Input(
+            "mask", MASKS, "broadcastable to x", "not 0 where a position is masked", True, "mask"
+        ),
         Input(
             "lengths",
             _softmax.LENGTHS,
             "broadcastable to x without its last dim",
             "how many leading positions of each row count",
             True,
+            "integers",
         ),
     ),
     outputs=(Output("out", "[..., K]", "probabilities, 0 at masked positions"),),
@@ -326,4 +343,11 @@ OP = Op(
     ),
     tolerance=TOLERANCE,
     differentiable=("x",),
+    derive=_derive,
+    sizes=(
+        Size(
+            "mask", "one of each batch's keys, or of all", "none", choices=("none", "key", "full")
+        ),
+        Size("lengths", "one a batch, or a row", "none", choices=("none", "batch", "rows")),
+    ),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -294,6 +294,13 @@ def _bytes_moved(a: TensorLike, b: TensorLike) -> int:
     return inputs + out.nbytes
 
 
+def _derive(
+    shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any]
+) -> dict[str, Sample]:
+    turned = (*shape[:-2], *shape[:-3:-1])
+    return {"a": Sample(shape, dtype), "b": Sample(turned, dtype)}
+
+
 def _case(
     name: str,
     a: tuple[int, ...],
@@ -364,4 +371,5 @@ OP = Op(
     cases=CASES,
     differentiable=("a", "b"),
     limits=f"at most {MAX_BATCH_DIMS} batch dims",
+    derive=_derive,
 )

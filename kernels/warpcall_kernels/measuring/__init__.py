@@ -1,0 +1,46 @@
+"""Timing ops so that the numbers hold: correct first, side by side, with their confidence.
+
+docs/benchmarking.md tells how, and what each number means.
+"""
+
+from __future__ import annotations
+
+from warpcall_kernels.measuring._implementations import (
+    Implementation,
+    implementations,
+    load,
+    register,
+)
+from warpcall_kernels.measuring._machine import environment_class, fingerprint
+from warpcall_kernels.measuring._measure import measure
+from warpcall_kernels.measuring._precision import PRECISIONS, Precision
+from warpcall_kernels.measuring._result import (
+    CaseResult,
+    ImplementationResult,
+    Masked,
+    Ratio,
+)
+from warpcall_kernels.measuring._spec import JobCase, count, expand, make_case
+from warpcall_kernels.measuring._statistics import Comparison, compare
+
+__all__ = [
+    "PRECISIONS",
+    "CaseResult",
+    "Comparison",
+    "Implementation",
+    "ImplementationResult",
+    "JobCase",
+    "Masked",
+    "Precision",
+    "Ratio",
+    "compare",
+    "count",
+    "environment_class",
+    "expand",
+    "fingerprint",
+    "implementations",
+    "load",
+    "make_case",
+    "measure",
+    "register",
+]

@@ -1,0 +1,146 @@
+"""Whether an implementation is right: what is wrong gets no time.
+
+Values come from seeds that nobody knows beforehand, and are drawn twice into the same memory, so that
+nothing can be known or remembered. The result is compared with the reference in higher precision on
+the same device; it must not be left over from before, and the inputs, and what lies on both sides of
+them, must be what they were.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from warpcall_kernels import Op
+from warpcall_kernels._cases import Sample
+from warpcall_kernels._op import Meta, dtype_name
+from warpcall_kernels.measuring._implementations import outputs_of
+from warpcall_kernels.measuring._memory import Guarded, guarded, poison
+from warpcall_kernels.measuring._spec import JobCase
+
+DRAWS = 2
+CHUNK = 1 << 24  # elements compared at a time, so that comparing takes little memory
+
+Function = Callable[..., object]
+
+
+class Wrong(Exception):
+    """A result is not what the op says."""
+
+
+class Checker:
+    """Checks implementations of one case."""
+
+    def __init__(self, case: JobCase, device: torch.device) -> None:
+        self._case = case
+        self._device = device
+        self._seeds = [secrets.randbits(48) for _ in range(DRAWS)]
+        self._inputs: dict[str, Guarded] = {}
+        self._draws: list[tuple[dict[str, Tensor], tuple[Tensor, ...]]] = []
+        for seed in self._seeds:
+            drawn = draw(case.inputs, seed, device)
+            self._draws.append((drawn, self._wanted(drawn)))
+
+    def check(self, function: Function) -> int | None:
+        """Raise Wrong for a wrong result; returns what a call took at its peak beside its inputs."""
+        peak = None
+        for seed, (drawn, wanted) in zip(self._seeds, self._draws, strict=True):
+            if not self._inputs:
+                self._inputs = guarded(drawn)
+            for name, t in drawn.items():
+                self._inputs[name].fill(t)
+            before = {name: g.snapshot() for name, g in self._inputs.items()}
+            poison(self._case.outputs.values(), self._device)
+            got, peak = self._call(function)
+            self._compare(got, wanted, seed)
+            for name, g in self._inputs.items():
+                if not g.is_as(before[name]):
+                    raise Wrong(f"the call wrote to {name}, or next to it")
+        return peak
+
+    def _call(self, function: Function) -> tuple[tuple[Tensor, ...], int | None]:
+        inputs = {name: g.tensor for name, g in self._inputs.items()}
+        if self._device.type != "cuda":
+            return outputs_of(function(**inputs)), None
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        got = outputs_of(function(**inputs))
+        torch.cuda.synchronize(self._device)
+        return got, max(0, torch.cuda.max_memory_allocated(self._device) - before)
+
+    def _wanted(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        op = self._case.op
+        wide = inputs if op.tolerance is None else {n: widened(t) for n, t in inputs.items()}
+        return tuple(t.contiguous() for t in outputs_of(op.reference(**wide, **self._case.params)))
+
+    def _compare(self, got: Sequence[Tensor], wanted: Sequence[Tensor], seed: int) -> None:
+        metas = self._case.outputs
+        if len(got) != len(metas):
+            raise Wrong(f"there must be {len(metas)} outputs, got {len(got)}")
+        for (name, meta), ours, theirs in zip(metas.items(), got, wanted, strict=True):
+            _compare_one(self._case.op, name, meta, ours, theirs, self._device, seed)
+
+
+def draw(inputs: Mapping[str, Sample], seed: int, device: torch.device) -> dict[str, Tensor]:
+    """Inputs, drawn where they are used: the same for a seed on one kind of device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return {name: sample.draw(generator, device) for name, sample in inputs.items()}
+
+
+def widened(t: Tensor) -> Tensor:
+    """The same values in the widest type of their kind."""
+    if t.is_complex():
+        return t.to(torch.complex128)
+    return t.double() if t.is_floating_point() else t
+
+
+def _compare_one(
+    op: Op, name: str, meta: Meta, ours: object, theirs: Tensor, device: torch.device, seed: int
+) -> None:
+    if not isinstance(ours, Tensor):
+        raise Wrong(f"{name} must be a tensor, got {type(ours).__name__}")
+    if (tuple(ours.shape), ours.dtype) != (meta.shape, meta.dtype) or ours.device != device:
+        raise Wrong(
+            f"{name} must be {dtype_name(meta.dtype)} of shape {meta.shape} on {device}, "
+            f"got {dtype_name(ours.dtype)} of shape {tuple(ours.shape)} on {ours.device}"
+        )
+    error = None if op.tolerance is None else op.tolerance[meta.dtype]
+    wrong = first = 0
+    for begin, a, b in _chunks(ours.contiguous(), theirs):
+        bad = ~(_same(a, b) if error is None else _close(a, b, error))
+        found = int(bad.sum())
+        if found and not wrong:
+            first = begin + int(bad.nonzero()[0])
+        wrong += found
+    if wrong:
+        got, wanted = (t.reshape(-1)[first].item() for t in (ours.contiguous(), theirs))
+        raise Wrong(
+            f"{name} differs from the reference in {wrong} of {ours.numel()} elements, first at {first} "
+            f"(in C order): {got} instead of {wanted} (seed {seed})"
+        )
+
+
+def _chunks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    a, b = ours.reshape(-1), theirs.reshape(-1)
+    for begin in range(0, a.numel(), CHUNK):
+        yield begin, a[begin : begin + CHUNK], b[begin : begin + CHUNK]
+
+
+def _same(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Equal bit for bit; any NaN equals any other, for which one an addition gives is not defined."""
+    same = (ours.view(torch.uint8) == theirs.view(torch.uint8)).view(ours.numel(), -1).all(1)
+    if ours.is_floating_point() or ours.is_complex():
+        wide = (ours, theirs) if ours.dtype.itemsize > 1 else (ours.float(), theirs.float())
+        same |= wide[0].isnan() & wide[1].isnan()
+    return same
+
+
+def _close(ours: Tensor, theirs: Tensor, error: float) -> Tensor:
+    """Within rtol = atol = error of the wide reference; what is beyond the dtype's range is infinite."""
+    rounded = theirs.to(ours.dtype)
+    expected = torch.where(rounded.isfinite(), theirs, rounded.to(theirs.dtype))
+    return torch.isclose(ours.to(expected.dtype), expected, rtol=error, atol=error, equal_nan=True)

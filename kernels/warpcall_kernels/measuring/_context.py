@@ -1,0 +1,62 @@
+"""Where and how implementations run, and what their exceptions mean."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels.measuring._result import Status
+
+
+def class_of(error: Exception) -> Status:
+    """What kind of failure an exception is."""
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+    if any(k.startswith(("torch._dynamo", "torch._inductor", "triton.")) for k in kinds):
+        return "compile_error"
+    if any(k.endswith("AcceleratorError") for k in kinds) or "CUDA error" in str(error):
+        return "cuda_error"
+    return "oom" if isinstance(error, MemoryError) else "wrong_result"
+
+
+def first_line(error: BaseException) -> str:
+    """An exception in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+
+
+def parse_device(device: torch.device | str) -> torch.device:
+    """The device of a name, with its number; raises InvalidInput."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = torch.device("meta")
+    if found.type == "cuda" and torch.cuda.is_available():
+        return torch.device(
+            "cuda", torch.cuda.current_device() if found.index is None else found.index
+        )
+    if found.type != "cpu":
+        raise InvalidInput(
+            "device", f"device must be cpu, or cuda where there is one, got {device}"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def on_device(device: torch.device) -> Iterator[torch.device]:
+    """Make a GPU the current one."""
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        yield device
+
+
+@contextlib.contextmanager
+def same_arithmetic() -> Iterator[None]:
+    """fp32 means fp32: by default cuDNN convolves it with 10 bits of mantissa, another result."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,113 @@
+"""What can be timed: our kernels, torch, torch.compile, and what an operator registers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpcall_kernels import Op, ops
+from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels._op import ParamValue
+
+ENTRY_POINTS = "warpcall_kernels.implementations"
+LIMIT = "copy"
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute an op.
+
+    Args:
+        name: as users write it.
+        doc: one line on what it is.
+        build: from the op and its checked parameters, a function of the inputs by name that gives
+            the outputs as the op's function does. What it compiles, it compiles when first called.
+        ops: the names of the ops that it computes; none are all.
+    """
+
+    name: str
+    doc: str
+    build: Callable[[Op, Mapping[str, ParamValue]], Function]
+    ops: tuple[str, ...] = ()
+
+
+def implementations(op_name: str) -> tuple[str, ...]:
+    """The names of what computes an op, and of the limit, a copy of as many bytes."""
+    found = (i.name for i in _registry().values() if not i.ops or op_name in i.ops)
+    return (*found, LIMIT)
+
+
+def register(implementation: Implementation) -> None:
+    """Offer one more implementation in this process."""
+    if implementation.name in (*_known, LIMIT):
+        raise InvalidInput("name", f"there is an implementation {implementation.name} already")
+    if unknown := set(implementation.ops) - set(ops()):
+        raise InvalidInput("ops", f"there is no op {', '.join(sorted(unknown))}")
+    _known[implementation.name] = implementation
+
+
+def load(module: str) -> None:
+    """Register the `IMPLEMENTATIONS` of a module, once however often it is loaded."""
+    for implementation in importlib.import_module(module).IMPLEMENTATIONS:
+        if _known.get(implementation.name) is not implementation:
+            register(implementation)
+
+
+def find(op_name: str, name: str) -> Implementation:
+    """The implementation of that name; raises InvalidInput."""
+    if name not in implementations(op_name) or name == LIMIT:
+        raise InvalidInput(
+            "implementations",
+            f"implementations must be of {', '.join(implementations(op_name))}, got {name!r:.60}",
+        )
+    return _registry()[name]
+
+
+def outputs_of(result: Any) -> tuple[Tensor, ...]:
+    """A function's result as a tuple of tensors, without those that are None."""
+    parts = result if isinstance(result, tuple | list) else (result,)
+    return tuple(part for part in parts if part is not None)
+
+
+def _ours(op: Op, params: Mapping[str, ParamValue]) -> Function:
+    return lambda **inputs: op.function(**inputs, **params)
+
+
+def _eager(op: Op, params: Mapping[str, ParamValue]) -> Function:
+    # A reference may return a view; what is timed writes a result.
+    return lambda **inputs: tuple(
+        part.contiguous() for part in outputs_of(op.reference(**inputs, **params))
+    )
+
+
+def _compiled(op: Op, params: Mapping[str, ParamValue]) -> Function:
+    torch._dynamo.reset()  # else the 9th case of an op is not compiled
+    function: Function = torch.compile(_eager(op, params), dynamic=False)
+    return function
+
+
+_known = {
+    i.name: i
+    for i in (
+        Implementation("warpcall", "the kernels of this library", _ours),
+        Implementation("torch", "the reference, eager", _eager),
+        Implementation("torch.compile", "the reference, compiled for these shapes", _compiled),
+    )
+}
+_loaded: set[str] = set()
+
+
+def _registry() -> Mapping[str, Implementation]:
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if entry.value not in _loaded:
+            _loaded.add(entry.value)
+            load(entry.value)
+    return _known

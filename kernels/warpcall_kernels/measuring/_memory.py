@@ -1,0 +1,88 @@
+"""Where inputs lie: the same values and strides at other addresses, with guard bands on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from warpcall_kernels._dims import reach
+from warpcall_kernels._op import Meta
+from warpcall_kernels._torch import VECTOR_BYTES
+
+GUARD_BYTES = 4096  # on either side
+COPY_UNIT = 4096  # bytes; 67 MB and 48 bytes take 51 us on an H200, 67 MB 34
+SENTINEL = 0xA5  # no float of such bytes is a likely result
+
+
+class Guarded:
+    """A tensor in a buffer of its own, as it was laid out and aligned, between guard bands."""
+
+    def __init__(self, like: Tensor) -> None:
+        span = reach(like.shape, like.stride()) if like.numel() else 0
+        guard = GUARD_BYTES // like.element_size()
+        shift = like.data_ptr() % VECTOR_BYTES // like.element_size()
+        self._begin, self._span = guard + shift, span
+        self._buffer = like.new_empty(guard + shift + span + guard)
+        self._bytes = self._buffer.view(torch.uint8)
+        self._bytes.fill_(SENTINEL)
+        self.tensor = self._buffer.as_strided(like.shape, like.stride(), self._begin)
+        self.fill(like)
+
+    def fill(self, like: Tensor) -> None:
+        """Take other values, laid out in the same way."""
+        if self._span:
+            source = like.as_strided((self._span,), (1,))
+            self._buffer[self._begin : self._begin + self._span].copy_(source)
+
+    def snapshot(self) -> Tensor:
+        """All bytes as they are now, guard bands included."""
+        return self._bytes.clone()
+
+    def is_as(self, snapshot: Tensor) -> bool:
+        """Whether no byte has changed."""
+        return torch.equal(self._bytes, snapshot)
+
+
+def guarded(tensors: Mapping[str, Tensor]) -> dict[str, Guarded]:
+    """Each of them in its own guarded buffer."""
+    return {name: Guarded(t) for name, t in tensors.items()}
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same values and strides elsewhere."""
+    return {name: Guarded(t).tensor for name, t in tensors.items()}
+
+
+def poison(outputs: Iterable[Meta], device: torch.device) -> None:
+    """Fill the memory that results of these sizes are about to get with what is no result.
+
+    Torch's allocator gives what was freed last to the next one who asks for as much.
+    """
+    taken = [
+        torch.full((max(1, meta.nbytes),), SENTINEL, dtype=torch.uint8, device=device)
+        for meta in outputs
+    ]
+    del taken
+
+
+def shared(
+    sets: list[Mapping[str, Tensor]], make: Callable[[], Mapping[str, Tensor]], begin: int = 0
+) -> Callable[[], Mapping[str, Tensor]]:
+    """Give the same sets of inputs to everyone, in order, making those that there are not yet."""
+    numbers = iter(range(begin, 1 << 30))
+
+    def draw() -> Mapping[str, Tensor]:
+        number = next(numbers)
+        while len(sets) <= number:
+            sets.append(make())
+        return sets[number]
+
+    return draw
+
+
+def copy_source(nbytes: int, device: torch.device) -> Tensor:
+    """Half of the bytes, as a copy reads them and writes them; copies of odd sizes are themselves slow."""
+    size = max(1, -(-nbytes // 2 // COPY_UNIT)) * COPY_UNIT
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)

@@ -1,0 +1,131 @@
+"""Rounds: who is timed when, what was measured, and whether it is enough.
+
+A round times each implementation once, and the next one in the opposite order (A B B A), each time with
+another set of inputs, so that neither drift nor an address favours anyone. Which one begins is drawn
+anew for every two rounds: on a CPU a call is 2 % slower behind other code than behind its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpcall_kernels.measuring._precision import Precision
+from warpcall_kernels.measuring._statistics import (
+    Comparison,
+    Floats,
+    compare,
+    margin_from,
+)
+
+TWIN_EVERY = 4  # rounds; then the first implementation is timed twice
+GROWTH = 1.4  # between two looks at whether it is enough
+A_A_HALF_WIDTH = 0.005  # of the first compared with itself: the margin is twice that
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One sample to take: of the contestant of this number, in this round, with this set of inputs."""
+
+    round: int
+    contestant: int
+    inputs: int
+
+
+class Rounds:
+    """The samples of some contestants; the last number, beside theirs, is the twin of the first."""
+
+    def __init__(self, contestants: int, precision: Precision) -> None:
+        self.contestants = contestants
+        self.twin = contestants
+        self._precision = precision
+        self._samples = np.full((0, contestants + 1), np.nan)
+        self.masked: dict[int, str] = {}
+        self._look_at = precision.min_rounds
+        self._random = np.random.default_rng(0)
+        self._order: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @property
+    def counted(self) -> int:
+        """Rounds that are not masked."""
+        return len(self) - len(self.masked)
+
+    def plan(self, count: int) -> list[Play]:
+        """What the next `count` rounds take."""
+        plays = []
+        for number in range(len(self), len(self) + count):
+            if number % 2 == 0 or not self._order:
+                self._order = [int(c) for c in self._random.permutation(self.contestants)]
+            else:
+                self._order.reverse()
+            order = list(self._order)
+            if number % TWIN_EVERY == TWIN_EVERY - 1:
+                order.insert(int(self._random.integers(len(order) + 1)), self.twin)
+            turn = number + number // TWIN_EVERY
+            plays += [Play(number, c, turn + c) for c in order]
+        return plays
+
+    def take(self, plays: Sequence[Play], samples_us: Sequence[float], reason: str | None) -> None:
+        """Note what was measured; with a reason, its rounds do not count."""
+        last = max(play.round for play in plays)
+        missing = last + 1 - len(self)
+        if missing > 0:
+            rows = np.full((missing, self.contestants + 1), np.nan)
+            self._samples = np.concatenate([self._samples, rows])
+        for play, sample in zip(plays, samples_us, strict=True):
+            self._samples[play.round, play.contestant] = sample
+            if reason is not None:
+                self.masked.setdefault(play.round, reason)
+
+    def all(self, contestant: int) -> Floats:
+        """One sample a round, NaN where there is none."""
+        column: Floats = self._samples[:, contestant]
+        return column
+
+    def counting(self, contestant: int) -> Floats:
+        """The same without masked rounds."""
+        kept = np.ones(len(self), dtype=bool)
+        kept[list(self.masked)] = False
+        column: Floats = self._samples[kept, contestant]
+        return column
+
+    def relative(self, contestant: int, margin: float) -> Comparison:
+        """A contestant compared with the first one."""
+        return compare(self.counting(0), self.counting(contestant), margin=margin)
+
+    def a_a(self) -> Comparison:
+        """The first one compared with itself."""
+        found = self.relative(self.twin, 0.0)
+        return self.relative(self.twin, margin_from(found))
+
+    def spent_us(self) -> float:
+        """Device time of the contestant that took the least."""
+        totals = np.nansum(self._samples[:, : self.contestants], axis=0)
+        return float(totals.min()) if len(totals) else 0.0
+
+    def half_width(self) -> float:
+        """The widest interval among those that decide."""
+        widths = [self.relative(c, 0.0).half_width for c in range(1, self.contestants)]
+        return max(widths, default=0.0)
+
+    def converged(self) -> bool:
+        """Whether all intervals are as narrow as asked for."""
+        enough = self._precision
+        if self.counted < enough.min_rounds or not math.isfinite(self.half_width()):
+            return False
+        a_a = self.relative(self.twin, 0.0).half_width
+        return self.half_width() <= enough.half_width and a_a <= A_A_HALF_WIDTH
+
+    def due(self) -> int:
+        """Rounds until the next look: looking takes time, so it is done at growing distances."""
+        return max(0, self._look_at - self.counted)
+
+    def looked(self) -> None:
+        """Note that it was not enough."""
+        self._look_at = max(self._look_at + 8, math.ceil(self._look_at * GROWTH))

@@ -1,0 +1,341 @@
+"""What is measured: a case, from JSON that users write, and sweeps of cases."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+
+from warpcall_kernels import Op, ops
+from warpcall_kernels._cases import Layout, Sample, Values
+from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels._op import Meta, ParamValue, Size, dtype_name
+
+# As on the wire, safetensors' codes; and C128, which does not travel.
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+    "C128": torch.complex128,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+_SPOKEN = {
+    **{code.lower(): dtype for code, dtype in DTYPES.items()},
+    **{dtype_name(dtype): dtype for dtype in CODES},
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+}
+MAX_SIZE = 2**40  # of a dim; keeps all arithmetic here within what torch takes
+MAX_RANK = 64
+INPUT_SETS = 4  # copies of the inputs that may exist at once: two to swap, and two for the checks
+
+
+@dataclass(frozen=True)
+class JobCase:
+    """A call to be timed: an op, its inputs as data, its checked parameters."""
+
+    op: Op
+    inputs: Mapping[str, Sample]
+    params: Mapping[str, ParamValue]
+
+    @property
+    def metas(self) -> dict[str, Meta]:
+        """Shapes and dtypes of the inputs."""
+        return {name: Meta(s.shape, s.dtype) for name, s in self.inputs.items()}
+
+    @property
+    def outputs(self) -> dict[str, Meta]:
+        """Shapes and dtypes of the outputs."""
+        return self.op.infer(**self.metas, **self.params)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """This case as JSON: `make_case` of it is this case again, whatever ops derive by then."""
+        inputs = {name: _described(sample) for name, sample in self.inputs.items()}
+        return {"inputs": inputs, "params": {k: _plain(v) for k, v in self.params.items()}}
+
+    @property
+    def key(self) -> str:
+        """The same text for the same case, such as "permute x=BF16[8,4] dims=1,0"."""
+        inputs = (f"{name}={_short(sample)}" for name, sample in self.inputs.items())
+        known = {p.name: p.default for p in self.op.params}
+        params = (
+            f"{name}={_said(value)}"
+            for name, value in self.params.items()
+            if value is not None and (value != known[name] or known[name] is None)
+        )
+        return " ".join((self.op.name, *inputs, *params))
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that measuring this takes at most, without what baselines take beside."""
+        tensors = [*self.metas.values(), *self.outputs.values()]
+        given = sum(m.nbytes for m in self.metas.values())
+        both = sum(m.nbytes for m in tensors)
+        wide = 0
+        if self.op.tolerance is not None:  # the reference runs in fp64, with intermediate results
+            wide = 4 * sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in tensors)
+        return INPUT_SETS * given + 2 * both + 2 * (both - given) + wide + ROOM_BYTES
+
+
+ROOM_BYTES = (
+    1 << 29
+)  # what short calls are rotated over, the buffer that flushes the L2, and CUDA's own
+
+
+def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:
+    """The case that a spec describes; raises InvalidInput for what cannot be.
+
+    Args:
+        op_name: as in `ops()`.
+        spec: either {"inputs": {name: {"shape": [...], "dtype": "BF16"}}, "params": {...}}, each
+            input also with "values", "low", "high" and "layout" as in `Sample`; or
+            {"shape": [...], "dtype": "BF16", "params": {...}, "sizes": {...}}, from which the op
+            derives its inputs.
+    """
+    op = _op(op_name)
+    given = _mapping("case", spec)
+    params = op.check_params(_mapping("params", given.get("params")))
+    if "inputs" in given:
+        _known("case", given, ("inputs", "params"))
+        declared = {i.name: i for i in op.inputs}
+        inputs = {}
+        for name, described in _mapping("inputs", given["inputs"]).items():
+            defaults: dict[str, Any] = {}
+            if (known := declared.get(name)) is not None:
+                defaults = {"values": known.values, "low": known.low, "high": known.high}
+            inputs[name] = _sample(f"inputs.{name}", described, defaults)
+    else:
+        _known("case", given, ("shape", "dtype", "params", "sizes"))
+        shape, dtype = _shape("shape", given.get("shape")), parse_dtype("dtype", given.get("dtype"))
+        inputs = _derived(op, shape, dtype, params, _mapping("sizes", given.get("sizes")))
+    case = JobCase(op, inputs, params)
+    outputs = op.check(case.metas, params)
+    if not any(math.prod(meta.shape) for meta in outputs.values()):
+        raise InvalidInput("shape", f"{case.key} gives nothing: there is no time to measure")
+    return case
+
+
+def expand(op_name: str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The short specs of a sweep, the last axis fastest.
+
+    Args:
+        op_name: as in `ops()`.
+        sweep: {"shapes": [[...], ...], "dtypes": ["BF16", ...], "params": {name: [value, ...]},
+            "sizes": {name: [value, ...]}}; each list holds alternatives, a single value is one.
+    """
+    axes = _axes(op_name, sweep)
+
+    def specs() -> Iterator[dict[str, Any]]:
+        for values in itertools.product(*(values for _, values in axes)):
+            spec: dict[str, Any] = {"params": {}, "sizes": {}}
+            for (path, _), value in zip(axes, values, strict=True):
+                group, _, name = path.partition(".")
+                if name:
+                    spec[group][name] = value
+                else:
+                    spec[group] = value
+            yield spec
+
+    return specs()
+
+
+def count(op_name: str, sweep: Mapping[str, Any]) -> int:
+    """How many cases a sweep is, without making them."""
+    return math.prod(len(values) for _, values in _axes(op_name, sweep))
+
+
+def parse_dtype(field: str, value: object) -> torch.dtype:
+    """The dtype that a user names: "BF16", "bf16", "bfloat16", "fp32" ..."""
+    if isinstance(value, str) and value.lower() in _SPOKEN:
+        return _SPOKEN[value.lower()]
+    raise InvalidInput(field, f"{field} must be one of {', '.join(DTYPES)}, got {_brief(value)}")
+
+
+def _axes(op_name: str, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
+    op = _op(op_name)
+    given = _mapping("sweep", sweep)
+    _known("sweep", given, ("shapes", "dtypes", "params", "sizes"))
+    kinds = {p.name: p.kind for p in op.params}
+    axes = [("shape", _lists("shapes", given)), ("dtype", _lists("dtypes", given))]
+    for name, values in _mapping("params", given.get("params")).items():
+        if name not in kinds:
+            raise InvalidInput(
+                f"params.{name}",
+                f"{op.name} has no parameter {_brief(name)}, it takes {_all(kinds)}",
+            )
+        axes.append((f"params.{name}", _alternatives(f"params.{name}", values)))
+    for name, values in _mapping("sizes", given.get("sizes")).items():
+        _size(op, name)
+        axes.append((f"sizes.{name}", _alternatives(f"sizes.{name}", values)))
+    return axes
+
+
+def _lists(field: str, given: Mapping[str, Any]) -> Sequence[Any]:
+    values = given.get(field)
+    if not isinstance(values, list | tuple) or not values:
+        raise InvalidInput(field, f"{field} must be a list that is not empty, got {_brief(values)}")
+    return values
+
+
+def _alternatives(field: str, values: Any) -> Sequence[Any]:
+    if isinstance(values, list | tuple):
+        if not values:
+            raise InvalidInput(field, f"{field} must name at least one value, got []")
+        return values
+    return (values,)
+
+
+def _derived(
+    op: Op,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    params: Mapping[str, ParamValue],
+    given: Mapping[str, Any],
+) -> dict[str, Sample]:
+    sizes = {size.name: size.default for size in op.sizes}
+    for name, value in given.items():
+        sizes[name] = _checked_size(_size(op, name), value)
+    if op.derive is not None:
+        return dict(op.derive(shape, dtype, params, **sizes))
+    return {
+        i.name: Sample(shape, dtype, i.values, i.low, i.high) for i in op.inputs if not i.optional
+    }
+
+
+def _size(op: Op, name: str) -> Size:
+    known = {size.name: size for size in op.sizes}
+    if name not in known:
+        raise InvalidInput(
+            f"sizes.{name}", f"{op.name} has no size {_brief(name)}, it has {_all(known)}"
+        )
+    return known[name]
+
+
+def _checked_size(size: Size, value: object) -> int | str:
+    field = f"sizes.{size.name}"
+    if size.choices:
+        if isinstance(value, str) and value in size.choices:
+            return value
+        allowed = f"one of {_all(size.choices)}"
+    else:
+        if type(value) is int and size.minimum <= value <= MAX_SIZE:
+            return value
+        allowed = f"an integer between {size.minimum} and {MAX_SIZE}"
+    raise InvalidInput(field, f"{field} must be {allowed}, got {_brief(value)}")
+
+
+def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sample:
+    given = {**defaults, **_mapping(field, described)}
+    _known(field, given, ("shape", "dtype", "values", "low", "high", "layout"))
+    shape = _shape(f"{field}.shape", given.get("shape"))
+    dtype = parse_dtype(f"{field}.dtype", given.get("dtype"))
+    for name, allowed in (("values", get_args(Values)), ("layout", get_args(Layout))):
+        if name in given and given[name] not in allowed:
+            raise InvalidInput(
+                f"{field}.{name}",
+                f"{field}.{name} must be one of {_all(allowed)}, got {_brief(given[name])}",
+            )
+    low, high = given.get("low", 0), given.get("high", 100)
+    if not all(isinstance(n, int) and abs(n) < 2**62 for n in (low, high)) or low >= high:
+        raise InvalidInput(
+            f"{field}.low",
+            f"{field}.low and high must be integers, low below high, got {_brief((low, high))}",
+        )
+    layout = given.get("layout", "contiguous")
+    needed = {"transposed": 2, "strided": 1, "expanded": 1}.get(layout, 0)
+    if len(shape) < needed:
+        raise InvalidInput(
+            f"{field}.layout", f"{field}.layout {layout} needs {needed} dims, got shape {shape}"
+        )
+    return Sample(shape, dtype, given.get("values", "normal"), low, high, layout)
+
+
+def _shape(field: str, value: object) -> tuple[int, ...]:
+    good = isinstance(value, list | tuple) and len(value) <= MAX_RANK
+    if good and all(type(n) is int and 0 <= n <= MAX_SIZE for n in value):  # type: ignore[attr-defined]
+        return tuple(value)  # type: ignore[arg-type]
+    raise InvalidInput(
+        field,
+        f"{field} must be a list of at most {MAX_RANK} integers between 0 and {MAX_SIZE}, "
+        f"got {_brief(value)}",
+    )
+
+
+def _op(name: object) -> Op:
+    found = ops().get(name) if isinstance(name, str) else None
+    if found is None:
+        raise InvalidInput("op", f"op must be one of {_all(ops())}, got {_brief(name)}")
+    return found
+
+
+def _mapping(field: str, value: object) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return value
+    raise InvalidInput(field, f"{field} must be an object, got {_brief(value)}")
+
+
+def _known(field: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for name in given:
+        if name not in allowed:
+            raise InvalidInput(name, f"{field} has no {_brief(name)}, it takes {_all(allowed)}")
+
+
+def _described(sample: Sample) -> dict[str, Any]:
+    """All that matters, so that other defaults of an op later change nothing."""
+    told: dict[str, Any] = {"shape": list(sample.shape), "dtype": CODES[sample.dtype]}
+    told["values"] = sample.values
+    if sample.values == "integers":
+        told |= {"low": sample.low, "high": sample.high}
+    if sample.layout != "contiguous":
+        told["layout"] = sample.layout
+    return told
+
+
+def _short(sample: Sample) -> str:
+    text = f"{CODES[sample.dtype]}[{','.join(map(str, sample.shape))}]"
+    if sample.values == "integers":
+        text += f":{sample.low}..{sample.high - 1}"
+    elif sample.values != "normal":
+        text += f":{sample.values}"
+    return text if sample.layout == "contiguous" else f"{text}:{sample.layout}"
+
+
+def _plain(value: ParamValue) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _said(value: ParamValue) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
+
+
+def _all(names: Any) -> str:
+    return ", ".join(names) or "none"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,180 @@
+"""What samples say: medians, their confidence, ratios, verdicts. Vectorised numpy.
+
+Times on a busy machine drift, come in bursts and have long tails. So everything is a median; what is
+compared was measured side by side, round by round, so that what both suffered divides out; and what
+is resampled are blocks of neighbouring rounds, so that noise which lasts does not look like precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+
+MARGIN = 0.01  # what differs by less is the same
+MIN_PAIRS = 6  # fewer say nothing
+RESAMPLES = 1000
+MAX_POINTS = (
+    1500  # more are first made medians of groups of neighbours, else resampling takes seconds
+)
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How `b` compares with `a`: the ratio of their times, above 1 where b takes longer.
+
+    Args:
+        ratio: exp(median(log(b / a))).
+        low, high: its 95 % confidence interval.
+        n: pairs, or of samples that are not paired the fewer.
+        verdict: of b.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    n: int
+    verdict: Verdict
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval of the log ratio."""
+        return half_width(self.low, self.high)
+
+
+def compare(
+    samples_a: ArrayLike,
+    samples_b: ArrayLike,
+    *,
+    paired: bool = True,
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two series of times.
+
+    Args:
+        samples_a, samples_b: times in one unit; NaN where there is none. Paired, entry i of both was
+            measured in one round; else the series are independent, as those of two runs are.
+        paired: see above.
+        margin: log ratios within it count as no difference.
+        seed: of the resampling.
+    """
+    a, b = _logs(samples_a), _logs(samples_b)
+    if paired:
+        differences = b - a
+        differences = differences[np.isfinite(differences)]
+        n, middle = len(differences), _median(differences)
+        resampled = _resampled_medians(differences, seed)
+    else:
+        a, b = a[np.isfinite(a)], b[np.isfinite(b)]
+        n, middle = min(len(a), len(b)), _median(b) - _median(a)
+        resampled = _resampled_medians(b, seed) - _resampled_medians(a, seed + 1)
+    if n < MIN_PAIRS:
+        return Comparison(_exp(middle), 0.0, math.inf, n, "inconclusive")
+    low, high = _interval(resampled)
+    return Comparison(_exp(middle), _exp(low), _exp(high), n, verdict(low, high, margin))
+
+
+def verdict(low: float, high: float, margin: float) -> Verdict:
+    """What an interval of log ratios says: it lies beyond the margin, within it, or across its edge."""
+    if low > margin:
+        return "slower"
+    if high < -margin:
+        return "faster"
+    return "same" if -margin <= low and high <= margin else "inconclusive"
+
+
+def margin_from(a_a: Comparison | None) -> float:
+    """The least difference that counts, where the same code compared with itself looks like `a_a`."""
+    if a_a is None or a_a.n < MIN_PAIRS:
+        return MARGIN
+    return max(MARGIN, 2 * a_a.half_width)
+
+
+def half_width(low: float, high: float) -> float:
+    """Of the log of an interval; infinite where it has no bound."""
+    if low <= 0 or not math.isfinite(high):
+        return math.inf
+    return (math.log(high) - math.log(low)) / 2
+
+
+def median_interval(samples: ArrayLike, seed: int = 0) -> tuple[float, float]:
+    """The 95 % confidence interval of the median of one series."""
+    values = np.asarray(samples, np.float64)
+    values = values[np.isfinite(values)]
+    if len(values) < MIN_PAIRS:
+        return 0.0, math.inf
+    return _interval(_resampled_medians(values, seed))
+
+
+def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
+    """Percentiles of what is not NaN."""
+    values = np.asarray(samples, np.float64)
+    return [float(p) for p in np.percentile(values[np.isfinite(values)], at)]
+
+
+def _resampled_medians(series: Floats, seed: int) -> Floats:
+    """Medians of series put together from random blocks of this one, which is taken as a circle."""
+    series = _thinned(series)
+    n = len(series)
+    if n < MIN_PAIRS:
+        return np.zeros(1)
+    length = _block_length(series)
+    random = np.random.default_rng(seed)
+    begins = random.integers(0, n, (RESAMPLES, -(-n // length), 1))
+    drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
+    medians: Floats = np.median(series[drawn], axis=1)
+    return medians
+
+
+def _block_length(series: Floats) -> int:
+    """Neighbours that stay together: more, the more a sample tells of the next one.
+
+    The length that is best for an autoregressive series of first order (Politis and White 2004), at
+    least the cube root of n. Ranks instead of values, so that outliers do not hide the correlation.
+    """
+    n = len(series)
+    ranks = np.argsort(np.argsort(series)).astype(np.float64)
+    ranks -= ranks.mean()
+    rho = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks))
+    rho = min(max(rho, 0.0), 0.98)
+    stretch = max(1.0, math.pow(math.sqrt(6) * rho / (1 - rho * rho), 2 / 3))
+    return max(1, min(math.ceil(stretch * math.cbrt(n)), n // 4))
+
+
+def _thinned(series: Floats) -> Floats:
+    """At most MAX_POINTS: medians of groups of neighbours."""
+    size = -(-len(series) // MAX_POINTS)
+    if size <= 1:
+        return series
+    whole = len(series) // size * size
+    medians: Floats = np.median(series[:whole].reshape(-1, size), axis=1)
+    return medians
+
+
+def _interval(resampled: Floats) -> tuple[float, float]:
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(resampled, (tail, 100 - tail))
+    return float(low), float(high)
+
+
+def _logs(samples: ArrayLike) -> Floats:
+    values = np.asarray(samples, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log(np.where(values > 0, values, np.nan)), np.float64)
+
+
+def _median(values: Floats) -> float:
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))
