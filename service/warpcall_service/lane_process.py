@@ -137,13 +137,15 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
 
 def _answer_plans(plans: socket.socket, device: str) -> None:
     """Check calls before their bytes come, and jobs, until the other side closes."""
+    from warpcall_service.jobs import check
+
     while (text := read_frame(plans)) is not None:
         try:
             question = json.loads(text)
             if "job" in question:
-                from warpcall_service.jobs import check
-
-                answer = check.answer(question["job"], device)
+                answer: Any = check.answer(question["job"], device)
+            elif "compare" in question:
+                answer = check.compare(question["compare"])
             else:
                 answer = _plan(question)
         except Exception as error:  # noqa: BLE001  # likewise

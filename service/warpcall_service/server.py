@@ -18,6 +18,7 @@ import uvloop
 from warpcall_service import users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
@@ -46,19 +47,21 @@ def serve(settings: Settings) -> None:
     listener = _listen(settings.host, settings.port)
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         try:
-            loop.run(_serve(settings, listener, Keeper(store, keys)))
+            loop.run(_serve(settings, listener, store, Keeper(store, keys)))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
 
-async def _serve(settings: Settings, listener: socket.socket, keeper: Keeper) -> None:
+async def _serve(settings: Settings, listener: socket.socket, store: Store, keeper: Keeper) -> None:
     stop = _Stop()
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
     keeper.start()
+    desk = Jobs(settings, engine, store, keeper.ledger)
+    desk.start()
     try:
-        app = create_app(settings, engine, keeper, lambda: server.should_exit)
+        app = create_app(settings, engine, keeper, desk, lambda: server.should_exit)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -85,6 +88,7 @@ async def _serve(settings: Settings, listener: socket.socket, keeper: Keeper) ->
         sys.stdout.flush()
         await server.serve(sockets=[listener])
     finally:
+        await desk.stop()
         await engine.stop()
         await keeper.stop()
         log.info("the server has stopped")

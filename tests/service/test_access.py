@@ -24,8 +24,24 @@ from warpcall_service.callers import ROLES, Role
 
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 OPEN = {"GET /healthz", "GET /readyz"}
-NEEDS: dict[str, Role] = {"GET /metrics": "admin"}
-CALL = {"GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"}  # and each op
+NEEDS: dict[str, Role] = {
+    "GET /metrics": "admin",
+    "POST /v1/jobs": "bench",
+    "POST /v1/jobs/preview": "bench",
+    "POST /v1/jobs/{id}/cancel": "bench",
+}
+CALL = {  # and each op
+    "GET /v1/kernels",
+    "GET /v1/kernels/{name}",
+    "GET /v1/me",
+    "GET /v1/jobs",
+    "GET /v1/jobs/queue",
+    "GET /v1/jobs/history",
+    "GET /v1/jobs/{id}",
+    "GET /v1/jobs/{id}/events",
+    "GET /v1/jobs/{id}/results",
+    "GET /v1/jobs/{id}/compare/{other}",
+}
 HIDDEN = (
     "/",
     "/docs",

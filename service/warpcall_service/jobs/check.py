@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
+import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -50,6 +52,20 @@ def answer(question: Mapping[str, Any], device: str) -> Checked:
         "implementation_s": PRECISIONS[question["precision"]].seconds,
         "environment": measuring.environment_class(_fingerprint(device)),
         "kernels_sha256": _fingerprint(device)["kernels_sha256"],
+    }
+
+
+def compare(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare two series of samples in us that were measured apart."""
+    a, b = ([math.nan if us is None else us for us in question[name]] for name in ("a", "b"))
+    found = measuring.compare(a, b, paired=False)
+    return {
+        "a_us": statistics.median(us for us in a if not math.isnan(us)),
+        "b_us": statistics.median(us for us in b if not math.isnan(us)),
+        "ratio": found.ratio,
+        "ratio_low": found.low if found.low > 0 else None,
+        "ratio_high": found.high if math.isfinite(found.high) else None,
+        "verdict": found.verdict,
     }
 
 

@@ -227,3 +227,119 @@ class JobEvent(_Model):
     at: str
     kind: str
     data: dict[str, Any]
+
+
+class Measurement(_Model):
+    """What one implementation did in one case: a row of the results. Times are of the device, in us.
+
+    `status` is ok, or why there is no time. `ratio` is to the first implementation, above 1 is
+    slower; None for that one. `share_of_limit` is 1 at the speed of a copy. All intervals are 95 %.
+    """
+
+    position: int
+    case: str
+    implementation: str
+    status: str
+    error: str | None
+    method: str | None
+    n: int
+    median_us: float | None
+    ci_low_us: float | None
+    ci_high_us: float | None
+    min_us: float | None
+    p5_us: float | None
+    p25_us: float | None
+    p75_us: float | None
+    p95_us: float | None
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    verdict: Verdict | None
+    gb_per_s: float | None
+    share_of_limit: float | None
+    peak_bytes: int | None
+    hot_us: float | None
+    host_us: float | None
+    energy_mj: float | None
+    tags: list[str]
+
+
+class CaseResults(_Model):
+    """What the sampler says of one case; `a_a` compares the first implementation with itself."""
+
+    position: int
+    case: str
+    spec: dict[str, Any]
+    device: str
+    clock: str
+    column: str
+    rounds: int
+    masked: list[dict[str, Any]]
+    converged: bool
+    margin: float
+    a_a: dict[str, Any] | None
+    bytes_moved: int
+    limit_us: float | None
+    tags: list[str]
+    finished_at: str
+    samples_us: dict[str, list[float | None]] | None
+
+
+class Results(_Model):
+    """What a job has measured so far; `samples_us` by implementation, if they were asked for."""
+
+    id: str
+    state: State
+    environment: str | None
+    fingerprint: dict[str, Any] | None
+    measurements: list[Measurement]
+    cases: list[CaseResults]
+
+
+class ComparedRow(_Model):
+    """One implementation in one case, in two jobs; the ratio is b over a, above 1 means b is slower."""
+
+    case: str
+    implementation: str
+    a_us: float
+    b_us: float
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    verdict: Verdict
+
+
+class Comparison(_Model):
+    """Two jobs side by side.
+
+    `differences` are the facts of the fingerprints that differ; `only_a` and `only_b` cases, with
+    their implementation, that the other did not measure.
+    """
+
+    a: str
+    b: str
+    same_environment: bool
+    differences: dict[str, list[Any]]
+    rows: list[ComparedRow]
+    only_a: list[str]
+    only_b: list[str]
+
+
+class HistoryPoint(_Model):
+    """One measurement of a series; `changed` names what differs from the one before it in time."""
+
+    job: str
+    user: str
+    finished_at: str
+    environment: str
+    changed: list[str]
+    measurement: Measurement
+
+
+class History(_Model):
+    """A series, the latest first."""
+
+    op: str
+    implementation: str
+    case: str
+    points: list[HistoryPoint]

@@ -6,7 +6,6 @@ Threads of their own, so that a database that hangs holds up jobs and nothing el
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
@@ -40,7 +39,7 @@ class Office:
         Raises:
             StoreError: there is no looking.
         """
-        return await self._run(self._reading, functools.partial(function, *args, **kwargs))
+        return await self._run(self._reading, lambda session: function(session, *args, **kwargs))
 
     async def write(
         self,
@@ -53,7 +52,7 @@ class Office:
         Raises:
             StoreError: nothing was written.
         """
-        return await self._run(self._writing, functools.partial(function, *args, **kwargs))
+        return await self._run(self._writing, lambda session: function(session, *args, **kwargs))
 
     def ring(self, number: int) -> None:
         """Something happened to the job of this number."""

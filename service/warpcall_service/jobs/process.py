@@ -96,15 +96,13 @@ def _measure(task: Task, server: _Server) -> None:
     device = torch.device(task["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
     elif task["threads"]:
         torch.set_num_threads(task["threads"])
     for module in task["modules"]:
         measuring.load(module)
     found = measuring.fingerprint(device)
-    server.say(
-        "hello", {"fingerprint": found, "environment": measuring.environment_class(found)}
-    )
+    server.say("hello", {"fingerprint": found, "environment": measuring.environment_class(found)})
 
     def settle() -> None:
         if device.type == "cuda":

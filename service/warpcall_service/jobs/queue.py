@@ -179,7 +179,10 @@ def interrupt(
 
 def any_lost(session: Session, runner: str) -> bool:
     """Whether another server's jobs wait for `recover`."""
-    return session.scalars(sa.select(Job.number).where(Job.state.in_(ACTIVE), _lost(runner))).first() is not None
+    return (
+        session.scalars(sa.select(Job.number).where(Job.state.in_(ACTIVE), _lost(runner))).first()
+        is not None
+    )
 
 
 def recover(session: Session, runner: str, *, starting: bool) -> int:
@@ -220,6 +223,11 @@ def places(session: Session, devices: int) -> dict[int, Place]:
     for position, (number, (starts_s, ends_s)) in enumerate(zip(order, times, strict=True), 1):
         found[number] = Place(position, starts_s, ends_s)
     return found
+
+
+def unfinished(session: Session) -> Sequence[Job]:
+    """All jobs that run or wait."""
+    return session.scalars(sa.select(Job).where(Job.state.in_(WAITING))).all()
 
 
 def series(op: str, implementation: str, case_key: str) -> str:

@@ -148,9 +148,7 @@ def repeated(
 
 def estimated(session: Session, request: JobRequest, checked: Checked) -> Estimate:
     """What a job like this would take, going by the last ones of its op and precision."""
-    cases = len(checked["cases"])
-    per_case_s = len(request.implementations) * checked["implementation_s"] + CASE_S
-    nominal_s = START_S + cases * per_case_s
+    nominal = nominal_s(request, checked)
     last = (
         sa.select(Job.took_ms, Job.nominal_ms)
         .where(Job.op == request.op, Job.precision == request.precision, Job.state == "succeeded")
@@ -162,7 +160,13 @@ def estimated(session: Session, request: JobRequest, checked: Checked) -> Estima
         sa.select(sa.func.sum(last.c.took_ms), sa.func.sum(last.c.nominal_ms))
     ).one()
     pace = float(took_ms) / float(nominal_ms) if took_ms and nominal_ms else 1.0
-    return Estimate(nominal_s, nominal_s * min(max(pace, FASTEST_PACE), SLOWEST_PACE))
+    return Estimate(nominal, nominal * min(max(pace, FASTEST_PACE), SLOWEST_PACE))
+
+
+def nominal_s(request: JobRequest, checked: Checked) -> float:
+    """What a job takes if each of its measurements uses the time that it may."""
+    per_case_s = len(request.implementations) * checked["implementation_s"] + CASE_S
+    return START_S + len(checked["cases"]) * per_case_s
 
 
 def answered(session: Session, caller: Caller, request: JobRequest, checked: Checked) -> Job | None:

@@ -54,9 +54,7 @@ class Run:
         told: called with what the process says: `hello`, `progress`, `result`; and `state`.
     """
 
-    def __init__(
-        self, task: Task, mark: str, lease: Lease, settings: Settings, told: Told
-    ) -> None:
+    def __init__(self, task: Task, mark: str, lease: Lease, settings: Settings, told: Told) -> None:
         self._task = task
         self._mark = mark
         self._lease = lease

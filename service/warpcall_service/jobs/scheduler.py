@@ -11,10 +11,9 @@ import logging
 import os
 import secrets
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -82,7 +81,7 @@ class Scheduler:
         self._trouble = ""
         self._queued = 0
         self._ended: Counter[str] = Counter()
-        self._device_s: Counter[str] = Counter()
+        self._device_s: defaultdict[str, float] = defaultdict(float)
         self._working: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -240,9 +239,7 @@ class Scheduler:
         self._runs[lane.name] = run, task, claimed.number
         log.info("the job %s begins on %s", claimed.id, lane.name)
 
-    async def _see_through(
-        self, run: Run, claimed: _Claimed, lane: Lane, record: Record
-    ) -> None:
+    async def _see_through(self, run: Run, claimed: _Claimed, lane: Lane, record: Record) -> None:
         try:
             outcome = await self._outcome(run)
             self._ended[outcome.exit_class] += 1
@@ -291,9 +288,7 @@ def memory_bytes(settings: Settings) -> int:
 
 
 def _queued(session: Session) -> int:
-    return session.scalars(
-        sa.select(sa.func.count(Job.number)).where(Job.state == "queued")
-    ).one()
+    return session.scalars(sa.select(sa.func.count(Job.number)).where(Job.state == "queued")).one()
 
 
 def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:

@@ -50,7 +50,10 @@ def exceed(pids: set[int], nbytes: int) -> bool:
     if sum(_sum_kb(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10 <= nbytes:
         return False
     # What forks share was counted for each; to look closer stops a process for milliseconds.
-    return sum(_sum_kb(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10 > nbytes
+    return (
+        sum(_sum_kb(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10
+        > nbytes
+    )
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
