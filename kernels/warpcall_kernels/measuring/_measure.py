@@ -356,7 +356,9 @@ def _class_of(error: Exception) -> Status:
         return "compile_error"
     if any(k.endswith("AcceleratorError") for k in kinds) or "CUDA error" in str(error):
         return "cuda_error"
-    return "oom" if isinstance(error, MemoryError) else "wrong_result"
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # as torch says on a CPU
+        return "oom"
+    return "wrong_result"
 
 
 def _first_line(error: BaseException) -> str:
