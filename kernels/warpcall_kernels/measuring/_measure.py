@@ -132,7 +132,7 @@ class _Measurement:
         ready = [c for c in self._contestants if c.timed is not None and c.status == "ok"]
         watcher = observer(self._device)
         rounds = Rounds(len(ready), self._precision)
-        if ready and not self._lost:
+        if any(c.name in self._asked for c in ready) and not self._lost:
             self._warm_up(ready)
             self._take_rounds(ready, rounds, watcher)
         return self._result(ready, rounds, nbytes, watcher.tags())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job that waits; what its row in the database has under the same names."""
+    """A job that waits; `priority` 0 is served before 1, the rest is as in its row in the database."""
 
     number: int
     user: str

@@ -23,6 +23,7 @@ from warpcall_service.jobs.order import Entry, forecast, in_order
 from warpcall_service.schema import Job, JobCase, JobClock, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once
+RESUMED = -1  # before the priorities, which count from 0
 LOST_MS = 60_000  # a server that says nothing of its jobs for so long has gone
 
 
@@ -236,8 +237,10 @@ def series(op: str, implementation: str, case_key: str) -> str:
 
 
 def _entries(session: Session) -> list[Entry]:
+    """What was begun before, and interrupted, comes before everything else."""
+    rank = sa.case((Job.started_ms.is_not(None), RESUMED), else_=Job.priority)
     rows = session.execute(
-        sa.select(Job.number, Job.user_name, Job.priority, Job.since_us, Job.cost_us).where(
+        sa.select(Job.number, Job.user_name, rank, Job.since_us, Job.cost_us).where(
             Job.state == "queued"
         )
     )

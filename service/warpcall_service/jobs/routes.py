@@ -50,9 +50,11 @@ KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a con
 
 JobId = Annotated[str, StringConstraints(max_length=64)]
 IdempotencyKey = Annotated[
-    str,
-    StringConstraints(pattern=r"^[\x21-\x7e]{1,255}$"),
-    Header(description="submits once, however often it is sent: a new text for each new job"),
+    str | None,
+    Header(
+        pattern=r"^[\x21-\x7e]{1,255}$",
+        description="submits once, however often it is sent: a new text for each new job",
+    ),
 ]
 LastEventId = Annotated[int, Header(ge=0, le=2**31, description="the last event that was seen")]
 After = Annotated[int, Query(ge=0, le=2**31, description="the same, for whoever has no headers")]
@@ -79,7 +81,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         openapi_extra={**benching["openapi_extra"], **takes},
     )
     async def submit_job(
-        request: Request, caller: Calling, idempotency_key: IdempotencyKey | None = None
+        request: Request, caller: Calling, idempotency_key: IdempotencyKey = None
     ) -> Response:
         """Queue a benchmark; 200 if it is there already, by its Idempotency-Key or its results."""
         wanted = await _read(request, JobRequest)
