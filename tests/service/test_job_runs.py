@@ -34,7 +34,7 @@ CALL_WITHIN_S = 15.0
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "16MiB",
     "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
-    "WARPCALL_JOB_STALL_S": "4",
+    "WARPCALL_JOB_STALL_S": "6",
     "WARPCALL_JOB_BLOCK_S": "2",
     "WARPCALL_JOB_MEMORY_BYTES": "1GiB",
     "PYTHONPATH": str(ROOT),
@@ -59,7 +59,7 @@ def http(server: Server) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize(
     ("implementation", "state", "exit_class", "detail"),
     [
-        ("hang", "timed_out", "timeout", "no progress for 4 s"),
+        ("hang", "timed_out", "timeout", "no progress for 6 s"),
         ("hang-when-timed", "timed_out", "timeout", "kept the device for more than 2 s"),
         ("allocate", "failed", "oom", ""),
         ("allocate-in-forks", "failed", "oom", "its processes together took more than"),

@@ -199,8 +199,9 @@ class Run:
                     "timeout",
                     f"it kept the device for more than {settings.job_block_s:g} s at a time",
                 )
-            elif not self._ready and quiet_s > settings.start_timeout_s:
-                self.stop("timeout", f"it did not start within {settings.start_timeout_s:g} s")
+            elif not self._ready:
+                if now - self._began > settings.start_timeout_s:
+                    self.stop("timeout", f"it did not start within {settings.start_timeout_s:g} s")
             elif quiet_s > settings.job_stall_s:
                 self.stop("timeout", f"it made no progress for {settings.job_stall_s:g} s")
             elif now - self._began > settings.job_wall_s:
