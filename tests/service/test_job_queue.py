@@ -242,7 +242,7 @@ def test_a_submission_that_is_sent_again_finds_its_job(store: Store) -> None:
     assert submit(store, "bob", key="a") != first
     with pytest.raises(InvalidInput, match="Idempotency-Key must be a new one") as caught:
         submit(store, "alice", key="a", note="else")
-    assert caught.value.field == "Idempotency-Key"
+    assert caught.value.field == "idempotency-key"
 
 
 def test_what_was_measured_is_not_measured_again_unless_asked(store: Store) -> None:

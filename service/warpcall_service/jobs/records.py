@@ -141,7 +141,7 @@ def repeated(
         raise InvalidInput(
             f"Idempotency-Key must be a new one for a new request, {brief(idempotency_key)} came "
             f"with the job {known.id}, which asked for something else",
-            field="Idempotency-Key",
+            field="idempotency-key",
         )
     return known
 

@@ -52,7 +52,7 @@ JobId = Annotated[str, StringConstraints(max_length=64)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        pattern=r"^[\x21-\x7e]{1,255}$",
+        pattern=r"^[\x20-\x7e]{1,255}$",
         description="submits once, however often it is sent: a new text for each new job",
     ),
 ]
@@ -218,7 +218,7 @@ async def _read(request: Request, model: type[M]) -> M:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON:
         raise UnsupportedMedia(
-            f"Content-Type must be {JSON}, got {media[:60] or 'none'}", field="Content-Type"
+            f"Content-Type must be {JSON}, got {media[:60] or 'none'}", field="content-type"
         )
     exchange: Exchange = request.scope["state"]["exchange"]
     body = bytearray()
