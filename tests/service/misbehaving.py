@@ -134,6 +134,31 @@ def illegal(op: Op, params: Mapping[str, Any]) -> Function:
     return function
 
 
+def allocate_on_the_device(op: Op, params: Mapping[str, Any]) -> Function:
+    """Takes the device's memory without end."""
+
+    def function(**inputs: Any) -> Any:
+        kept = []
+        while True:
+            kept.append(torch.ones(1 << 30, device=next(iter(inputs.values())).device))
+
+    return function
+
+
+def spin(op: Op, params: Mapping[str, Any]) -> Function:
+    """Is right, and keeps the device busy for ever once it is alone there."""
+    calls = 0
+
+    def function(**inputs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 20:
+            torch.cuda._sleep(1 << 45)  # type: ignore[no-untyped-call]  # torch has no types here
+        return op.reference(**inputs, **params).contiguous()
+
+    return function
+
+
 IMPLEMENTATIONS = tuple(
     Implementation(build.__name__.replace("_", "-"), Path(__file__).name, build, ("permute",))
     for build in (
@@ -147,5 +172,7 @@ IMPLEMENTATIONS = tuple(
         wrong,
         refuse,
         illegal,
+        allocate_on_the_device,
+        spin,
     )
 )

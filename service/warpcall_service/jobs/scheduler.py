@@ -14,6 +14,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,6 +28,7 @@ from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.record import Record
 from warpcall_service.jobs.runner import Outcome, Run
 from warpcall_service.lane import Lane
+from warpcall_service.lane_status import CLOSED
 from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, Measurement
 from warpcall_service.settings import Settings
@@ -69,10 +71,9 @@ class Scheduler:
         self._engine = engine
         self._office = office
         self._ledger = ledger
-        folder = settings.data_dir.expanduser().absolute()
-        self._lock_file = folder / LOCK_FILE
+        self._lock_file = _folder(settings) / LOCK_FILE
         self._locked = False
-        self._runner = f"{socket.gethostname()}:{folder}"[:255]
+        self._runner = f"{socket.gethostname()}:{self._lock_file.parent}"[:255]
         self._mark = hashlib.sha256(self._runner.encode()).hexdigest()[:16]
         self._runs: dict[str, tuple[Run, asyncio.Task[None], int]] = {}  # by lane, with the job
         self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
@@ -88,7 +89,7 @@ class Scheduler:
     @property
     def devices(self) -> int:
         """Devices that jobs can run on."""
-        return sum(lane.state not in ("quarantined", "stopped") for lane in self._engine.every_lane)
+        return sum(lane.state not in CLOSED for lane in self._engine.every_lane)
 
     def start(self) -> None:
         """Begin to work, in the running loop."""
@@ -285,6 +286,13 @@ def memory_bytes(settings: Settings) -> int:
     """What the processes of a job may have together."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(settings.job_memory_bytes) or physical // 2
+
+
+def _folder(settings: Settings) -> Path:
+    try:
+        return settings.data_dir.expanduser().absolute()
+    except RuntimeError:  # a user without a home, whose database is elsewhere
+        return Path("/nonexistent")
 
 
 def _queued(session: Session) -> int:
