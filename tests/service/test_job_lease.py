@@ -15,6 +15,7 @@ import pytest
 from demo.server import Server, running_server
 from tests.service.jobs import client, ended, reached, results, show, submit
 from tests.service.requests import well
+from warpcall.errors import Unavailable
 from warpcall_service.callers import LOCAL
 from warpcall_service.engine import LocalEngine
 from warpcall_service.jobs.messages import Task
@@ -47,11 +48,19 @@ class Watched(Lease):
         self._before = 0
 
     def _ran_ns(self) -> int:
+        return int(self._read("schedstat").split()[0])
+
+    def _sleeps(self) -> bool:
+        return self._read("stat").rpartition(")")[2].split()[0] == "S"
+
+    def _read(self, file: str) -> str:
         pid = self._lane.status().pid
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
+        return Path(f"/proc/{pid}/task/{pid}/{file}").read_text()
 
     async def acquire(self) -> None:
         await super().acquire()
+        while not self._sleeps():  # it has sent its last answer, and goes back to wait for a call
+            await asyncio.sleep(0)
         self._before = self._ran_ns()
 
     def release(self) -> None:
@@ -187,6 +196,26 @@ def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:
         return pumped
 
     assert asyncio.run(play()) == ["x"]
+
+
+def test_a_quarantined_device_is_used_no_more_and_says_why() -> None:
+    async def play() -> tuple[str, str, bool]:
+        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+        await engine.start()
+        try:
+            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            process = psutil.Process(engine.status()[0].pid)
+            await engine.every_lane[0].close("quarantined", "process 7 cannot be ended")
+            with pytest.raises(Unavailable, match="cannot run calls: process 7 cannot be ended"):
+                await call(engine, plan)
+            status = engine.status()[0]
+            return status.state, status.reason, process.is_running()
+        finally:
+            await engine.stop()
+
+    found = asyncio.run(play())
+
+    assert found == ("quarantined", "process 7 cannot be ended", False)
 
 
 @pytest.fixture(scope="module")

@@ -9,21 +9,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from warpcall.errors import Busy, InvalidInput, NotFound
-from warpcall_service import ledger, users
 from warpcall_service.callers import Caller, Role
 from warpcall_service.jobs import events, queue, records, results, views
 from warpcall_service.jobs.messages import Checked
 from warpcall_service.jobs.models import WAITING, JobRequest
 from warpcall_service.jobs.order import Entry, forecast, in_order
 from warpcall_service.jobs.records import Filter
-from warpcall_service.ledger import Amount
-from warpcall_service.revisions import v0001_users_keys_usage as first_revision
 from warpcall_service.schema import Job, JobShare
 from warpcall_service.store import Store
 
@@ -353,37 +348,6 @@ def result() -> dict[str, Any]:
         "tags": [],
     }
     return {"implementations": [implementation]}
-
-
-def test_an_upgrade_from_the_first_schema_keeps_what_there_is(database: Database) -> None:
-    store = database.store()
-    if store.path is not None:
-        store._make(store.path)
-    with store.write() as session:
-        context = MigrationContext.configure(session.connection())
-        with Operations.context(context):
-            first_revision.upgrade()
-        version = sa.table("alembic_version", sa.column("version_num", sa.String(32)))
-        session.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
-        session.execute(sa.insert(version).values(version_num="0001"))
-    with store.write() as session:
-        users.add_user(session, "alice")
-        session.flush()
-        key = users.create_key(session, "alice")[1]
-        ledger.save(session, {("2026-11-20", "alice", "permute"): Amount(7)})
-    before = store.revision()
-
-    assert store.migrate()
-
-    assert (before, store.revision()) == ("0001", "0002")
-    with store.read() as session:
-        assert [name.decode() for name in users.snapshot(session, users.Snapshot()).keys] == [
-            key[3:11]
-        ]
-        assert [row.requests for row in users.usage(session, "2026-01-01")] == [7]
-    submit(store, "alice")
-    assert run_all(store) == ["alice"]
-    store.close()
 
 
 def test_in_order_and_forecast_without_a_database() -> None:

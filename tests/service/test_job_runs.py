@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +32,7 @@ from tests.service.jobs import (
     submit,
 )
 from tests.service.requests import well
+from warpcall_service.jobs.messages import MARK
 from warpcall_service.schema import Job as Row
 
 ROOT = Path(__file__).parents[2]
@@ -203,6 +209,7 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
             done_before = before[0]["cases_done"]
         left = [measurer(server), *processes(server)]
 
+    stray = stray_of(settings)
     with running_server(settings) as server, client(server, keys["alice"]) as http:
         first = reached(http, jobs[0][1], lambda found: found["attempts"] == 2)
         after = http.get("/v1/jobs/queue").json()["entries"]
@@ -217,6 +224,7 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
         put_back = row.state, row.attempts
     store.close()
     assert not any(map(lives, left))
+    assert stray.wait(0) == -signal.SIGKILL, "what a killed guard left is found by its mark"
     assert len(before) == len(after) == 22
     assert [e["id"] for e in after] == [e["id"] for e in before], "the order is as it was"
     users = [entry["user"] for entry in after]
@@ -227,6 +235,13 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
     assert first["cases_done"] >= done_before
     assert len({m["case"] for m in measured}) == len(measured) >= done_before
     assert put_back == ("queued", 1), "a server that stops in good order puts its job back"
+
+
+def stray_of(settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process as a job of that server, and its guard, would have left it when both were killed."""
+    whose = f"{socket.gethostname()}:{settings['WARPCALL_DATA_DIR']}"
+    mark = f"{hashlib.sha256(whose.encode()).hexdigest()[:16]}/cpu/000000000000"
+    return subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: mark})
 
 
 @contextmanager

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 
 from tests.service.databases import Database
 from warpcall.errors import NotFound
 from warpcall_service import ledger, users
+from warpcall_service.jobs import queue
 from warpcall_service.ledger import Amount
+from warpcall_service.revisions import v0001_users_keys_usage as first_revision
 from warpcall_service.schema import Base, Change, User
 from warpcall_service.store import Store, StoreError
 
@@ -170,4 +174,34 @@ def test_usage_adds_up(database: Database) -> None:
         assert (row.requests, row.failures, row.bytes_in, row.bytes_out) == (3, 1, 6, 8)
         assert (row.kernel_us, other.user_name, other.requests) == (11, "bob", 1)
         assert [u.day for u in users.usage(session, "2026-11-21", "bob")] == ["2026-11-21"]
+    store.close()
+
+
+def test_an_upgrade_from_the_first_schema_keeps_what_there_is(database: Database) -> None:
+    store = database.store()
+    if store.path is not None:
+        store._make(store.path)
+    with store.write() as session:
+        context = MigrationContext.configure(session.connection())
+        with Operations.context(context):
+            first_revision.upgrade()
+        version = sa.table("alembic_version", sa.column("version_num", sa.String(32)))
+        session.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        session.execute(sa.insert(version).values(version_num="0001"))
+    with store.write() as session:
+        users.add_user(session, "alice")
+        session.flush()
+        key = users.create_key(session, "alice")[1]
+        ledger.save(session, {("2026-11-20", "alice", "permute"): Amount(7)})
+    before = store.revision()
+
+    assert store.migrate()
+
+    assert (before, store.revision()) == ("0001", "0002")
+    with store.write() as session:
+        assert [name.decode() for name in users.snapshot(session, users.Snapshot()).keys] == [
+            key[3:11]
+        ]
+        assert [row.requests for row in users.usage(session, "2026-01-01")] == [7]
+        assert queue.lock(session) == 0
     store.close()
