@@ -55,19 +55,21 @@ class Connection(Protocol):
 class RawClient:
     """HTTP by hand on one kept-alive connection, sliced as the loop is.
 
+    Args:
+        address: a port of this machine, or the path of a Unix socket.
+
     Attributes:
         timing: milliseconds by stage of the last call, as the server says.
     """
 
-    def __init__(self, port: int, tensor: Tensor, key: str = "") -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port), timeout=CALL_TIMEOUT_S)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, address: int | Path, tensor: Tensor, key: str = "") -> None:
+        self._sock = _connect(address)
         head = safetensors_head(tensor)
         length = len(head) + tensor.nbytes
         dims = ",".join(map(str, DIMS))
         authorization = f"Authorization: Bearer {key}\r\n" if key else ""
         head = (
-            f"POST /v1/kernels/{OP}?dims={dims} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            f"POST /v1/kernels/{OP}?dims={dims} HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Type: {wire.MEDIA_TYPE}\r\nContent-Length: {length}\r\n"
             f"{authorization}\r\n"
         ).encode() + head
@@ -134,16 +136,16 @@ def loop(port: int, clients: int, tensor: Tensor) -> Caller:
     return Sockets(lambda: LoopClient(port, tensor.data.cast("B")), clients, tensor)
 
 
-def raw(port: int, clients: int, tensor: Tensor) -> Caller:
+def raw(address: int | Path, clients: int, tensor: Tensor) -> Caller:
     """The service, called by hand."""
-    return Sockets(lambda: RawClient(port, tensor), clients, tensor)
+    return Sockets(lambda: RawClient(address, tensor), clients, tensor)
 
 
 class Sdk:
     """One blocking Client that threads share."""
 
-    def __init__(self, port: int, clients: int, tensor: Tensor) -> None:
-        self._gpu = Client(f"http://127.0.0.1:{port}", progress=False, timeout_s=CALL_TIMEOUT_S)
+    def __init__(self, address: int | Path, clients: int, tensor: Tensor) -> None:
+        self._gpu = Client(_url(address), progress=False, timeout_s=CALL_TIMEOUT_S)
         self._clients = clients
         self._tensor = tensor
 
@@ -164,9 +166,8 @@ class Sdk:
 class AsyncSdk:
     """One AsyncClient that tasks share."""
 
-    def __init__(self, port: int, clients: int, tensor: Tensor) -> None:
-        url = f"http://127.0.0.1:{port}"
-        self._gpu = AsyncClient(url, progress=False, timeout_s=CALL_TIMEOUT_S)
+    def __init__(self, address: int | Path, clients: int, tensor: Tensor) -> None:
+        self._gpu = AsyncClient(_url(address), progress=False, timeout_s=CALL_TIMEOUT_S)
         self._runner = asyncio.Runner()
         self._clients = clients
         self._tensor = tensor
@@ -223,6 +224,21 @@ class Curl:
 
     def _call(self) -> None:
         subprocess.run(self._command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _connect(address: int | Path) -> socket.socket:
+    if isinstance(address, int):
+        sock = socket.create_connection(("127.0.0.1", address), timeout=CALL_TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(CALL_TIMEOUT_S)
+    sock.connect(str(address))
+    return sock
+
+
+def _url(address: int | Path) -> str:
+    return f"http://127.0.0.1:{address}" if isinstance(address, int) else f"unix://{address}"
 
 
 def in_threads(work: list[Callable[[], object]], calls: int) -> float:

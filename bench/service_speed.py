@@ -34,6 +34,7 @@ KB, MB = 1 << 10, 1 << 20
 ROW = 256  # elements of the tensor's inner dim
 LOOP = "bare loop"
 RESERVE_BYTES = 2 << 30  # left to the rest of the machine
+UNIX_BYTES = 1 << 30  # of all tensors: above it the Unix socket is left out, for want of memory
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def measure(cell: Cell, server: Server, loop_port: int, memory: Memory) -> list[
     samples: dict[str, list[float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        callers = _callers(server.port, loop_port, cell.clients, tensor, folder)
+        callers = _callers(server, loop_port, cell.clients, tensor, folder)
         made: dict[str, Caller] = {}
         for name, make in callers.items():
             made[name] = make()
@@ -146,15 +147,20 @@ def measure(cell: Cell, server: Server, loop_port: int, memory: Memory) -> list[
 
 
 def _callers(
-    port: int, loop_port: int, clients: int, tensor: Tensor, folder: Path
+    server: Server, loop_port: int, clients: int, tensor: Tensor, folder: Path
 ) -> Mapping[str, Callable[[], Caller]]:
-    return {
+    port, uds = server.port, server.uds
+    callers: dict[str, Callable[[], Caller]] = {
         LOOP: lambda: loop(loop_port, clients, tensor),
         "raw socket": lambda: raw(port, clients, tensor),
         "SDK": lambda: Sdk(port, clients, tensor),
         "SDK, async": lambda: AsyncSdk(port, clients, tensor),
         "curl": lambda: Curl(port, clients, tensor, folder),
     }
+    if clients * tensor.nbytes <= UNIX_BYTES:
+        callers["raw, unix"] = lambda: raw(uds, clients, tensor)
+        callers["SDK, unix"] = lambda: Sdk(uds, clients, tensor)
+    return callers
 
 
 def _lacking_bytes(cell: Cell) -> int:
@@ -163,7 +169,8 @@ def _lacking_bytes(cell: Cell) -> int:
     A client of each kind keeps its answer, the loop's server has a buffer for each of its
     connections, and curl holds nothing; the server's arena is already there.
     """
-    held = cell.nbytes * (1 + cell.clients * 4)
+    kinds = 6 if cell.nbytes * cell.clients <= UNIX_BYTES else 4
+    held = cell.nbytes * (1 + cell.clients * kinds)
     free: int = psutil.virtual_memory().available
     return held + RESERVE_BYTES - free
 

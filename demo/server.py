@@ -29,11 +29,13 @@ class Server:
 
     Attributes:
         url: its address, without a final slash.
+        uds: the Unix domain socket on which it listens as well.
         process: the process that speaks HTTP; the lanes are its children.
         log: the file that it writes to.
     """
 
     url: str
+    uds: Path
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -97,7 +99,8 @@ def running_server(
     environment |= {"WARPCALL_HOST": "127.0.0.1", "WARPCALL_PORT": "0"}
     with tempfile.TemporaryDirectory(prefix="warpcall-") as folder:
         log = Path(folder) / "server.log"
-        environment |= {"WARPCALL_DATA_DIR": folder, **(settings or {})}
+        uds = Path(folder) / "warpcall.sock"
+        environment |= {"WARPCALL_DATA_DIR": folder, "WARPCALL_UDS": str(uds), **(settings or {})}
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 (*under, *COMMAND),
@@ -107,7 +110,7 @@ def running_server(
                 stderr=sink,
             )
         try:
-            server = Server(_url(process, log), process, log)
+            server = Server(_url(process, log), uds, process, log)
             server.wait_ready()
             yield server
         finally:

@@ -22,15 +22,16 @@ from typing import Any
 import pytest
 
 from demo.server import Server, running_server
+from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import form_body, npy, problems, protocol
+from warpcall_service import form_body, npy, problems, protocol, shared_memory
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-URL = "http://127.0.0.1:8000"
+ADDRESS = "127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
@@ -75,9 +76,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server: Server) -> None:
     for example in examples(page):
-        text = example.text.replace(URL, server.url)
+        text = example.text.replace(ADDRESS, f"127.0.0.1:{server.port}")
         if example.language == "python":
-            command = [sys.executable, "-c", text]
+            theirs = environments.python_of("triton") if "tritonclient" in text else None
+            command = [str(theirs or sys.executable), "-c", text]
         else:
             text = re.sub(r"^make\b", "make --dry-run --always-make", text, flags=re.MULTILINE)
             command = ["bash", "-euo", "pipefail", "-c", text]
@@ -233,6 +235,7 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "entries of a list parameter": f"{max(lists)}",
         "parts of a form": f"{form_body.MAX_PARTS}",
         "a parameter in a form": f"{form_body.MAX_TEXT_BYTES >> 10} KiB",
+        "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
     }
 
 

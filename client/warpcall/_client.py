@@ -64,7 +64,7 @@ class Client(_Base, Ops):
 
     Args:
         url: the server; by default WARPCALL_URL, then the profile's (`warpcall login` writes it),
-            or else http://127.0.0.1:8000. For https with a certificate of your own, SSL_CERT_FILE
+            or else http://127.0.0.1:8000. On the server's own machine unix:///path is faster. For https with a certificate of your own, SSL_CERT_FILE
             names the file that holds it.
         api_key: sent as a bearer token; by default WARPCALL_API_KEY, then the profile's if it is for
             this server. Over plain HTTP it goes only to this machine or a private network.
@@ -79,7 +79,7 @@ class Client(_Base, Ops):
     @staticmethod
     def _road(config: Config) -> Road:
         if config.direct:
-            return DirectRoad(config.host, config.port, config.authority, BlockingWaiter())
+            return DirectRoad(config.address, config.authority, BlockingWaiter())
         from warpcall._tunnelled import HttpxRoad  # httpx takes 100 ms to import
 
         return HttpxRoad(config.url)
@@ -120,8 +120,8 @@ class Client(_Base, Ops):
         return run_now(self._core.health())
 
     def close(self) -> None:
-        """Close the connections."""
-        run_now(self._core.road.close())
+        """Close the connections, and keep no memory for further answers."""
+        run_now(self._core.close())
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class AsyncClient(_Base, AsyncOps):
     @staticmethod
     def _road(config: Config) -> Road:
         if config.direct:
-            return DirectRoad(config.host, config.port, config.authority, LoopWaiter())
+            return DirectRoad(config.address, config.authority, LoopWaiter())
         from warpcall._tunnelled import AsyncHttpxRoad
 
         return AsyncHttpxRoad(config.url)
@@ -177,8 +177,8 @@ class AsyncClient(_Base, AsyncOps):
         return await self._core.health()
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._core.road.close()
+        """Client.close, awaited."""
+        await self._core.close()
 
     async def __aenter__(self) -> Self:
         return self

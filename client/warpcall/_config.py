@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import sys
 import urllib.request
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from warpcall._profile import Profile, read_profile
 from warpcall.errors import InvalidInput
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+UNIX = "unix://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Config:
 
     Attributes:
         url: without a final slash.
+        path: of the server's Unix domain socket; None where it is reached by host and port.
         direct: whether sockets of our own reach it: plain HTTP, no proxy in between.
     """
 
@@ -31,6 +34,12 @@ class Config:
     prefix: str
     api_key: str | None
     direct: bool
+    path: str | None = None
+
+    @property
+    def address(self) -> tuple[str, int] | str:
+        """Where to connect: host and port, or the path."""
+        return self.path or (self.host, self.port)
 
 
 def configure(url: str | None, api_key: str | None) -> Config:
@@ -52,12 +61,15 @@ def configure(url: str | None, api_key: str | None) -> Config:
     url = (url or theirs).rstrip("/")
     if not api_key:
         api_key = profile.api_key if url == theirs else None
-    parts, port = _split(url)
-    host = parts.hostname or ""
     if api_key is not None and not (_is_plain(api_key) and api_key == api_key.strip()):
         raise InvalidInput(
             "api_key must be printable ASCII without spaces around it", field="api_key"
         )
+    if url.startswith(UNIX):
+        path = _socket_path(url)
+        return Config(url, "", 0, "localhost", "", api_key, direct=True, path=path)
+    parts, port = _split(url)
+    host = parts.hostname or ""
     if api_key is not None and parts.scheme == "http" and not _is_near(host):
         raise InvalidInput(
             f"an API key is sent to {host} only over https, or through a tunnel to 127.0.0.1, "
@@ -85,9 +97,22 @@ def _split(url: str) -> tuple[SplitResult, int]:
             raise ValueError
     except ValueError:
         raise InvalidInput(
-            f"url must be like http://host:8000 or https://host, got {url!r}", field="url"
+            "url must be like http://host:8000, https://host or unix:///run/warpcall.sock, "
+            f"got {url!r}",
+            field="url",
         ) from None
     return parts, port or (443 if parts.scheme == "https" else 80)
+
+
+def _socket_path(url: str) -> str:
+    """What follows unix://, an absolute path, as it is: nothing in it is escaped."""
+    path = url[len(UNIX) :]
+    if not path.startswith("/") or "\0" in path or not hasattr(socket, "AF_UNIX"):
+        raise InvalidInput(
+            f"url must be like unix:///run/warpcall.sock, on a system that has them, got {url!r}",
+            field="url",
+        )
+    return path
 
 
 def _is_plain(text: str) -> bool:

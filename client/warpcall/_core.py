@@ -14,6 +14,7 @@ from typing import Any, Generic
 from warpcall import wire
 from warpcall._arrays import ArrayT, kind_of
 from warpcall._body import Body, decode, encode
+from warpcall._buffers import Buffers
 from warpcall._config import Config
 from warpcall._http import ConnectionFailed, Reply, Request, Road
 from warpcall._progress import Display
@@ -74,6 +75,7 @@ class Core:
         self.timeout_s = timeout_s
         self.retries = retries
         self._display = display
+        self._memory = Buffers()
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:
             self._headers["Authorization"] = f"Bearer {config.api_key}"
@@ -98,6 +100,11 @@ class Core:
             timing_ms=parse_server_timing(reply.headers.get("server-timing", "")),
             request_id=reply.headers.get("x-request-id", ""),
         )
+
+    async def close(self) -> None:
+        """Close the connections, and keep no memory for further answers."""
+        self._memory.close()
+        await self.road.close()
 
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
         """The JSON at a path."""
@@ -150,7 +157,9 @@ class Core:
             server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
             fields = {**self._headers, **headers, TIMEOUT_HEADER: f"{server_s:.3f}"}
             meter = self._display.meter(label, body.nbytes if body else 0)
-            request = Request(method, self.config.prefix + path, deadline, fields, body, meter)
+            request = Request(
+                method, self.config.prefix + path, deadline, fields, body, meter, self._memory
+            )
             try:
                 reply = await self.road.send(request)
                 if reply.status in accepted:

@@ -16,11 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import h11
 
-from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined, receive_buffer
+from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined
 from warpcall._progress import Meter
 from warpcall.errors import TransportError
 
@@ -30,10 +30,13 @@ MAX_CONNECTIONS = 32  # of one client; further calls wait for one
 MAX_IDLE_S = 55.0  # a connection unused for longer is likely dropped by something on the way
 
 
+Address = tuple[str, int] | str  # host, without brackets, and port; or the path of a Unix socket
+
+
 class Waiter(Protocol):
     """How a flavour waits. `deadline` is on the clock of time.monotonic; past it, TimeoutError."""
 
-    async def connect(self, host: str, port: int, deadline: float) -> socket.socket: ...
+    async def connect(self, address: Address, deadline: float) -> socket.socket: ...
 
     async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
         """Bytes sent; 0 if the peer has said something, or left, and so may not read any more."""
@@ -52,14 +55,13 @@ class DirectRoad:
     """Exchanges with one server, over a pool of connections.
 
     Args:
-        host: its name or address, without brackets.
-        port: its port.
+        address: where it listens.
         authority: as in the Host header.
         waiter: BlockingWaiter() or LoopWaiter().
     """
 
-    def __init__(self, host: str, port: int, authority: str, waiter: Waiter) -> None:
-        self._host, self._port, self._authority = host, port, authority
+    def __init__(self, address: Address, authority: str, waiter: Waiter) -> None:
+        self._address, self._authority = address, authority
         self._waiter = waiter
         self._idle: deque[tuple[float, socket.socket]] = deque()
         self._closed = False
@@ -112,14 +114,16 @@ class DirectRoad:
 
     async def _connect(self, deadline: float) -> socket.socket:
         try:
-            sock = await self._waiter.connect(self._host, self._port, deadline)
+            sock = await self._waiter.connect(self._address, deadline)
         except TimeoutError:
             raise
         except OSError as error:
             reason = error.strerror or error
-            raise ConnectionFailed(f"cannot reach {self._authority}: {reason}") from error
+            where = self._address if isinstance(self._address, str) else self._authority
+            raise ConnectionFailed(f"cannot reach {where}: {reason}") from error
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
 
@@ -154,7 +158,7 @@ class _Exchange:
         announced = content_length(headers)
         if announced is None:
             return Reply(response.status_code, headers, joined(await self._unannounced()))
-        reply = Reply(response.status_code, headers, receive_buffer(announced))
+        reply = Reply(response.status_code, headers, self._request.memory.take(announced))
         early, _ = self._parser.trailing_data
         view = reply.body.data
         view[: len(early)] = early[:announced]
@@ -241,8 +245,17 @@ class BlockingWaiter:
     def __init__(self) -> None:
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
-    async def connect(self, host: str, port: int, deadline: float) -> socket.socket:
-        return socket.create_connection((host, port), timeout=_left(deadline))
+    async def connect(self, address: Address, deadline: float) -> socket.socket:
+        if not isinstance(address, str):
+            return socket.create_connection(address, timeout=_left(deadline))
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(_left(deadline))
+            sock.connect(address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
         sock.setblocking(False)
@@ -279,17 +292,14 @@ class LoopWaiter:
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
 
-    async def connect(self, host: str, port: int, deadline: float) -> socket.socket:
-        loop = asyncio.get_running_loop()
+    async def connect(self, address: Address, deadline: float) -> socket.socket:
         async with asyncio.timeout(_left(deadline)):
             failure: OSError | None = None
-            for family, kind, proto, _, address in await loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            ):
-                sock = socket.socket(family, kind, proto)
+            for family, where in await self._resolve(address):
+                sock = socket.socket(family)
                 sock.setblocking(False)
                 try:
-                    await loop.sock_connect(sock, address)
+                    await asyncio.get_running_loop().sock_connect(sock, where)
                 except BaseException as error:
                     sock.close()
                     if not isinstance(error, OSError):
@@ -297,7 +307,15 @@ class LoopWaiter:
                     failure = error
                 else:
                     return sock
-            raise failure or OSError(f"{host} has no address")
+            raise failure or OSError(f"{address[0]} has no address")
+
+    async def _resolve(self, address: Address) -> list[tuple[int, Any]]:
+        """Families, and the addresses in them, to try one after the other."""
+        if isinstance(address, str):
+            return [(socket.AF_UNIX, address)]
+        host, port = address
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(family, where) for family, _, _, _, where in found]
 
     async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
         while True:

@@ -11,6 +11,7 @@ import numpy as np
 
 from warpcall._arrays import Bytes
 from warpcall._body import Body
+from warpcall._buffers import Buffers
 from warpcall._progress import Meter
 from warpcall.errors import TransportError
 
@@ -23,14 +24,21 @@ class ConnectionFailed(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request; `path` is absolute, `meter` hears of each piece that moves."""
+    """One HTTP request; `path` is absolute.
+
+    Attributes:
+        deadline: on the clock of time.monotonic.
+        meter: hears of each piece that moves.
+        memory: for the answer.
+    """
 
     method: str
     path: str
-    deadline: float  # on the clock of time.monotonic
+    deadline: float
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None
     meter: Meter = field(default_factory=Meter)
+    memory: Buffers = field(default_factory=Buffers)
 
     def remaining_s(self) -> float:
         """Seconds left until the deadline; never negative."""
@@ -70,14 +78,6 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise RuntimeError("a blocking road suspended")
-
-
-def receive_buffer(nbytes: int) -> Bytes:
-    """Memory for an answer of `nbytes`, not yet touched."""
-    try:
-        return np.empty(nbytes, np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise TransportError(f"no memory for an answer of {nbytes} bytes") from error
 
 
 def joined(chunks: list[bytes]) -> Bytes:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 
-from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined, receive_buffer
+from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined
 from warpcall.errors import TransportError
 
 LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16)
@@ -85,7 +85,7 @@ class _Intake:
         self._status = response.status_code
         self._headers = {name.lower(): value for name, value in response.headers.items()}
         announced = content_length(self._headers)
-        self._buffer = None if announced is None else receive_buffer(announced)
+        self._buffer = None if announced is None else request.memory.take(announced)
         self._chunks: list[bytes] = []
         self._at = 0
         request.meter.expect(announced or 0)

@@ -66,12 +66,16 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that an op gives. `when` says on what a sometimes absent one depends."""
+    """A tensor that an op gives. `when` says on what a sometimes absent one depends.
+
+    Without a `dtype` it has that of the inputs, or the one they promote to.
+    """
 
     name: str
     shape: str
     doc: str
     when: str = ""
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -267,7 +271,13 @@ class Op:
                 for i in self.inputs
             ],
             "outputs": [
-                {"name": o.name, "shape": o.shape, "doc": o.doc, "when": o.when}
+                {
+                    "name": o.name,
+                    "dtype": o.dtype and dtype_name(o.dtype),
+                    "shape": o.shape,
+                    "doc": o.doc,
+                    "when": o.when,
+                }
                 for o in self.outputs
             ],
             "params": [

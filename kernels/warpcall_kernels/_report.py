@@ -19,8 +19,10 @@ def line(row: Row) -> str:
     times = "".join(f"{_ms(row[f'{name}ms']):>9}" for name in ("", "p20_", "p80_", "copy_"))
     others = "".join(f"{_ms(row[f'{name}_ms']):>9}" for name in ("eager", "compile", "best_peer"))
     note = f"WRONG: {row['error']}" if row["error"] else row["best_peer"] or ""
+    share = _share(row)
+    reached = "-" if share is None else f"{100 * share:.0f}%"
     return (
-        f"{row['op']:24}{row['case']:44}{times}{100 * row['copy_ms'] / row['ms']:5.0f}%"
+        f"{row['op']:24}{row['case']:44}{times}{reached:>6}"
         f"{others}{_mb(row['extra_bytes']):>8}  {note}\n"
     )
 
@@ -46,10 +48,10 @@ def _summary(names: Iterable[str], rows: Iterable[Row]) -> str:
     for name in names:
         own = [row for row in rows if row["op"] == name]
         ratios = (
-            _mean(row[f"{other}_ms"] / row["ms"] for row in own if row[f"{other}_ms"])
+            _mean(row[f"{other}_ms"] / row["ms"] for row in own if row[f"{other}_ms"] and row["ms"])
             for other in ("eager", "compile", "best_peer")
         )
-        share = _mean(row["copy_ms"] / row["ms"] for row in own)
+        share = _mean(share for share in map(_share, own) if share is not None)
         cells = [name, str(len(own)), f"{100 * share:.0f} %", *(_times(r) for r in ratios)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -61,21 +63,26 @@ def _table(rows: Iterable[Row]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     for row in rows:
-        peer = row["best_peer_ms"]
+        peer, ours, share = row["best_peer_ms"], row["ms"], _share(row)
         cells = [
             row["case"] + (" (sweep)" if row["group"] == "sweep" else ""),
-            _us(row["ms"]),
+            _us(ours),
             f"{_us(row['p20_ms'])} to {_us(row['p80_ms'])}",
             _us(row["copy_ms"]),
-            f"{100 * row['copy_ms'] / row['ms']:.0f} %",
+            "" if share is None else f"{100 * share:.0f} %",
             _us(row["eager_ms"]),
             _us(row["compile_ms"]),
             f"{_us(peer)} {row['best_peer']}" if peer else "",
-            _times(peer / row["ms"]) if peer else "",
+            _times(peer / ours) if peer and ours else "",
             _mb(row["extra_bytes"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _share(row: Row) -> float | None:
+    """Of the limit; None of a wrong result, which has no time."""
+    return row["copy_ms"] / row["ms"] if row["copy_ms"] and row["ms"] else None
 
 
 def _mean(values: Iterable[float]) -> float:

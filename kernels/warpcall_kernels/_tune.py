@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from warpcall_kernels import ops
-from warpcall_kernels._measure import Stopwatch
+from warpcall_kernels.measuring._clock import Clock, clock
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
 
 def run(given: argparse.Namespace) -> int:
     """Time all candidates of the ops that the command line names."""
-    watch = Stopwatch()
+    watch = clock(torch.device("cuda"))
     for name, knobs in KNOBS.items():
         if not given.op or name in given.op:
             for knob in knobs:
@@ -135,7 +135,7 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(name: str, knob: Knob, watch: Stopwatch, rounds: int) -> None:
+def _measure(name: str, knob: Knob, watch: Clock, rounds: int) -> None:
     op = ops()[name]
     module = importlib.import_module(f"warpcall_kernels.{knob.module}")
     cases = [
@@ -152,7 +152,7 @@ def _measure(name: str, knob: Knob, watch: Stopwatch, rounds: int) -> None:
         times = [_time(op.function, inputs, params, watch, rounds) for inputs, params in drawn]
         mean = math.exp(sum(map(math.log, times)) / len(times))
         found.append((mean, candidate))
-        told = " ".join(f"{1000 * t:9.1f}" for t in times)
+        told = " ".join(f"{us:9.1f}" for us in times)
         mark = "  shipped" if candidate == shipped else ""
         sys.stdout.write(f"  {candidate!s:28}{told} us{mark}\n")
         sys.stdout.flush()
@@ -163,14 +163,14 @@ def _measure(name: str, knob: Knob, watch: Stopwatch, rounds: int) -> None:
 
 
 def _time(
-    function: Any, inputs: dict[str, Any], params: dict[str, Any], watch: Stopwatch, rounds: int
+    function: Any, inputs: dict[str, Any], params: dict[str, Any], watch: Clock, rounds: int
 ) -> float:
     forget_plans()
 
     def draw() -> dict[str, torch.Tensor]:
         return {n: t.clone() for n, t in inputs.items()}
 
-    return watch.time(lambda drawn: function(**drawn, **params), draw, rounds).median_ms
+    return watch.median_us(lambda drawn: function(**drawn, **params), draw, rounds)
 
 
 def forget_plans() -> None:

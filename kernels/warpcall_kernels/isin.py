@@ -219,7 +219,9 @@ OP = Op(
         Input("elements", tuple(DTYPES), "[...]", "what is looked for"),
         Input("test_elements", tuple(DTYPES), "[...]", "the set it is looked for in"),
     ),
-    outputs=(Output("out", "as elements", "bool: whether each element is in the set"),),
+    outputs=(
+        Output("out", "as elements", "bool: whether each element is in the set", dtype=torch.bool),
+    ),
     equivalent="torch.isin(elements, test_elements, invert=invert)",
     cases=CASES,
     params=(

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import openapi, pages, routes
+from warpcall_service import oip_routes, openapi, pages, routes, shared_memory_routes
 from warpcall_service.calls import Calls
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
@@ -23,8 +23,14 @@ from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
+from warpcall_service.oip import Inference, is_infer
+from warpcall_service.oip_models import Models
+from warpcall_service.oip_reader import InferReader
+from warpcall_service.oip_stats import Statistics
 from warpcall_service.problems import Internal, MethodNotAllowed, render
 from warpcall_service.settings import Settings
+from warpcall_service.shared_memory import SharedMemory
+from warpcall_service.upload import Uploads
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
@@ -52,6 +58,12 @@ def create_app(
     app.include_router(routes.me(settings, engine, limits))
     app.include_router(job_routes.jobs(desk, stopping))
     app.include_router(routes.health(engine, metrics, stopping))
+    models, statistics = Models(engine.catalog), Statistics()
+    shared = SharedMemory(int(settings.user_max_shared_bytes))
+    app.include_router(
+        oip_routes.routes(settings, engine, models, statistics, app.version, stopping)
+    )
+    app.include_router(shared_memory_routes.routes(settings, shared))
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
     described = functools.cache(lambda: openapi.describe(plain(), engine.catalog))
@@ -60,7 +72,11 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
-    return Edge(app, Calls(settings, engine), keeper.gate, limits, keeper.ledger, metrics)
+    uploads = Uploads(settings, engine)
+    calls = Calls(settings, engine, uploads)
+    reader = InferReader(settings, engine, uploads, shared)
+    inference = Inference(settings, calls, models, reader, statistics)
+    return Edge(app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
@@ -99,7 +115,7 @@ async def _tell(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
     exchange: Exchange = request.scope["state"]["exchange"]
     exchange.outcome = problem.code
-    status, headers, body = render(problem, exchange.request_id)
+    status, headers, body = render(problem, exchange.request_id, request.url.path)
     response = Response(body, status)
     response.raw_headers = headers
     return response
@@ -123,6 +139,8 @@ async def _tell_http(request: Request, error: Exception) -> Response:
         if path.startswith(CALLS):
             allowed.add("POST")  # calls do not pass through the router
         return await _tell(request, MethodNotAllowed(request.method, ", ".join(sorted(allowed))))
+    if is_infer(path):
+        return await _tell(request, MethodNotAllowed(request.method, "POST"))
     return await _tell(request, NotFound(f"there is nothing at {path[:200]!r}", field="path"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from warpcall.errors import InvalidInput, NotFound, Unavailable
 from warpcall_service import answers
@@ -14,21 +16,25 @@ from warpcall_service.exchange import JOIN_BYTES, Exchange
 from warpcall_service.lane_status import Timing
 from warpcall_service.media import accepted
 from warpcall_service.params import brief
+from warpcall_service.problems import Headers
 from warpcall_service.settings import Settings
 from warpcall_service.upload import Upload, Uploads
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
 MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered
 
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
 
 class Calls:
     """Runs calls: read the body into the arena, run the op there, send the answer from there."""
 
-    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+    def __init__(self, settings: Settings, engine: LocalEngine, uploads: Uploads) -> None:
         self._settings = settings
         self._engine = engine
         self._ops = {op["name"]: op for op in engine.catalog}
-        self._uploads = Uploads(settings, engine)
+        self._uploads = uploads
         self._formats = answers.formats(settings.max_json_bytes)
 
     async def run(self, exchange: Exchange, name: str) -> None:
@@ -38,17 +44,7 @@ class Calls:
             Problem: why there is no answer.
             ClientGone: nobody waits for it any more.
         """
-        watch = Watch(exchange.connection, self._settings.body_timeout_s)
-        try:
-            await self._run(exchange, watch, name)
-        except asyncio.CancelledError:
-            raise (
-                watch.verdict()
-                or exchange.dismissal()
-                or Unavailable("the server is stopping", retry_after_s=1)
-            ) from None
-        finally:
-            watch.close()
+        await watched(exchange, self._settings.body_timeout_s, self._run, name)
 
     async def _run(self, exchange: Exchange, watch: Watch, name: str) -> None:
         op = self._ops.get(name)
@@ -57,56 +53,83 @@ class Calls:
             raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
         exchange.op = name
         format_ = self._formats[accepted(exchange.headers.get(b"accept"))]
-        timeout_s = self._timeout_s(exchange)
+        timeout_s = self.timeout_s(exchange)
         if timeout_s is not None:
             watch.limit(timeout_s)
         body = Body(exchange, watch, self._settings.max_body_bytes)
         upload = await self._uploads.read(exchange, body, op, format_.check)
         try:
-            uploaded = time.monotonic()
-            watch.our_turn()
-            watch.unlimit()
-            timing = await self._engine.run(
-                upload.plan,
-                upload.source,
-                upload.target,
-                upload.target_offset,
-                uploaded + self._settings.call_timeout_s
-                if timeout_s is None
-                else exchange.began + timeout_s,
-            )
-            exchange.stages_ms = {
-                "upload": (uploaded - exchange.began) * 1e3,
-                "queue": timing.queue_ms,
-                "h2d": timing.h2d_ms,
-                "kernel": timing.kernel_ms,
-                "d2h": timing.d2h_ms,
-            }
+            timing = await self.compute(exchange, watch, upload, timeout_s)
             answer = format_.write(upload.plan, upload.outputs())
-            if len(answer.head) > JOIN_BYTES:
-                answer = await self._parked(exchange, answer, upload)
-            headers = [
-                (b"content-type", format_.media_type),
-                (b"content-length", b"%d" % (len(answer.head) + len(answer.data))),
-                (b"server-timing", _server_timing(timing)),
-                (b"x-warpcall-device", timing.device.encode()),
-            ]
-            watch.their_turn()
-            await exchange.stream(headers, answer.head, answer.data, watch.progress)
+            headers = [(b"content-type", format_.media_type)]
+            await self.send(exchange, watch, upload, timing, headers, answer)
         finally:
             upload.release()
+
+    async def compute(
+        self, exchange: Exchange, watch: Watch, upload: Upload, timeout_s: float | None
+    ) -> Timing:
+        """Run what was uploaded, and note how long each stage took.
+
+        Args:
+            timeout_s: from when the request came; None: as long as a call may take.
+        """
+        uploaded = time.monotonic()
+        watch.our_turn()
+        watch.unlimit()
+        timing = await self._engine.run(
+            upload.plan,
+            upload.source,
+            upload.target,
+            upload.target_offset,
+            uploaded + self._settings.call_timeout_s
+            if timeout_s is None
+            else exchange.began + timeout_s,
+        )
+        exchange.stages_ms = {
+            "upload": (uploaded - exchange.began) * 1e3,
+            "queue": timing.queue_ms,
+            "h2d": timing.h2d_ms,
+            "kernel": timing.kernel_ms,
+            "d2h": timing.d2h_ms,
+        }
+        return timing
+
+    async def send(
+        self,
+        exchange: Exchange,
+        watch: Watch,
+        upload: Upload,
+        timing: Timing,
+        headers: Headers,
+        answer: Answer,
+    ) -> None:
+        """Send the answer, whose data lie in the memory of `upload`."""
+        if len(answer.head) > JOIN_BYTES:
+            answer = await self._parked(exchange, answer, upload)
+        headers += [
+            (b"content-length", b"%d" % (len(answer.head) + len(answer.data))),
+            (b"server-timing", _server_timing(timing)),
+            (b"x-warpcall-device", timing.device.encode()),
+        ]
+        watch.their_turn()
+        await exchange.stream(headers, answer.head, answer.data, watch.progress)
 
     async def _parked(self, exchange: Exchange, answer: Answer, upload: Upload) -> Answer:
         """The same with its head, a long JSON text, in the arena: no slow reader keeps the heap."""
         nbytes = len(answer.head)
         slot = await self._engine.acquire(
-            nbytes, self._settings.queue_timeout_s, exchange.caller.name, like=upload.target
+            nbytes + len(answer.data),
+            self._settings.queue_timeout_s,
+            exchange.caller.name,
+            like=upload.target,
         )
         upload.held.append(slot)
         slot.view[:nbytes] = answer.head
-        return Answer(b"", slot.view[:nbytes])
+        slot.view[nbytes:] = answer.data
+        return Answer(b"", slot.view)
 
-    def _timeout_s(self, exchange: Exchange) -> float | None:
+    def timeout_s(self, exchange: Exchange) -> float | None:
         """What the caller allows, counted from its request; None if it leaves it to us."""
         given = exchange.headers.get(TIMEOUT_HEADER.lower().encode())
         if given is None:
@@ -122,6 +145,31 @@ class Calls:
                 field=TIMEOUT_HEADER,
             )
         return min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
+
+
+async def watched(
+    exchange: Exchange,
+    timeout_s: float,
+    work: Callable[[Exchange, Watch, Argument], Awaitable[Result]],
+    argument: Argument,
+) -> Result:
+    """Do `work` while the client stays and moves its body, `timeout_s` without which end it.
+
+    Raises:
+        Problem: of `work`, or that time is up, the key was revoked, or the server stops.
+        ClientGone: nobody waits for it any more.
+    """
+    watch = Watch(exchange.connection, timeout_s)
+    try:
+        return await work(exchange, watch, argument)
+    except asyncio.CancelledError:
+        raise (
+            watch.verdict()
+            or exchange.dismissal()
+            or Unavailable("the server is stopping", retry_after_s=1)
+        ) from None
+    finally:
+        watch.close()
 
 
 def _server_timing(timing: Timing) -> bytes:

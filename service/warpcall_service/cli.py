@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from warpcall_service import admin, logs
-from warpcall_service.server import ServerError, serve
+from warpcall_service.listening import ServerError
+from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

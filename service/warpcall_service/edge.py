@@ -16,6 +16,7 @@ from warpcall_service.ledger import Ledger
 from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
+from warpcall_service.oip import Inference, is_infer
 from warpcall_service.problems import Internal
 
 CALLS = "/v1/kernels/"
@@ -24,7 +25,7 @@ log = logging.getLogger("warpcall")
 
 
 class Edge:
-    """Sends calls to `calls`, straight past FastAPI's machinery, and all else to `app`.
+    """Sends calls to `calls` and `inference`, straight past FastAPI, and all else to `app`.
 
     Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start. Who
     was admitted is held to his limits.
@@ -34,6 +35,7 @@ class Edge:
         self,
         app: ASGIApp,
         calls: Calls,
+        inference: Inference,
         gate: Gate,
         limits: Limits,
         ledger: Ledger,
@@ -41,6 +43,7 @@ class Edge:
     ) -> None:
         self._app = app
         self._calls = calls
+        self._inference = inference
         self._gate = gate
         self._ledger = ledger
         self._metrics = metrics
@@ -94,6 +97,8 @@ class Edge:
         path: str = exchange.scope["path"]
         if exchange.scope["method"] == "POST" and path.startswith(CALLS):
             await self._calls.run(exchange, path[len(CALLS) :])
+        elif exchange.scope["method"] == "POST" and is_infer(path):
+            await self._inference.run(exchange, path)
         else:
             await self._app(exchange.scope, exchange.receive, exchange.send)
 

@@ -204,7 +204,7 @@ class Exchange:
         if self.status:
             self.connection.abort()  # in the middle of an answer; cut short it cannot be mistaken
             return
-        status, headers, body = render(problem, self.request_id)
+        status, headers, body = render(problem, self.request_id, self.scope["path"])
         expects = b"expect" in self.headers and not self.received
         if (
             self.declared is not None

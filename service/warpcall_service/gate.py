@@ -17,7 +17,8 @@ from warpcall_service.exchange import Exchange
 from warpcall_service.keys import find
 from warpcall_service.users import Snapshot
 
-OPEN = frozenset({"/healthz", "/readyz"})  # to everyone: probes have no keys
+# To everyone: probes have no keys.
+OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
 FAILURES = 10  # wrong keys in a row that an address may try
 FAILURE_S = 6.0  # after which it may try one more

@@ -107,6 +107,8 @@ def _describe(op: Op) -> dict[str, Any]:
     for declared, entry in zip(op.inputs, described["inputs"], strict=True):
         # The wire has no complex128.
         entry["dtypes"] = [CODES[dtype] for dtype in declared.dtypes if dtype in CODES]
+    for output, entry in zip(op.outputs, described["outputs"], strict=True):
+        entry["dtype"] = output.dtype and CODES[output.dtype]
     return described
 
 

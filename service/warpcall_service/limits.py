@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warpcall.errors import Busy
+from warpcall_service.callers import LOCAL
 from warpcall_service.settings import Settings
 
 BURST_S = 1.0  # requests that a user did not make in the last second may come at once
@@ -32,7 +33,11 @@ class Account:
 
 
 class Limits:
-    """Counts requests by user, and refuses those that are too many; bytes the engine counts."""
+    """Counts requests by user, and refuses those that are too many; bytes the engine counts.
+
+    Whoever comes without a key is LOCAL: not one user but everyone, so that one slow client would use
+    up what others need. His requests are not limited.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._max_requests = settings.user_max_requests
@@ -57,7 +62,7 @@ class Limits:
         allowance = account.allowance + (now - account.at) * self._per_s
         account.allowance = allowance = min(allowance, self._burst)
         account.at = now
-        if account.in_flight >= self._max_requests:
+        if account.in_flight >= self._max_requests and user != LOCAL.name:
             raise Busy(
                 f"{user} has {account.in_flight} requests in flight, at most "
                 f"{self._max_requests} are allowed",

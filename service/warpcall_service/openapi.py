@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall import errors, wire
-from warpcall_service import npy
+from warpcall_service import npy, oip_openapi
 from warpcall_service.gate import OPEN
 from warpcall_service.media import FORM, JSON
+from warpcall_service.problems import is_oip
 
 Schema = dict[str, Any]
 
@@ -34,12 +35,14 @@ def describe(plain: Mapping[str, Any], ops: Iterable[Mapping[str, Any]]) -> Sche
     paths: Schema = dict(plain["paths"])
     for op in ops:
         paths[f"/v1/kernels/{op['name']}"] = {"post": _operation(op)}
+    paths |= oip_openapi.paths([errors.NotFound, errors.Forbidden, *_CALL_PROBLEMS])
     for path, methods in paths.items():
         paths[path] = {method: _guarded(path, told) for method, told in methods.items()}
     components: Schema = dict(plain.get("components", {}))
     components["schemas"] = {
         **components.get("schemas", {}),
         "Problem": _PROBLEM,
+        "InferenceError": oip_openapi.ERROR_SCHEMA,
         "Tensor": _TENSOR,
     }
     components["securitySchemes"] = {"key": _KEY}
@@ -61,7 +64,8 @@ def _guarded(path: str, told: Schema) -> Schema:
         return {**told, "x-warpcall-role": "none", "security": []}
     role = told.get("x-warpcall-role", "call")
     kinds = [errors.Unauthorized, *([errors.Forbidden] if role != "call" else []), errors.Busy]
-    responses = {**problem_responses(kinds), **told["responses"]}
+    told_as = oip_openapi.error_responses if is_oip(path) else problem_responses
+    responses = {**told_as(kinds), **told["responses"]}
     return {**told, "x-warpcall-role": role, "responses": responses}
 
 

@@ -44,15 +44,20 @@ def from_text(pairs: Iterable[tuple[str, str]], op: Mapping[str, Any]) -> Params
     return params
 
 
-def from_json(text: str | bytes, field: str) -> dict[str, Any]:
-    """A strict JSON object: no name twice, no NaN or Infinity; `field` names it in messages.
+def from_json(text: str | bytes, field: str, *, constants: bool = False) -> dict[str, Any]:
+    """A strict JSON object: no name twice; `field` names it in messages.
+
+    Args:
+        constants: take NaN and Infinity, which are not JSON.
 
     Raises:
         InvalidInput: anything else, integers of thousands of digits included.
     """
     try:
         value = json.loads(
-            text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant
+            text,
+            object_pairs_hook=_without_repeats,
+            parse_constant=None if constants else _refuse_constant,
         )
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{field} must be JSON: {_brief(error)}", field=field) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 from warpcall.errors import MEDIA_TYPE, Problem, Unauthorized
 
@@ -41,14 +42,23 @@ class Internal(Problem):
         super().__init__("the server failed on this request; its log has the cause")
 
 
-def render(problem: Problem, request_id: str | None) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer that tells `problem`."""
-    members = problem.to_json()
-    if request_id is not None:
-        members["request_id"] = request_id
+def is_oip(path: str) -> bool:
+    """Whether this route speaks the Open Inference Protocol."""
+    return path == "/v2" or path.startswith("/v2/")
+
+
+def render(problem: Problem, request_id: str | None, path: str = "") -> tuple[int, Headers, bytes]:
+    """Status, headers and body of the answer that tells `problem`, as clients of `path` read it."""
+    members: dict[str, Any]
+    if is_oip(path):
+        members, media_type = {"error": problem.detail}, "application/json"
+    else:
+        members, media_type = problem.to_json(), MEDIA_TYPE
+        if request_id is not None:
+            members["request_id"] = request_id
     body = json.dumps(members).encode()
     headers = [
-        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),
     ]
     if problem.retry_after_s is not None:

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpcall.errors import Busy, NotFound
-from warpcall_service.callers import caller_of, needs
+from warpcall_service.callers import LOCAL, caller_of, needs
 from warpcall_service.engine import LocalEngine
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
@@ -36,9 +36,13 @@ class InputModel(_Model):
 
 
 class OutputModel(_Model):
-    """A tensor that an op gives; `when` says on what a sometimes absent one depends."""
+    """A tensor that an op gives; `when` says on what a sometimes absent one depends.
+
+    A `dtype` of null is that of the inputs, or the one they promote to.
+    """
 
     name: str
+    dtype: str | None
     shape: str
     doc: str
     when: str
@@ -76,9 +80,12 @@ class KernelList(_Model):
 
 
 class UserLimits(_Model):
-    """What one user may have; more is `busy`. One call may have any number of bytes."""
+    """What one user may have; more is `busy`. One call may have any number of bytes.
 
-    requests_in_flight: int
+    `requests_in_flight` is null for `local`, which is everyone on a server without keys.
+    """
+
+    requests_in_flight: int | None
     bytes_in_flight: int
     requests_per_s: float
 
@@ -164,7 +171,8 @@ def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
             "bytes": engine.nbytes_of(caller.name),
         }
         who = {"name": caller.name, "role": caller.role}
-        return JSONResponse({**who, "limits": allowed, "in_flight": has})
+        his = {**allowed, "requests_in_flight": None} if caller is LOCAL else allowed
+        return JSONResponse({**who, "limits": his, "in_flight": has})
 
     return router
 

@@ -20,19 +20,15 @@ from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
+from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
 
-BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we
 
 log = logging.getLogger("warpcall")
-
-
-class ServerError(Exception):
-    """The server cannot start; the message is for its operator."""
 
 
 def serve(settings: Settings) -> None:
@@ -44,15 +40,26 @@ def serve(settings: Settings) -> None:
     """
     store, keys = _open_store(settings)
     _check_door(settings, keys)
-    listener = _listen(settings.host, settings.port)
-    with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+    allow_connections()
+    with (
+        contextlib.ExitStack() as open_sockets,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop,
+    ):
+        listener = open_sockets.enter_context(listen(settings.host, settings.port))
+        near = open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
         try:
-            loop.run(_serve(settings, listener, store, Keeper(store, keys)))
+            loop.run(_serve(settings, listener, near, store, Keeper(store, keys)))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
 
-async def _serve(settings: Settings, listener: socket.socket, store: Store, keeper: Keeper) -> None:
+async def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    near: socket.socket | None,
+    store: Store,
+    keeper: Keeper,
+) -> None:
     stop = _Stop()
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
@@ -78,13 +85,13 @@ async def _serve(settings: Settings, listener: socket.socket, store: Store, keep
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-            )
+            ),
+            near,
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
-        sys.stdout.write(
-            f"Warpcall listens on {_url(settings, listener)}, kernels run on {devices}\n"
-        )
+        where = _url(settings, listener) + (f" and unix://{settings.uds}" if near else "")
+        sys.stdout.write(f"Warpcall listens on {where}, kernels run on {devices}\n")
         sys.stdout.flush()
         await server.serve(sockets=[listener])
     finally:
@@ -95,7 +102,25 @@ async def _serve(settings: Settings, listener: socket.socket, store: Store, keep
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, with its signals left to us: it raises them again at its end, before ours."""
+    """uvicorn's, with its signals left to us: it raises them again at its end, before ours.
+
+    Args:
+        near: one more socket to serve, without TLS whatever `config` says: no wire leads to it.
+    """
+
+    def __init__(self, config: uvicorn.Config, near: socket.socket | None) -> None:
+        super().__init__(config)
+        self._near = near
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._near is not None:
+            self.servers.append(
+                await asyncio.get_running_loop().create_unix_server(
+                    lambda: Connection(self.config, self.server_state, self.lifespan.state),
+                    sock=self._near,
+                )
+            )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -173,17 +198,6 @@ def _check_door(settings: Settings, keys: Snapshot) -> None:
             raise ServerError(
                 f"WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: {files}: {error.strerror or error}"
             ) from None
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Listen at once: who comes while the lanes start waits for them."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ServerError(
-            f"WARPCALL_HOST and WARPCALL_PORT: cannot listen on {host}:{port}: {error.strerror}"
-        ) from None
 
 
 def _url(settings: Settings, listener: socket.socket) -> str:

@@ -31,6 +31,9 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65_535, description="0 lets the system choose")
+    uds: Path | None = Field(
+        None, description="a Unix domain socket to listen on as well, for callers on this machine"
+    )
     insecure: bool = Field(
         False, description="serve others than this machine, although no key tells who they are"
     )
@@ -71,6 +74,12 @@ class Settings(BaseSettings):
     )
     user_requests_per_s: float = Field(
         20_000.0, gt=0, allow_inf_nan=False, description="of one user; a second's worth at once"
+    )
+
+    user_max_shared_bytes: ByteSize = Field(
+        ByteSize(8192 * MIB),
+        ge=0,
+        description="of shared memory that a local user has registered under /v2; 0 refuses any",
     )
 
     queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")

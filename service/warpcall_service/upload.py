@@ -52,12 +52,16 @@ class Upload:
 
 
 class Uploads:
-    """Reads calls into the arena."""
+    """Reads calls into the arena.
+
+    Attributes:
+        json_turns: taken by whoever unpacks a JSON body.
+    """
 
     def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
-        self._json_turns = Turns(JSON_TURNS)
+        self.json_turns = Turns(JSON_TURNS)
 
     async def read(
         self,
@@ -123,7 +127,7 @@ class Uploads:
                 field="body",
             )
         check(plan)
-        slot, offset = await self._both(body, plan)
+        slot, offset = await self.both(body, plan)
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
@@ -141,18 +145,18 @@ class Uploads:
             raise TooLarge(
                 f"a JSON body must have at most {limit} bytes, got {body.declared}", field="body"
             )
-        text = await self._room(body, limit if body.declared is None else body.declared)
+        text = await self.room(body, limit if body.declared is None else body.declared)
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watch.our_turn()
-            async with self._json_turns.turn(body.user, nbytes):
+            async with self.json_turns.turn(body.user, nbytes):
                 call = json_body.decode(bytes(text.view[:nbytes]))
                 text.release()
                 given = params.merge(params.from_query(query, op), call.params)
                 tensors = [InputTensor.of(info) for info in call.tensors]
                 plan = await self._engine.plan(op["name"], tensors, given)
                 check(plan)
-                slot, offset = await self._both(body, plan)
+                slot, offset = await self.both(body, plan)
                 call.write(slot.view)
         finally:
             text.release()
@@ -171,7 +175,7 @@ class Uploads:
             raise InvalidInput(
                 "a form must come with its Content-Length, not chunked", field="content-length"
             )
-        source = await self._room(body, body.declared)
+        source = await self.room(body, body.declared)
         try:
             form = form_body.Form(boundary, source.view, op)
             while data := await body.chunk():
@@ -181,18 +185,19 @@ class Uploads:
             given = params.merge(params.from_query(query, op), form.params)
             plan = await self._engine.plan(op["name"], form.tensors, given)
             check(plan)
-            target = await self._room(body, plan.output_nbytes, like=source)
+            target = await self.room(body, plan.output_nbytes, like=source)
         except BaseException:
             source.release()
             raise
         return Upload(plan, source, target, 0)
 
-    async def _both(self, body: Body, plan: Plan) -> tuple[Slot, int]:
+    async def both(self, body: Body, plan: Plan) -> tuple[Slot, int]:
         """One slot for inputs and outputs, so that a call never holds one and waits for the other."""
         offset = -(-plan.input_nbytes // ALIGNMENT) * ALIGNMENT
-        return await self._room(body, offset + plan.output_nbytes), offset
+        return await self.room(body, offset + plan.output_nbytes), offset
 
-    async def _room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
+    async def room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
+        """A slot for the caller, who has time to send again from then on."""
         body.watch.our_turn()
         slot = await self._engine.acquire(
             nbytes, self._settings.queue_timeout_s, body.user, like=like

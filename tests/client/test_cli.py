@@ -161,7 +161,7 @@ def test_wrong_usage_exits_with_2_and_says_why(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("ftp://gpu-box", "url must be like http://host:8000 or https://host"),
+        ("ftp://gpu-box", "url must be like http://host:8000, https://host or unix:///"),
         ("http://", "url must be like"),
     ],
 )

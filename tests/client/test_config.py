@@ -84,6 +84,7 @@ def test_a_key_is_not_shown_to_the_internet(url: str) -> None:
         "http://gpu-box:port",
         "http://gpu-box:99999",
         "http://user:password@gpu-box",
+        "unix://",
         "http://gpu-box/?a=b",
         "http://gpu box",
         "http://gpu-box\r\nX-Injected: 1",
@@ -117,6 +118,18 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any]) -> 
         Client(**options)
 
     assert caught.value.field in options
+
+
+def test_a_socket_of_this_machine_is_named_by_its_path() -> None:
+    config = configure("unix:///run/warp call.sock", KEY)
+
+    assert (config.address, config.api_key, config.direct) == ("/run/warp call.sock", KEY, True)
+
+
+@pytest.mark.parametrize("url", ["unix://run/warpcall.sock", "unix:///run\0/x"])
+def test_a_socket_without_an_absolute_path_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="url must be like unix:///"):
+        configure(url, None)
 
 
 def test_loopback_is_never_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

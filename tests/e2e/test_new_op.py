@@ -92,6 +92,20 @@ def test_it_becomes_a_method_of_the_sdk(sources: Path, name: str) -> None:
     assert f"def {name.replace('-', '_')}(" in rendered
 
 
+def test_it_is_measured_from_a_shape_and_a_dtype(sources: Path, name: str) -> None:
+    said = in_new_process(
+        sources,
+        "-c",
+        "from warpcall_kernels import measuring\n"
+        f"case = measuring.make_case({name!r}, {{'shape': [31, 33], 'dtype': 'BF16'}})\n"
+        "brief = measuring.Precision('brief', 0.2, warm_seconds=0.1)\n"
+        "told = measuring.measure(case, ['torch', 'copy'], 'cpu', brief)\n"
+        "print(case.key, [i.status for i in told.implementations])",
+    )
+
+    assert said == f"{name} x=BF16[31,33] ['ok', 'ok']\n"
+
+
 def test_it_is_tested_by_the_suite_of_all_ops(sources: Path, name: str) -> None:
     said = in_new_process(
         sources, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels", "-k", name

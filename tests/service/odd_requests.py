@@ -25,6 +25,10 @@ OPS = (
 PATHS = (
     *("/", "/v1/kernels", "/v1/me", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"),
     *(f"/v1/kernels/{op}" for op in OPS),
+    *("/v2", "/v2/health/live", "/v2/models/permute", "/v2/models/isin/versions/1/config"),
+    *("/v2/models/stats", "/v2/models/none/ready", "/v2/repository/index"),
+    *("/v2/models/permute/infer", "/v2/systemsharedmemory/status"),
+    *(f"/v2/systemsharedmemory/region/a/{verb}" for verb in ("status", "register", "unregister")),
 )
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW", "get", "")
 ODD = (b"\r\n", b"\n", b"\r", b"\0", b"\xff", b" ", b"\t", b":", b"%", b"9" * 20, b"-1", b"chunked")
@@ -51,6 +55,7 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Expect", ("100-continue", "200-ok", "")),
     ("Connection", ("close", "keep-alive", "upgrade", "close, keep-alive", "")),
     ("Upgrade", ("websocket", "h2c", "TLS/1.3")),
+    ("Inference-Header-Content-Length", LENGTHS),
     ("X-Warpcall-Timeout", ("nan", "-1", "1e400", "x", "60", "")),
     ("X-Request-Id", ("a", "a" * 65, "é", "../../etc", "a b", "")),
     ("Authorization", ("Bearer", "Bearer x", "Basic !!!", "")),
@@ -73,7 +78,8 @@ def attempt(seed: str) -> tuple[int, bytes]:
 
 def _request(draw: random.Random) -> bytes:
     return draw.choices(
-        (_plain, _call, _chunked, _wrong_head, _huge, _smuggling, _noise), (4, 8, 5, 5, 1, 3, 1)
+        (_plain, _call, _infer, _chunked, _wrong_head, _huge, _smuggling, _noise),
+        (4, 8, 4, 5, 5, 1, 3, 1),
     )[0](draw)
 
 
@@ -130,6 +136,41 @@ def _call(draw: random.Random) -> bytes:
     headers = [("Content-Type", kind), ("Content-Length", str(length))]
     line = f"POST /v1/kernels/{draw.choice(OPS)}{draw.choice(('', '?dims=0'))} HTTP/1.1"
     return _head(draw, line, headers, 0.15) + body
+
+
+def _infer(draw: random.Random) -> bytes:
+    """An inference request, with what a region of shared memory is registered by now and then."""
+    x = np.ones(draw.choices((1, 2, 3, 31), k=draw.randint(0, 3)), np.float32)
+    told: dict[str, object] = {"name": draw.choice(("x", "x", "x", "a")), "shape": list(x.shape)}
+    told["datatype"] = draw.choice(("FP32", "FP32", "FP32", "INT8", "BYTES", "BF16", 1))
+    data = b""
+    kind = draw.choice(("json", "binary", "binary", "shared"))
+    if kind == "json":
+        told["data"] = x.tolist()
+    elif kind == "binary":
+        data = x.tobytes()
+        told["parameters"] = {"binary_data_size": len(data)}
+    else:
+        told["parameters"] = {"shared_memory_region": "a", "shared_memory_byte_size": x.nbytes}
+    dims = draw.choice((",".join(map(str, range(x.ndim))), "", "9", 1, True, None))
+    parameters = {"dims": dims, "binary_data_output": draw.choice((True, False, 1))}
+    request = {"inputs": [told], "parameters": parameters, "id": draw.choice(("a", 1, None))}
+    if draw.random() < 0.2:
+        request["outputs"] = [{"name": draw.choice(("out", "y")), "parameters": {}}]
+    text = json.dumps(request).encode()
+    body = text + data
+    if draw.random() < 0.2:
+        body = _mutated(draw, body)
+    path = draw.choice(("models/permute/infer", "models/permute/versions/1/infer", "models//infer"))
+    headers = [("Content-Length", str(len(body) + draw.choice((0,) * 9 + (-1, 1))))]
+    if draw.random() < 0.9:
+        wrong = draw.choice((0,) * 9 + (-1, 1, 1 << 40))
+        headers.append(("Inference-Header-Content-Length", str(len(text) + wrong)))
+    if draw.random() < 0.1:
+        path = f"systemsharedmemory/region/a/{draw.choice(('register', 'unregister'))}"
+        body = json.dumps({"key": draw.choice(("/a", "..", 1)), "byte_size": 8}).encode()
+        headers = [("Content-Length", str(len(body)))]
+    return _head(draw, f"POST /v2/{path} HTTP/1.1", headers, 0.1) + body
 
 
 def _chunked(draw: random.Random) -> bytes:

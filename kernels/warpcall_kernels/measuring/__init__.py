@@ -12,7 +12,7 @@ from warpcall_kernels.measuring._implementations import (
     register,
 )
 from warpcall_kernels.measuring._machine import environment_class, fingerprint
-from warpcall_kernels.measuring._measure import measure
+from warpcall_kernels.measuring._measure import Lease, Progress, measure
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
 from warpcall_kernels.measuring._result import (
     CaseResult,
@@ -30,8 +30,10 @@ __all__ = [
     "Implementation",
     "ImplementationResult",
     "JobCase",
+    "Lease",
     "Masked",
     "Precision",
+    "Progress",
     "Ratio",
     "compare",
     "count",

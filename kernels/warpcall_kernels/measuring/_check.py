@@ -8,6 +8,7 @@ them, must be what they were.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -32,33 +33,36 @@ class Wrong(Exception):
 
 
 class Checker:
-    """Checks implementations of one case."""
+    """Checks implementations of one case, with one draw of its inputs after the other."""
 
     def __init__(self, case: JobCase, device: torch.device) -> None:
         self._case = case
         self._device = device
-        self._seeds = [secrets.randbits(48) for _ in range(DRAWS)]
         self._inputs: dict[str, Guarded] = {}
-        self._draws: list[tuple[dict[str, Tensor], tuple[Tensor, ...]]] = []
-        for seed in self._seeds:
-            drawn = draw(case.inputs, seed, device)
-            self._draws.append((drawn, self._wanted(drawn)))
 
-    def check(self, function: Function) -> int | None:
-        """Raise Wrong for a wrong result; returns what a call took at its peak beside its inputs."""
-        peak = None
-        for seed, (drawn, wanted) in zip(self._seeds, self._draws, strict=True):
-            if not self._inputs:
-                self._inputs = guarded(drawn)
-            for name, t in drawn.items():
-                self._inputs[name].fill(t)
-            before = {name: g.snapshot() for name, g in self._inputs.items()}
-            poison(self._case.outputs.values(), self._device)
-            got, peak = self._call(function)
-            self._compare(got, wanted, seed)
-            for name, g in self._inputs.items():
-                if not g.is_as(before[name]):
-                    raise Wrong(f"the call wrote to {name}, or next to it")
+    def draws(self) -> Iterator[Callable[[Function], int | None]]:
+        """For each draw, what checks a function: it raises Wrong, or gives the call's peak of memory."""
+        for _ in range(DRAWS):
+            seed = secrets.randbits(48)
+            drawn = draw(self._case.inputs, seed, self._device)
+            wanted = self._wanted(drawn)
+            yield functools.partial(self._check, seed, drawn, wanted)
+            del drawn, wanted
+
+    def _check(
+        self, seed: int, drawn: dict[str, Tensor], wanted: tuple[Tensor, ...], function: Function
+    ) -> int | None:
+        if not self._inputs:
+            self._inputs = guarded(drawn)
+        for name, t in drawn.items():
+            self._inputs[name].fill(t)
+        before = {name: g.snapshot() for name, g in self._inputs.items()}
+        poison(self._case.outputs.values(), self._device)
+        got, peak = self._call(function)
+        self._compare(got, wanted, seed)
+        for name, g in self._inputs.items():
+            if not g.is_as(before[name]):
+                raise Wrong(f"the call wrote to {name}, or next to it")
         return peak
 
     def _call(self, function: Function) -> tuple[tuple[Tensor, ...], int | None]:

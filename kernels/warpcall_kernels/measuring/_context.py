@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -18,7 +19,31 @@ def class_of(error: Exception) -> Status:
         return "compile_error"
     if any(k.endswith("AcceleratorError") for k in kinds) or "CUDA error" in str(error):
         return "cuda_error"
-    return "oom" if isinstance(error, MemoryError) else "wrong_result"
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return "oom"
+    return "oom" if "allocate memory" in str(error) else "wrong_result"  # as torch says on a CPU
+
+
+class _Outside(BaseException):
+    """What a callback of the caller raised: the fault of no implementation."""
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Let what a callback raises pass all that notes the failures of implementations."""
+    try:
+        yield
+    except Exception as error:
+        raise _Outside from error
+
+
+@contextlib.contextmanager
+def not_outside() -> Iterator[None]:
+    """Give the caller what his callback raised."""
+    try:
+        yield
+    except _Outside as error:
+        raise error.__cause__ or error from None
 
 
 def first_line(error: BaseException) -> str:
@@ -55,8 +80,13 @@ def on_device(device: torch.device) -> Iterator[torch.device]:
 def same_arithmetic() -> Iterator[None]:
     """fp32 means fp32: by default cuDNN convolves it with 10 bits of mantissa, another result."""
     before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    _set_tf32(False)
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before
+        _set_tf32(before)
+
+
+def _set_tf32(allowed: bool) -> None:
+    with warnings.catch_warnings(action="ignore"):  # some versions of torch have two ways to say so
+        torch.backends.cudnn.allow_tf32 = allowed

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import triton
 
+from warpcall_kernels.measuring._observe import facts
+
 # Of a fingerprint, what makes numbers comparable: the same device, on the same software.
 CLASS = ("device", "torch", "triton", "cuda", "driver")
 
@@ -44,7 +46,7 @@ def source_sha256() -> str:
     """Hash of all code of the kernels."""
     folder = Path(__file__).parents[1]
     total = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
+    for file in sorted(folder.glob("*.py")):  # not how it is measured
         total.update(file.name.encode() + b"\0" + file.read_bytes())
     return total.hexdigest()
 
@@ -58,6 +60,7 @@ def _gpu(device: torch.device) -> dict[str, Any]:
         "multiprocessors": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
         "memory_bytes": properties.total_memory,
+        **facts(device),
     }
 
 

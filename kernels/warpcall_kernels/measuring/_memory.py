@@ -67,22 +67,21 @@ def poison(outputs: Iterable[Meta], device: torch.device) -> None:
     del taken
 
 
-def shared(
-    sets: list[Mapping[str, Tensor]], make: Callable[[], Mapping[str, Tensor]], begin: int = 0
-) -> Callable[[], Mapping[str, Tensor]]:
-    """Give the same sets of inputs to everyone, in order, making those that there are not yet."""
-    numbers = iter(range(begin, 1 << 30))
+class Sets:
+    """Sets of inputs, made as they are needed and shared by who uses them."""
 
-    def draw() -> Mapping[str, Tensor]:
-        number = next(numbers)
-        while len(sets) <= number:
-            sets.append(make())
-        return sets[number]
+    def __init__(self, make: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._make = make
+        self._made: list[Mapping[str, Tensor]] = []
 
-    return draw
+    def first(self, count: int) -> list[Mapping[str, Tensor]]:
+        """The first so many."""
+        while len(self._made) < count:
+            self._made.append(self._make())
+        return self._made[:count]
 
 
 def copy_source(nbytes: int, device: torch.device) -> Tensor:
-    """Half of the bytes, as a copy reads them and writes them; copies of odd sizes are themselves slow."""
+    """What the limit copies: half of the bytes, read and written; copies of odd sizes are slow."""
     size = max(1, -(-nbytes // 2 // COPY_UNIT)) * COPY_UNIT
     return torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)

@@ -35,17 +35,25 @@ class Play:
     inputs: int
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The widest interval among the ratios, as its half-width; whether all are as narrow as asked for."""
+
+    half_width: float
+    converged: bool
+
+
 class Rounds:
     """The samples of some contestants; the last number, beside theirs, is the twin of the first."""
 
-    def __init__(self, contestants: int, precision: Precision) -> None:
+    def __init__(self, contestants: int, precision: Precision, seed: int = 0) -> None:
         self.contestants = contestants
         self.twin = contestants
         self._precision = precision
         self._samples = np.full((0, contestants + 1), np.nan)
         self.masked: dict[int, str] = {}
         self._look_at = precision.min_rounds
-        self._random = np.random.default_rng(0)
+        self._random = np.random.default_rng(seed)
         self._order: list[int] = []
 
     def __len__(self) -> int:
@@ -104,23 +112,16 @@ class Rounds:
         found = self.relative(self.twin, 0.0)
         return self.relative(self.twin, margin_from(found))
 
-    def spent_us(self) -> float:
-        """Device time of the contestant that took the least."""
-        totals = np.nansum(self._samples[:, : self.contestants], axis=0)
-        return float(totals.min()) if len(totals) else 0.0
-
-    def half_width(self) -> float:
-        """The widest interval among those that decide."""
+    def look(self) -> Look:
+        """How sure the ratios are by now."""
         widths = [self.relative(c, 0.0).half_width for c in range(1, self.contestants)]
-        return max(widths, default=0.0)
-
-    def converged(self) -> bool:
-        """Whether all intervals are as narrow as asked for."""
-        enough = self._precision
-        if self.counted < enough.min_rounds or not math.isfinite(self.half_width()):
-            return False
-        a_a = self.relative(self.twin, 0.0).half_width
-        return self.half_width() <= enough.half_width and a_a <= A_A_HALF_WIDTH
+        widest = max(widths, default=0.0)
+        enough = (
+            self.counted >= self._precision.min_rounds
+            and widest <= self._precision.half_width
+            and self.relative(self.twin, 0.0).half_width <= A_A_HALF_WIDTH
+        )
+        return Look(widest, enough)
 
     def due(self) -> int:
         """Rounds until the next look: looking takes time, so it is done at growing distances."""

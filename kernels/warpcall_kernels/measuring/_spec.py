@@ -33,6 +33,7 @@ DTYPES = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
     "C128": torch.complex128,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
     "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
@@ -48,7 +49,10 @@ _SPOKEN = {
 }
 MAX_SIZE = 2**40  # of a dim; keeps all arithmetic here within what torch takes
 MAX_RANK = 64
-INPUT_SETS = 4  # copies of the inputs that may exist at once: two to swap, and two for the checks
+SHORT_BYTES = 1 << 28  # a case that moves more is not short on any GPU
+ROOM_BYTES = (
+    1 << 29
+)  # what short calls are rotated over, the buffer that flushes the cache, CUDA's own
 
 
 @dataclass(frozen=True)
@@ -90,18 +94,20 @@ class JobCase:
     @property
     def device_bytes(self) -> int:
         """Device memory that measuring this takes at most, without what baselines take beside."""
-        tensors = [*self.metas.values(), *self.outputs.values()]
-        given = sum(m.nbytes for m in self.metas.values())
-        both = sum(m.nbytes for m in tensors)
-        wide = 0
-        if self.op.tolerance is not None:  # the reference runs in fp64, with intermediate results
-            wide = 4 * sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in tensors)
-        return INPUT_SETS * given + 2 * both + 2 * (both - given) + wide + ROOM_BYTES
-
-
-ROOM_BYTES = (
-    1 << 29
-)  # what short calls are rotated over, the buffer that flushes the L2, and CUDA's own
+        given, made = self.metas.values(), self.outputs.values()
+        inputs, outputs = sum(m.nbytes for m in given), sum(m.nbytes for m in made)
+        # Inputs as drawn (of 8 bytes, or as wide for the reference), between guards, and as they were;
+        # outputs as they came, as expected, and on the way there.
+        wide_inputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in given)
+        wide_outputs = outputs
+        if self.op.tolerance is not None:
+            wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
+        checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
+        # Inputs as drawn and to swap; an output and the one before; what the limit copies.
+        timed = 3 * inputs + 2 * outputs + 2 * (inputs + outputs)
+        if inputs + outputs <= SHORT_BYTES:  # then calls may be rotated over so many sets
+            timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
+        return max(checked, timed) + ROOM_BYTES
 
 
 def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:

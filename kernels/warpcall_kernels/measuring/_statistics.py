@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
-MARGIN = 0.01  # what differs by less is the same
+MARGIN = 0.01  # log ratios below this are no difference
+WIDEST_SAME = 0.03  # of a margin within which two are called the same
 MIN_PAIRS = 6  # fewer say nothing
 RESAMPLES = 1000
 MAX_POINTS = (
@@ -84,12 +85,16 @@ def compare(
 
 
 def verdict(low: float, high: float, margin: float) -> Verdict:
-    """What an interval of log ratios says: it lies beyond the margin, within it, or across its edge."""
+    """What an interval of log ratios says: it lies beyond the margin, within it, or across its edge.
+
+    A machine so noisy that the margin is wide cannot say "same".
+    """
     if low > margin:
         return "slower"
     if high < -margin:
         return "faster"
-    return "same" if -margin <= low and high <= margin else "inconclusive"
+    alike = min(margin, WIDEST_SAME)
+    return "same" if -alike <= low and high <= alike else "inconclusive"
 
 
 def margin_from(a_a: Comparison | None) -> float:

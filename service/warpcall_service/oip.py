@@ -1,0 +1,77 @@
+"""POST /v2/models/{model}/infer: inference requests of the Open Inference Protocol, as calls."""
+
+from __future__ import annotations
+
+import re
+
+from warpcall.errors import NotFound
+from warpcall_service.body import Watch
+from warpcall_service.calls import MIN_TIMEOUT_S, Calls, watched
+from warpcall_service.exchange import Exchange
+from warpcall_service.inflate import open_body
+from warpcall_service.oip_models import Models
+from warpcall_service.oip_reader import InferReader
+from warpcall_service.oip_stats import Statistics
+from warpcall_service.params import brief
+from warpcall_service.settings import Settings
+
+_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+
+
+def is_infer(path: str) -> bool:
+    """Whether this is a path of inference requests."""
+    return path.startswith("/v2/models/") and path.endswith("/infer")
+
+
+class Inference:
+    """Answers inference requests on the road that `calls` paves."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        calls: Calls,
+        models: Models,
+        reader: InferReader,
+        statistics: Statistics,
+    ) -> None:
+        self._settings = settings
+        self._calls = calls
+        self._models = models
+        self._reader = reader
+        self._statistics = statistics
+
+    async def run(self, exchange: Exchange, path: str) -> None:
+        """Answer one request.
+
+        Raises:
+            Problem: why there is no answer.
+            ClientGone: nobody waits for it any more.
+        """
+        found = _PATH.fullmatch(path)
+        if found is None:
+            raise NotFound(f"there is nothing at {brief(path)}", field="path")
+        op = self._models.op(found[1], found[2])
+        exchange.op = op["name"]
+        ok = False
+        try:
+            await watched(exchange, self._settings.body_timeout_s, self._run, op["name"])
+            ok = True
+        finally:
+            self._statistics.note(exchange, ok=ok)
+
+    async def _run(self, exchange: Exchange, watch: Watch, model: str) -> None:
+        timeout_s = self._calls.timeout_s(exchange)
+        if timeout_s is not None:
+            watch.limit(timeout_s)
+        body = open_body(exchange, watch, self._settings.max_body_bytes)
+        upload, answer = await self._reader.read(exchange, body, self._models.op(model))
+        asked_s = answer.request.timeout_s
+        if asked_s is not None:
+            asked_s = min(max(asked_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
+            timeout_s = asked_s if timeout_s is None else min(asked_s, timeout_s)
+        try:
+            timing = await self._calls.compute(exchange, watch, upload, timeout_s)
+            headers, sent = await answer.write(upload.plan, upload.outputs())
+            await self._calls.send(exchange, watch, upload, timing, headers, sent)
+        finally:
+            upload.release()

@@ -1,0 +1,130 @@
+"""The answer to an inference request: JSON, then the bytes of those outputs that go as bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warpcall.errors import InvalidInput, TooLarge
+from warpcall.wire import TensorInfo
+from warpcall_service import values
+from warpcall_service.answers import Answer
+from warpcall_service.oip_models import DATATYPES, VERSION
+from warpcall_service.oip_request import InferRequest, Span, WantedOutput
+from warpcall_service.params import brief
+from warpcall_service.plan import Plan
+from warpcall_service.problems import Headers
+from warpcall_service.shared_memory import Region
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True, slots=True)
+class InferAnswer:
+    """What a request asks for.
+
+    Attributes:
+        regions: the shared memory that outputs go to, by the region's name.
+        max_json_bytes: of outputs that go as JSON.
+    """
+
+    request: InferRequest
+    regions: Mapping[str, Region]
+    max_json_bytes: int
+
+    def check(self, plan: Plan) -> None:
+        """Refuse, before anything is computed, a plan whose outputs cannot go as they are asked for."""
+        given = {info.name for info in plan.outputs}
+        for named in self.request.outputs or ():
+            if named.name not in given:
+                raise InvalidInput(
+                    f"{plan.op} gives {', '.join(sorted(given))} here, got {brief(named.name)}",
+                    field=named.name,
+                )
+        json_nbytes = 0
+        for info in plan.outputs:
+            wanted = self._wanted(info.name)
+            if wanted is None or wanted.binary:
+                continue
+            if wanted.shared is not None:
+                _check_room(info, wanted.shared)
+                continue
+            if info.dtype == "BF16":
+                raise InvalidInput(
+                    f"{info.name} is BF16, which goes as binary data or to shared memory only: ask "
+                    "for binary_data, or for binary_data_output",
+                    field=info.name,
+                )
+            json_nbytes += info.nbytes
+        if json_nbytes > self.max_json_bytes:
+            raise TooLarge(
+                f"an answer holds at most {self.max_json_bytes} bytes of tensors as JSON, "
+                f"{plan.op} gives {json_nbytes}: ask for binary_data, or for binary_data_output",
+                field="outputs",
+            )
+
+    async def write(self, plan: Plan, outputs: memoryview) -> tuple[Headers, Answer]:
+        """The answer from the bytes of the output region, where those to send are moved together."""
+        told: list[dict[str, Any]] = []
+        binary: list[TensorInfo] = []
+        for info in plan.outputs:
+            wanted = self._wanted(info.name)
+            if wanted is None:
+                continue
+            data = outputs[info.begin : info.end]
+            entry: dict[str, Any] = {
+                "name": info.name,
+                "datatype": DATATYPES[info.dtype],
+                "shape": info.shape,
+            }
+            if wanted.binary:
+                binary.append(info)
+                entry["parameters"] = {"binary_data_size": info.nbytes}
+            elif wanted.shared is not None:
+                await self.regions[wanted.shared.region].write(wanted.shared.offset, data)
+                entry["parameters"] = {
+                    "shared_memory_region": wanted.shared.region,
+                    "shared_memory_offset": wanted.shared.offset,
+                    "shared_memory_byte_size": info.nbytes,
+                }
+            else:
+                flat = TensorInfo(info.name, info.dtype, (math.prod(info.shape),))
+                entry["data"] = values.to_json(data, flat)
+            told.append(entry)
+        answer = {"model_name": plan.op, "model_version": VERSION, "outputs": told}
+        if self.request.id is not None:
+            answer["id"] = self.request.id
+        text = json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
+        if not binary:
+            return [(b"content-type", b"application/json")], Answer(text, outputs[:0])
+        headers = [
+            (b"content-type", b"application/octet-stream"),
+            (HEADER_LENGTH.lower().encode(), b"%d" % len(text)),
+        ]
+        return headers, Answer(text, _together(binary, outputs))
+
+    def _wanted(self, name: str) -> WantedOutput | None:
+        if self.request.outputs is None:
+            return WantedOutput(name, self.request.binary, None)
+        return next((wanted for wanted in self.request.outputs if wanted.name == name), None)
+
+
+def _together(infos: list[TensorInfo], outputs: memoryview) -> memoryview:
+    """The bytes of these outputs one after the other; what lies between them is overwritten."""
+    begin = end = infos[0].begin
+    for info in infos:
+        if info.begin != end:
+            outputs[end : end + info.nbytes] = outputs[info.begin : info.end]
+        end += info.nbytes
+    return outputs[begin:end]
+
+
+def _check_room(info: TensorInfo, span: Span) -> None:
+    if info.nbytes > span.nbytes:
+        raise InvalidInput(
+            f"{info.name} has {info.nbytes} bytes, its shared_memory_byte_size is {span.nbytes}",
+            field=info.name,
+        )

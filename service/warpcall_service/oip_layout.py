@@ -1,0 +1,77 @@
+"""Where the inputs of an inference request lie in a call's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpcall import wire
+from warpcall.errors import InvalidInput
+from warpcall_service import values
+from warpcall_service.oip_request import GivenTensor
+from warpcall_service.plan import InputTensor
+from warpcall_service.upload import ALIGNMENT
+
+MAX_LIST = 64  # entries of a parameter that comes as a tensor; the op's declaration may allow fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of inputs.
+
+    Attributes:
+        tensors: where each lies.
+        pieces: (begin, end) that the bytes after the JSON fill, in order.
+        nbytes: of all.
+    """
+
+    tensors: Mapping[str, InputTensor]
+    pieces: tuple[tuple[int, int], ...]
+    nbytes: int
+
+    @staticmethod
+    def of(inputs: Iterable[GivenTensor]) -> Layout:
+        """Put binary inputs first, as they come: one piece, unless one would not be aligned."""
+        tensors: dict[str, InputTensor] = {}
+        pieces: list[tuple[int, int]] = []
+        end = 0
+        for given in sorted(inputs, key=lambda given: not given.binary):
+            info = given.info
+            multiple = wire.ITEMSIZE[info.dtype] if given.binary else ALIGNMENT
+            begin = -(-end // multiple) * multiple
+            if given.binary:
+                if pieces and begin == end:
+                    pieces[-1] = pieces[-1][0], begin + info.nbytes
+                else:
+                    pieces.append((begin, begin + info.nbytes))
+            end = begin + info.nbytes
+            tensors[info.name] = InputTensor(info.name, info.dtype, info.shape, begin)
+        return Layout(tensors, tuple(pieces), end)
+
+    def view(self, name: str, memory: memoryview) -> memoryview:
+        """The bytes of an input."""
+        tensor = self.tensors[name]
+        return memory[tensor.offset : tensor.offset + tensor.nbytes]
+
+
+def check_list(given: GivenTensor) -> None:
+    """Raise InvalidInput unless this tensor may be a parameter that is a list of integers."""
+    info = given.info
+    if info.dtype != "I64" or len(info.shape) != 1 or info.shape[0] > MAX_LIST:
+        raise InvalidInput(
+            f"{info.name} as a tensor must be INT64 with one dim of at most {MAX_LIST}, "
+            f"got {info.dtype} {list(info.shape)}",
+            field=info.name,
+        )
+
+
+def list_of(given: GivenTensor, data: memoryview | None) -> list[int]:
+    """The integers in a parameter's tensor, from its JSON or else from these bytes."""
+    if data is None:
+        array = values.to_array(given.data, given.info)
+    else:
+        array = np.frombuffer(data, np.int64)
+    integers: list[int] = array.tolist()
+    return integers

@@ -1,0 +1,241 @@
+"""From the body of an inference request to a call whose inputs lie in the arena.
+
+What comes as bytes goes from the socket to its place, as in the other formats, and what lies in
+shared memory is copied there.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warpcall.errors import InvalidInput, TooLarge
+from warpcall_service import oip_request, values
+from warpcall_service.arena import Slot
+from warpcall_service.body import Body
+from warpcall_service.engine import LocalEngine
+from warpcall_service.exchange import Exchange
+from warpcall_service.oip_answer import HEADER_LENGTH, InferAnswer
+from warpcall_service.oip_layout import Layout, check_list, list_of
+from warpcall_service.oip_request import GivenTensor, InferRequest
+from warpcall_service.params import Params, brief, merge
+from warpcall_service.plan import Plan
+from warpcall_service.settings import Settings
+from warpcall_service.shared_memory import Region, SharedMemory
+from warpcall_service.upload import CACHED_HEADER_BYTES, Upload, Uploads
+
+SMALL_BYTES = 64 << 10  # JSON of no more needs no turn: a request whose tensors come as bytes
+# A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
+_decode_again = functools.lru_cache(256)(oip_request.decode)
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A call for whose inputs there is room, and whose JSON is done with.
+
+    Attributes:
+        late: parameters that come as bytes; there is a plan only when they are here.
+    """
+
+    request: InferRequest
+    answer: InferAnswer
+    regions: Mapping[str, Region]
+    layout: Layout
+    given: Params
+    late: tuple[GivenTensor, ...]
+    plan: Plan | None
+    slot: Slot
+    target_offset: int
+
+
+class InferReader:
+    """Reads inference requests into the arena."""
+
+    def __init__(
+        self, settings: Settings, engine: LocalEngine, uploads: Uploads, shared: SharedMemory
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._uploads = uploads
+        self._shared = shared
+
+    async def read(
+        self, exchange: Exchange, body: Body, op: Mapping[str, Any]
+    ) -> tuple[Upload, InferAnswer]:
+        """Read a call of `op`, and what its answer is to be.
+
+        Raises:
+            Problem: what is wrong with it, or that there is no room; no memory is kept then.
+        """
+        nbytes = self._json_nbytes(exchange, body)
+        if nbytes is not None and nbytes <= SMALL_BYTES:
+            text = await body.exactly(nbytes)
+            if len(text) < nbytes:
+                raise InvalidInput(
+                    f"the JSON must have {nbytes} bytes, got {len(text)}: the body ends early",
+                    field="body",
+                )
+            placed = await self._place(exchange, body, op, text)
+        else:
+            placed = await self._place_large(exchange, body, op, nbytes)
+        try:
+            return await self._fill(body, op, placed), placed.answer
+        except BaseException:
+            placed.slot.release()
+            raise
+
+    def _json_nbytes(self, exchange: Exchange, body: Body) -> int | None:
+        """How long the JSON is; None: as long as the body, of which nobody says how long it is."""
+        given = exchange.headers.get(HEADER_LENGTH.lower().encode())
+        nbytes = body.declared
+        if given is not None:
+            if not _LENGTH.fullmatch(given):
+                raise InvalidInput(
+                    f"{HEADER_LENGTH} must be a number of bytes, got "
+                    f"{brief(given.decode('latin-1'))}",
+                    field=HEADER_LENGTH,
+                )
+            nbytes = int(given)
+            if body.declared is not None and nbytes > body.declared:
+                raise InvalidInput(
+                    f"{HEADER_LENGTH} must be at most the body's {body.declared} bytes, "
+                    f"got {nbytes}",
+                    field=HEADER_LENGTH,
+                )
+        limit = self._settings.max_json_bytes
+        if nbytes is not None and nbytes > limit:
+            raise TooLarge(
+                f"the JSON of a request must have at most {limit} bytes, got {nbytes}: send tensors "
+                "as binary data",
+                field="body",
+            )
+        return nbytes
+
+    async def _place_large(
+        self, exchange: Exchange, body: Body, op: Mapping[str, Any], nbytes: int | None
+    ) -> _Placed:
+        """The text waits in the arena; what it becomes is on the heap, for few calls at a time."""
+        limit = int(self._settings.max_json_bytes)
+        room = await self._uploads.room(body, limit if nbytes is None else nbytes)
+        try:
+            if nbytes is None:
+                nbytes = await body.all_into(room.view, "the JSON")
+            else:
+                await body.into(room.view, "the JSON")
+            body.watch.our_turn()
+            async with self._uploads.json_turns.turn(body.user, nbytes):
+                text = bytes(room.view[:nbytes])
+                room.release()
+                return await self._place(exchange, body, op, text)
+        finally:
+            room.release()
+
+    async def _place(
+        self, exchange: Exchange, body: Body, op: Mapping[str, Any], text: bytes
+    ) -> _Placed:
+        """Make room for the inputs, and for the outputs if it is known how large they are."""
+        body.watch.our_turn()
+        request = (_decode_again if len(text) <= CACHED_HEADER_BYTES else oip_request.decode)(text)
+        lists = {param["name"] for param in op["params"] if param["kind"] == "ints"}
+        tensors = [given for given in request.inputs if given.info.name not in lists]
+        as_params = [given for given in request.inputs if given.info.name in lists]
+        late = tuple(given for given in as_params if given.binary)
+        layout = Layout.of(g for g in request.inputs if g.binary or g.info.name not in lists)
+        self._check_length(body, len(text), request)
+        regions = self._regions(exchange, request)
+        answer = InferAnswer(request, regions, int(self._settings.max_json_bytes))
+        params = oip_request.params_of(request, op)
+        for given in as_params:
+            check_list(given)
+            if given not in late:
+                params = merge(params, {given.info.name: await _early(given, regions)})
+        arrays = {
+            given.info.name: values.to_array(given.data, given.info)
+            for given in tensors
+            if given.data is not None
+        }
+        plan, offset = None, 0
+        if late:
+            slot = await self._uploads.room(body, layout.nbytes)
+        else:
+            plan = await self._plan(op, tensors, layout, params, answer)
+            slot, offset = await self._uploads.both(body, plan)
+        for name, array in arrays.items():
+            layout.view(name, slot.view)[:] = array.view(np.uint8).data
+        return _Placed(request, answer, regions, layout, params, late, plan, slot, offset)
+
+    async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
+        """Take the rest of the body, and what is in shared memory."""
+        slot, layout = placed.slot, placed.layout
+        for begin, end in layout.pieces:
+            await body.into(slot.view[begin:end], "the binary data after the JSON")
+        await body.end("the last tensor")
+        body.watch.our_turn()
+        for given in placed.request.inputs:
+            if given.shared is not None and given.info.name in layout.tensors:
+                region = placed.regions[given.shared.region]
+                await region.read(given.shared.offset, layout.view(given.info.name, slot.view))
+        if placed.plan is not None:
+            return Upload(placed.plan, slot, slot, placed.target_offset)
+        params = placed.given
+        for given in placed.late:
+            data = layout.view(given.info.name, slot.view)
+            params = merge(params, {given.info.name: list_of(given, data)})
+        names = {given.info.name for given in placed.late}
+        tensors = [given for given in placed.request.inputs if given.info.name in layout.tensors]
+        plan = await self._plan(
+            op, [t for t in tensors if t.info.name not in names], layout, params, placed.answer
+        )
+        target = await self._uploads.room(body, plan.output_nbytes, like=slot)
+        return Upload(plan, slot, target, 0)
+
+    async def _plan(
+        self,
+        op: Mapping[str, Any],
+        tensors: list[GivenTensor],
+        layout: Layout,
+        params: Params,
+        answer: InferAnswer,
+    ) -> Plan:
+        inputs = [layout.tensors[given.info.name] for given in tensors]
+        plan = await self._engine.plan(op["name"], inputs, params)
+        answer.check(plan)
+        return plan
+
+    def _check_length(self, body: Body, json_nbytes: int, request: InferRequest) -> None:
+        """Refuse binary sizes that do not add up before a byte of them is read."""
+        binary = sum(given.info.nbytes for given in request.inputs if given.binary)
+        if body.declared is not None and body.declared != json_nbytes + binary:
+            raise InvalidInput(
+                f"the body must have {json_nbytes + binary} bytes, {json_nbytes} of JSON and "
+                f"{binary} of binary data as its binary_data_size say, got {body.declared}",
+                field="body",
+            )
+
+    def _regions(self, exchange: Exchange, request: InferRequest) -> dict[str, Region]:
+        """The shared memory that a request names, all of it the caller's own."""
+        told = [given.shared for given in request.inputs]
+        told += [wanted.shared for wanted in request.outputs or ()]
+        spans = [span for span in told if span is not None]
+        if not spans:
+            return {}
+        owner = self._shared.owner(exchange)
+        regions = {span.region: self._shared.region(owner, span.region) for span in spans}
+        for span in spans:
+            regions[span.region].check(span.offset, span.nbytes)
+        return regions
+
+
+async def _early(given: GivenTensor, regions: Mapping[str, Region]) -> list[int]:
+    """A parameter that comes as a tensor in the JSON or in shared memory."""
+    if given.shared is None:
+        return list_of(given, None)
+    data = bytearray(given.info.nbytes)
+    await regions[given.shared.region].read(given.shared.offset, memoryview(data))
+    return list_of(given, memoryview(data))

@@ -1,0 +1,196 @@
+"""The routes of the Open Inference Protocol but for inference: the server, its models, their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from warpcall.errors import InvalidInput, NotFound
+from warpcall_service.body import Body, Watch
+from warpcall_service.calls import watched
+from warpcall_service.engine import LocalEngine
+from warpcall_service.exchange import Exchange
+from warpcall_service.oip_models import VERSION, Models
+from warpcall_service.oip_openapi import error_responses
+from warpcall_service.oip_stats import Statistics
+from warpcall_service.params import brief, from_json
+from warpcall_service.settings import Settings
+
+MAX_BYTES = 64 << 10  # of a request's JSON
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class ServerMetadata(_Model):
+    """The server; `extensions` are those of the protocol that it has."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(_Model):
+    """A tensor of a model: -1 is any size; all datatypes that it may have are in `parameters`."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, str]
+
+
+class ModelMetadata(_Model):
+    """An op as a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    parameters: dict[str, str]
+
+
+class ModelState(_Model):
+    """A model and whether it can run: READY, or UNAVAILABLE for a reason."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Live(_Model):
+    """That the server answers."""
+
+    live: bool
+
+
+class Ready(_Model):
+    """Whether models can run now."""
+
+    ready: bool
+
+
+def routes(
+    settings: Settings,
+    engine: LocalEngine,
+    models: Models,
+    statistics: Statistics,
+    version: str,
+    stopping: Callable[[], bool],
+) -> APIRouter:
+    """What clients ask before they infer, and beside it."""
+    router = APIRouter(prefix="/v2", tags=["open inference protocol"])
+    not_found = error_responses([NotFound])
+    shared = ("system_shared_memory",) if settings.user_max_shared_bytes else ()
+    server = {
+        "name": "warpcall",
+        "version": version,
+        "extensions": [*EXTENSIONS, *shared],
+    }
+
+    def ready() -> bool:
+        return engine.ready and not stopping()
+
+    @router.get("", response_model=ServerMetadata)
+    async def server_metadata() -> Response:
+        """What this server is, and which extensions of the protocol it has."""
+        return JSONResponse(server)
+
+    @router.get("/health/live", response_model=Live)
+    async def live() -> Response:
+        """200 as long as the server answers at all."""
+        return JSONResponse({"live": True})
+
+    @router.get(
+        "/health/ready",
+        response_model=Ready,
+        responses={503: {"model": Ready, "description": "No model can run now"}},
+    )
+    async def server_ready() -> Response:
+        """200 while models can run, 503 while they cannot; why: /readyz."""
+        return JSONResponse({"ready": ready()}, 200 if ready() else 503)
+
+    @router.get("/models/stats")  # before a model of any name
+    async def all_stats() -> dict[str, Any]:
+        """How often and how long each model ran for clients of this protocol."""
+        return {"model_stats": [statistics.of(name) for name in models.ops]}
+
+    @router.get("/models/{name}", response_model=ModelMetadata, responses=not_found)
+    @router.get(
+        "/models/{name}/versions/{version}", response_model=ModelMetadata, responses=not_found
+    )
+    async def model_metadata(name: str, version: str | None = None) -> Response:
+        """A model's inputs and outputs."""
+        return JSONResponse(models.metadata(models.op(name, version)))
+
+    @router.get("/models/{name}/config", responses=not_found)
+    @router.get("/models/{name}/versions/{version}/config", responses=not_found)
+    async def model_config(name: str, version: str | None = None) -> dict[str, Any]:
+        """A model's configuration, with its parameters."""
+        return models.config(models.op(name, version))
+
+    @router.get(
+        "/models/{name}/ready",
+        response_model=Ready,
+        responses={**not_found, 503: {"model": Ready, "description": "It cannot run now"}},
+    )
+    @router.get(
+        "/models/{name}/versions/{version}/ready",
+        response_model=Ready,
+        responses={**not_found, 503: {"model": Ready, "description": "It cannot run now"}},
+    )
+    async def model_ready(name: str, version: str | None = None) -> Response:
+        """200 while the model can run, 503 while it cannot."""
+        models.op(name, version)
+        return JSONResponse({"ready": ready()}, 200 if ready() else 503)
+
+    @router.get("/models/{name}/stats", responses=not_found)
+    @router.get("/models/{name}/versions/{version}/stats", responses=not_found)
+    async def model_stats(name: str, version: str | None = None) -> dict[str, Any]:
+        """How often and how long a model ran for clients of this protocol."""
+        op = models.op(name, version)
+        return {"model_stats": [statistics.of(op["name"])]}
+
+    @router.post(
+        "/repository/index",
+        response_model=list[ModelState],
+        responses=error_responses([InvalidInput]),
+    )
+    async def repository_index(request: Request) -> Response:
+        """All models; with `{"ready": true}` those that can run now."""
+        asked = await json_of(request, settings.body_timeout_s)
+        only_ready = asked.get("ready", False)
+        if not isinstance(only_ready, bool):
+            raise InvalidInput(f"ready must be true or false, got {brief(only_ready)}")
+        state = "READY" if ready() else "UNAVAILABLE"
+        reason = "" if ready() else "no lane is ready"
+        listed = [
+            {"name": name, "version": VERSION, "state": state, "reason": reason}
+            for name in models.ops
+            if ready() or not only_ready
+        ]
+        return JSONResponse(listed)
+
+    return router
+
+
+async def json_of(request: Request, timeout_s: float) -> dict[str, Any]:
+    """The JSON object in a request's body, whatever its Content-Type; empty if there is no body.
+
+    Raises:
+        Problem: anything else, or a body that does not come.
+    """
+    exchange: Exchange = request.scope["state"]["exchange"]
+    text = await watched(exchange, timeout_s, _read, MAX_BYTES)
+    return from_json(text, "the request") if text.strip() else {}
+
+
+async def _read(exchange: Exchange, watch: Watch, limit: int) -> bytes:
+    return await Body(exchange, watch, limit).exactly(limit)

@@ -1,0 +1,70 @@
+"""How often and how long the models ran for clients of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from warpcall_service.exchange import Exchange
+from warpcall_service.oip_models import VERSION
+
+# The protocol's names for our stages.
+_STAGES = {
+    "queue": "queue",
+    "compute_input": "h2d",
+    "compute_infer": "kernel",
+    "compute_output": "d2h",
+}
+
+
+@dataclass(slots=True)
+class _Duration:
+    count: int = 0
+    ns: int = 0
+
+    def add(self, milliseconds: float) -> None:
+        self.count += 1
+        self.ns += round(milliseconds * 1e6)
+
+
+@dataclass(slots=True)
+class _Record:
+    last_ms: int = 0  # when the last inference ended, since 1970
+    durations: defaultdict[str, _Duration] = field(default_factory=lambda: defaultdict(_Duration))
+
+
+class Statistics:
+    """Counts since the server's start, by model."""
+
+    def __init__(self) -> None:
+        self._records: defaultdict[str, _Record] = defaultdict(_Record)
+
+    def note(self, exchange: Exchange, *, ok: bool) -> None:
+        """Count an inference that came to its end; one whose client left in between failed."""
+        record = self._records[exchange.op]
+        took_ms = (time.monotonic() - exchange.began) * 1e3
+        record.durations["success" if ok else "fail"].add(took_ms)
+        if ok:
+            record.last_ms = time.time_ns() // 1_000_000
+            for name, stage in _STAGES.items():
+                record.durations[name].add(exchange.stages_ms[stage])
+
+    def of(self, model: str) -> dict[str, Any]:
+        """What GET /v2/models/{model}/stats says of it."""
+        record = self._records[model]
+        names = ("success", "fail", *_STAGES, "cache_hit", "cache_miss")
+        count = record.durations["success"].count
+        return {
+            "name": model,
+            "version": VERSION,
+            "last_inference": record.last_ms,
+            "inference_count": count,
+            "execution_count": count,
+            "inference_stats": {
+                name: {"count": record.durations[name].count, "ns": record.durations[name].ns}
+                for name in names
+            },
+            "batch_stats": [],
+        }

@@ -1,0 +1,90 @@
+"""Who is at the other end of a connection, if it is a program of this machine.
+
+What a program here may ask for, such as shared memory, depends on the account it runs under. For a
+Unix socket the kernel tells the account; for TCP on the loopback the kernel's table of sockets does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from warpcall.errors import Forbidden
+from warpcall_service.exchange import Exchange
+from warpcall_service.protocol import Connection
+
+# What comes through a proxy is somebody else's, what a web page sends is not its reader's.
+INDIRECT = (b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via", b"origin")
+TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
+
+Address = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
+
+
+class Peers:
+    """Remembers each connection's account: it does not change, and the table is long."""
+
+    def __init__(self) -> None:
+        self._accounts: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
+
+    def account(self, exchange: Exchange) -> int:
+        """The uid of the program that sent the request.
+
+        Raises:
+            Forbidden: it is no program of this machine, or it speaks for somebody else.
+        """
+        for name in INDIRECT:
+            if name in exchange.headers:
+                raise Forbidden(
+                    "shared memory is for programs on the server's own machine that connect "
+                    f"themselves, this request has the header {name.decode()}"
+                )
+        uid = self._accounts.get(exchange.connection)
+        if uid is None:
+            uid = _account(exchange.connection)
+            if uid is None:
+                raise Forbidden(
+                    "shared memory is for programs on the server's own machine: connect to "
+                    "127.0.0.1, [::1] or its Unix socket"
+                )
+            self._accounts[exchange.connection] = uid
+        return uid
+
+
+def _account(connection: Connection) -> int | None:
+    transport = connection.transport
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return None
+    if sock.family == socket.AF_UNIX:
+        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        uid: int = struct.unpack("3i", told)[1]  # of pid, uid, gid
+        return uid
+    peer, ours = _address(sock.getpeername()), _address(sock.getsockname())
+    if not peer[0].is_loopback:
+        return None
+    return _owner(peer, ours)
+
+
+def _address(name: tuple[str, int]) -> Address:
+    return ipaddress.ip_address(name[0].partition("%")[0]), name[1]
+
+
+def _owner(peer: Address, ours: Address) -> int | None:
+    """Who has the socket that is connected from `peer` to `ours`."""
+    wanted = [_written(peer), _written(ours)]
+    with TABLES[peer[0].version].open() as table:
+        for line in table:
+            fields = line.split()
+            if fields[1:3] == wanted:
+                return int(fields[7])
+    return None
+
+
+def _written(address: Address) -> str:
+    """As the table has it: words of four bytes, each in the machine's order."""
+    host, port = address
+    words = struct.unpack(f"={len(host.packed) // 4}I", host.packed)
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

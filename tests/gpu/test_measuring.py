@@ -1,0 +1,193 @@
+"""What the sampler says on a GPU: verdicts, agreement with another clock, and what it refuses.
+
+With its figures, on the machine's own Python:
+`PYTHONPATH=client:kernels:service python3 -m pytest tests/gpu/test_measuring.py --device cuda -s`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import triton.testing
+from torch import Tensor
+
+from tests.kernels import wrong_implementations
+from warpcall_kernels import Op, measuring
+from warpcall_kernels._op import ParamValue
+from warpcall_kernels.measuring import (
+    PRECISIONS,
+    CaseResult,
+    Implementation,
+    JobCase,
+    make_case,
+    measure,
+)
+from warpcall_kernels.measuring._check import draw
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch advises while it compiles
+
+ALL = ["warpcall", "torch", "torch.compile", "copy"]
+AGREE = 0.03
+FROM_US = 50
+PERMUTE = {"shape": [8192, 8192], "dtype": "BF16", "params": {"dims": [1, 0]}}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "permute 8192": ("permute", PERMUTE),
+    "permute, some 75 us": ("permute", {**PERMUTE, "shape": [8192, 9216]}),
+    "permute, some 55 us": ("permute", {**PERMUTE, "shape": [8192, 6400]}),
+    "permute, short": ("permute", {**PERMUTE, "shape": [2048, 4096]}),
+    "transpose-add": ("transpose-add", {"shape": [24300, 11520], "dtype": "BF16"}),
+    "transpose-add, short": ("transpose-add", {"shape": [512, 512], "dtype": "BF16"}),
+    "masked-softmax": (
+        "masked-softmax",
+        {"shape": [32, 16, 512, 512], "dtype": "BF16", "sizes": {"mask": "key"}},
+    ),
+    "conv": ("conv", {"shape": [4, 1024, 8192], "dtype": "BF16", "sizes": {"heads": 16}}),
+    "isin": ("isin", {"shape": [1 << 26], "dtype": "I32", "sizes": {"test_elements": 64}}),
+}
+
+
+def _show(result: CaseResult) -> None:
+    told = [f"\n{result.key}: {result.rounds} rounds, {len(result.masked)} masked"]
+    told.append(f"converged {result.converged}, margin {result.margin:.4f}, {result.seconds:.1f} s")
+    told.append(f"{result.tags} A/A {result.a_a}")
+    for one in result.implementations:
+        told.append(f"  {one.name:14}{one.status:13}{one.error or ''}")
+        if one.median_us is not None:
+            told[-1] += (
+                f"{one.median_us:10.2f} us [{one.ci_low_us:.2f}, {one.ci_high_us:.2f}] p5 {one.p5_us:.2f} "
+                f"p95 {one.p95_us:.2f} {one.gb_per_s:6.0f} GB/s, share {one.share_of_limit:.3f}, {one.method}, "
+                f"n {one.n}, hot {one.hot_us}, host {one.host_us:.1f}, mJ {one.energy_mj}, {one.tags} {one.relative}"
+            )
+    sys.stdout.write("\n".join(told) + "\n")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def measured(request: pytest.FixtureRequest, device: str) -> tuple[JobCase, CaseResult]:
+    if device != "cuda":  # before conftest.py says so of a test
+        pytest.skip("needs --device cuda")
+    case = make_case(*CASES[request.param])
+    result = measure(case, ALL, "cuda", PRECISIONS["quick"], seed=3)
+    _show(result)
+    return case, result
+
+
+def test_all_are_right_and_the_same_code_is_the_same(measured: tuple[JobCase, CaseResult]) -> None:
+    result = measured[1]
+
+    assert [(told.name, told.status) for told in result.implementations] == [(n, "ok") for n in ALL]
+    assert result.a_a is not None
+    assert result.a_a.verdict == "same"
+    assert result.clock == "cuda events"
+
+
+def test_times_agree_with_those_of_triton(measured: tuple[JobCase, CaseResult]) -> None:
+    case, result = measured
+    ours = result.implementations[0]
+    assert ours.median_us is not None
+    inputs = draw(case.inputs, 3, torch.device("cuda"))
+
+    theirs_us = 1000 * triton.testing.do_bench(
+        lambda: case.op.function(**inputs, **case.params), rep=500, return_mode="median"
+    )
+
+    sys.stdout.write(f"\n{case.key}: {ours.median_us:.2f} us, do_bench {theirs_us:.2f}\n")
+    if ours.median_us >= FROM_US and ours.method == "events":
+        assert ours.median_us == pytest.approx(theirs_us, rel=AGREE)
+
+
+def test_what_differs_is_told_apart(measured: tuple[JobCase, CaseResult]) -> None:
+    for told in measured[1].implementations[1:]:
+        assert told.relative is not None
+        if abs(told.relative.ratio - 1) > 0.05:
+            expected = "slower" if told.relative.ratio > 1 else "faster"
+            assert told.relative.verdict == expected
+
+
+def test_the_same_code_under_two_names_is_the_same() -> None:
+    measuring.load(wrong_implementations.__name__)
+
+    result = measure(make_case("permute", PERMUTE), ["torch", "right"], "cuda", PRECISIONS["quick"])
+
+    _show(result)
+    relative = result.implementations[1].relative
+    assert relative is not None
+    assert relative.verdict == "same"
+    assert result.converged
+
+
+def test_more_is_told_of_a_standard_measurement() -> None:
+    held: list[float] = []
+
+    @contextlib.contextmanager
+    def lease() -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        held.append(time.monotonic() - begin)
+
+    result = measure(
+        make_case("permute", PERMUTE), ALL, "cuda", PRECISIONS["standard"], lease=lease
+    )
+
+    _show(result)
+    sys.stdout.write(f"leases {len(held)}, the longest {1000 * max(held):.0f} ms\n")
+    sys.stdout.write(json.dumps(measuring.fingerprint("cuda"), indent=1) + "\n")
+    ours = result.implementations[0]
+    assert ours.hot_us is not None
+    assert ours.host_us is not None
+    assert ours.peak_bytes is not None
+    assert ours.peak_bytes >= result.output_bytes
+
+
+def _beside(op: Op, params: Mapping[str, ParamValue]) -> Any:
+    """Computes on another stream that nobody waits for, so that events on this one see nothing of it."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def compute(**inputs: Tensor) -> Any:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            return op.function(**inputs, **params)
+
+    return compute
+
+
+def test_a_time_that_is_not_possible_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = Implementation("hidden", "on another stream", _beside)
+    monkeypatch.setitem(measuring._implementations._known, "hidden", hidden)
+
+    result = measure(
+        make_case("permute", PERMUTE), ["torch", "hidden"], "cuda", PRECISIONS["quick"]
+    )
+
+    _show(result)
+    assert [told.status for told in result.implementations] == ["ok", "invalid"]
+
+
+def test_an_error_that_sticks_ends_the_measurement_and_is_told() -> None:
+    program = """
+import json, torch
+from warpcall_kernels import measuring
+def broken(op, params):
+    def call(x):
+        torch._assert_async(torch.zeros(1, device=x.device))
+        return x.permute(params["dims"]).contiguous()
+    return call
+measuring.register(measuring.Implementation("broken", "asserts on the device", broken))
+case = measuring.make_case("permute", {"shape": [64, 64], "dtype": "F32", "params": {"dims": [1, 0]}})
+result = measuring.measure(case, ["torch", "broken", "warpcall"], "cuda", measuring.PRECISIONS["quick"])
+print(json.dumps([result.device_lost, [i.status for i in result.implementations]]))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout else done.stderr
+    assert told == [True, ["cuda_error", "cuda_error", "cuda_error"]]

@@ -1,0 +1,192 @@
+"""Verdicts hold on noise like that of real machines: what is equal is not told apart, 2 % are found."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from warpcall_kernels.measuring import Precision, compare
+from warpcall_kernels.measuring._rounds import Rounds
+from warpcall_kernels.measuring._statistics import (
+    MARGIN,
+    Floats,
+    Verdict,
+    margin_from,
+    median_interval,
+    verdict,
+)
+
+TRIALS = 60
+PRECISION = Precision("test", seconds=10, max_rounds=600)
+Noise = Callable[[np.random.Generator, int], Floats]
+
+
+def independent(random: np.random.Generator, n: int) -> Floats:
+    return 0.01 * random.standard_normal(n)
+
+
+def autocorrelated(random: np.random.Generator, n: int) -> Floats:
+    shocks, x = random.standard_normal(n), np.zeros(n)
+    for i in range(1, n):
+        x[i] = 0.9 * x[i - 1] + 0.44 * shocks[i]
+    return 0.02 * x + 0.005 * random.standard_normal(n)
+
+
+def drifting(random: np.random.Generator, n: int) -> Floats:
+    walk = 0.002 * np.cumsum(random.standard_normal(n))
+    return walk + np.linspace(0, 0.3, n) + 0.005 * random.standard_normal(n)
+
+
+def heavy_tailed(random: np.random.Generator, n: int) -> Floats:
+    outliers = np.where(random.random(n) < 0.05, random.exponential(0.5, n), 0)
+    return 0.005 * random.standard_t(2, n) + outliers
+
+
+def in_bursts(random: np.random.Generator, n: int) -> Floats:
+    bad = np.repeat(random.random(n // 50 + 1) < 0.15, 50)[:n]
+    return 0.005 * random.standard_normal(n) + bad * np.abs(random.standard_normal(n)) * 0.2
+
+
+every_noise = pytest.mark.parametrize(
+    "noise", [independent, autocorrelated, drifting, heavy_tailed, in_bursts]
+)
+
+
+@functools.cache
+def measured(noise: Noise, seed: int) -> Rounds:
+    """Rounds of three, of which the second is as fast as the first, until they are enough."""
+    rounds = Rounds(3, PRECISION)
+    times_us = np.array([100.0, 100.0, 75.0, 100.0])
+    disturbed = noise(np.random.default_rng(seed), 4 * PRECISION.max_rounds)
+    taken = 0
+    while rounds.counted < PRECISION.max_rounds:
+        if not rounds.due():
+            if rounds.look().converged:
+                break
+            rounds.looked()
+        plays = rounds.plan(max(1, min(50, rounds.due())))
+        now = np.exp(disturbed[taken : taken + len(plays)])
+        rounds.take(plays, list(times_us[[p.contestant for p in plays]] * now), None)
+        taken += len(plays)
+    return rounds
+
+
+def verdicts(noise: Noise, effect: float) -> list[Verdict]:
+    """What is said of one that takes exp(effect) times as long as the other."""
+    found = []
+    for rounds in (measured(noise, seed) for seed in range(TRIALS)):
+        a, b = rounds.counting(0), rounds.counting(1) * math.exp(effect)
+        found.append(compare(a, b, margin=margin_from(rounds.a_a())).verdict)
+    return found
+
+
+@every_noise
+def test_what_is_equal_is_told_apart_in_one_of_twenty_at_most(noise: Noise) -> None:
+    told = verdicts(noise, 0.0)
+
+    assert told.count("faster") + told.count("slower") <= TRIALS // 20
+    assert told.count("same") >= 0.8 * TRIALS
+
+
+@every_noise
+@pytest.mark.parametrize(("effect", "expected"), [(0.02, "slower"), (-0.02, "faster")])
+def test_a_true_difference_of_2_percent_is_found(
+    noise: Noise, effect: float, expected: Verdict
+) -> None:
+    assert verdicts(noise, effect).count(expected) >= 0.95 * TRIALS
+
+
+@pytest.mark.parametrize("noise", [autocorrelated, drifting])
+def test_what_lasts_is_divided_out_by_pairs(noise: Noise) -> None:
+    rounds = measured(noise, 1)
+    a, b = rounds.counting(0), rounds.counting(1)
+
+    assert compare(a, b).half_width < 0.5 * compare(a, b, paired=False).half_width
+
+
+def test_an_interval_holds_the_truth() -> None:
+    random = np.random.default_rng(5)
+    series = [np.exp(autocorrelated(random, 400)) for _ in range(100)]
+
+    intervals = [median_interval(s) for s in series]
+
+    assert sum(low <= 1 <= high for low, high in intervals) >= 0.85 * len(intervals)
+
+
+def test_a_ratio_is_of_medians_of_pairs() -> None:
+    a = np.array([1.0, 2.0, 4.0, 8.0, math.nan, 16.0, 32.0, 64.0])
+
+    found = compare(a, 1.5 * a)
+
+    assert found.ratio == pytest.approx(1.5)
+    assert (found.low, found.high) == pytest.approx((1.5, 1.5))
+    assert (found.n, found.verdict) == (7, "slower")
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_a_few_pairs_tell_nothing(n: int) -> None:
+    found = compare([1.0] * n, [2.0] * n)
+
+    assert (found.n, found.verdict) == (n, "inconclusive")
+    assert math.isinf(found.half_width)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "expected"),
+    [
+        (0.011, 0.02, 0.01, "slower"),
+        (-0.02, -0.011, 0.01, "faster"),
+        (-0.009, 0.009, 0.01, "same"),
+        (0.005, 0.02, 0.01, "inconclusive"),
+        (-0.02, 0.02, 0.01, "inconclusive"),
+        (0.011, 0.02, 0.015, "inconclusive"),  # a noisier machine
+        (-0.05, 0.05, 0.1, "inconclusive"),  # so noisy that it cannot say "same"
+        (0.5, 0.6, 0.1, "slower"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(
+    low: float, high: float, margin: float, expected: str
+) -> None:
+    assert verdict(low, high, margin) == expected
+
+
+def test_the_margin_grows_with_what_the_same_code_differs_by() -> None:
+    rng = np.random.default_rng(1)
+    calm, rough = (np.exp(s * rng.standard_normal(200)) for s in (1e-4, 0.2))
+
+    assert margin_from(compare(calm, calm)) == MARGIN
+    noisy = compare(rough, np.roll(rough, 1))
+    assert margin_from(noisy) == pytest.approx(2 * noisy.half_width)
+    assert margin_from(None) == MARGIN
+
+
+def test_a_round_times_everyone_once_and_next_in_the_opposite_order() -> None:
+    rounds = Rounds(3, PRECISION)
+
+    plays = rounds.plan(8)
+
+    order = [[p.contestant for p in plays if p.round == n] for n in range(8)]
+    assert all(sorted(c for c in one if c != rounds.twin) == [0, 1, 2] for one in order)
+    assert [n for n, one in enumerate(order) if rounds.twin in one] == [3, 7]
+    for even, odd in zip(order[::2], order[1::2], strict=True):
+        assert even == [c for c in reversed(odd) if c != rounds.twin]
+    sets = [{p.inputs % 2 for p in plays if p.contestant == c} for c in range(4)]
+    assert sets == [{0, 1}] * 4
+
+
+def test_a_masked_round_is_kept_and_does_not_count() -> None:
+    rounds = Rounds(2, PRECISION)
+    calm, hot = rounds.plan(2), None
+    rounds.take(calm, [1.0] * len(calm), None)
+    hot = rounds.plan(1)
+
+    rounds.take(hot, [9.0] * len(hot), "thermal slowdown")
+
+    assert rounds.masked == {2: "thermal slowdown"}
+    assert (len(rounds), rounds.counted) == (3, 2)
+    assert list(rounds.all(0)) == [1.0, 1.0, 9.0]
+    assert list(rounds.counting(0)) == [1.0, 1.0]

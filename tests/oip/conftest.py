@@ -1,0 +1,44 @@
+"""A real server for the tests of the Open Inference Protocol, and ways to speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from demo.server import Server, running_server
+from tests.service.databases import Database
+
+SETTINGS = {
+    "WARPCALL_ARENA_BYTES": "128MiB",
+    "WARPCALL_MAX_BODY_BYTES": "32MiB",
+    "WARPCALL_MAX_JSON_BYTES": "4MiB",
+    "WARPCALL_BODY_TIMEOUT_S": "2",
+    "WARPCALL_USER_MAX_SHARED_BYTES": "64MiB",
+}
+
+
+@pytest.fixture(scope="session")
+def uds(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the server has its Unix socket."""
+    return str(tmp_path_factory.mktemp("uds") / "socket")
+
+
+@pytest.fixture(scope="session")
+def server(uds: str) -> Iterator[Server]:
+    with running_server({**SETTINGS, "WARPCALL_UDS": uds}) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Database:
+    """An empty database."""
+    return Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path / "data")})

@@ -1,0 +1,106 @@
+"""Clients of the protocol that others wrote, as they are: every case of every op, on every road."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from demo.server import Server
+from tests.kernels import suite
+from tests.oip import environments
+from warpcall_kernels import Op, ops
+from warpcall_kernels._cases import Case
+from warpcall_service.lane_devices import CODES
+from warpcall_service.oip_models import DATATYPES
+
+ROADS = [
+    *(("triton", road) for road in ("binary", "json", "gzip", "deflate", "shared")),
+    *(("triton", road) for road in ("async-binary", "async-json")),
+    *(("kserve", road) for road in ("kserve-binary", "kserve-json")),
+]
+Calls = list[tuple[Op, dict[str, Any], dict[str, Tensor]]]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Calls]:
+    """Each small case of each op, but for dtypes that the protocol lacks, with its right outputs."""
+    folder = tmp_path_factory.mktemp("calls")
+    found: Calls = []
+    for op in ops().values():
+        for case in op.cases:
+            inputs = {} if case.size != "small" else case.tensors()
+            if inputs and all(CODES.get(t.dtype) in DATATYPES for t in inputs.values()):
+                found.append(_call(op, case, inputs, folder, f"{len(found)}"))
+    return folder, found
+
+
+def _call(
+    op: Op, case: Case, inputs: Mapping[str, Tensor], folder: Path, name: str
+) -> tuple[Op, dict[str, Any], dict[str, Tensor]]:
+    params = op.check_params(case.params)
+    told = {}
+    for key, value in params.items():
+        if value is not None:
+            told[key] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    given = []
+    for key, tensor in inputs.items():
+        file = f"{name}.{key}"
+        (folder / file).write_bytes(_bytes(tensor))
+        given.append({"name": key, "file": file, **_described(tensor)})
+    expected = suite.reference_of(op, inputs, params)
+    outputs = [
+        {"name": key, **_described(torch.empty(meta.shape, dtype=meta.dtype))}
+        for key, meta in op.check(suite.metas(inputs), params).items()
+    ]
+    call = {
+        "id": name,
+        "model": op.name,
+        "params": told,
+        "inputs": given,
+        "outputs": outputs,
+        "finite": all(bool(tensor.isfinite().all()) for tensor in inputs.values()),
+    }
+    return op, call, expected
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    datatype = DATATYPES[CODES[tensor.dtype]]
+    return {"datatype": datatype, "shape": list(tensor.shape), "nbytes": tensor.nbytes}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _read(output: Mapping[str, Any], file: Path) -> Tensor:
+    dtype = next(d for d, code in CODES.items() if DATATYPES.get(code) == output["datatype"])
+    data = bytearray(file.read_bytes())
+    flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(output["shape"])
+
+
+@pytest.mark.parametrize(("client", "road"), ROADS)
+def test_an_unmodified_client_gets_every_case_right(
+    client: str, road: str, calls: tuple[Path, Calls], server: Server
+) -> None:
+    folder, every = calls
+    if client == "kserve":  # it has no BF16, and writes null in JSON for what is not finite
+        every = [found for found in every if "BF16" not in json.dumps(found[1])]
+    if road == "kserve-json":
+        every = [found for found in every if found[1]["finite"]]
+    (folder / "calls.json").write_text(json.dumps([call for _, call, _ in every]))
+    url = server.url if client == "kserve" else server.url.partition("://")[2]
+
+    environments.run(client, f"{client}_roads.py", url, str(folder), road)
+
+    assert {op.name for op, _, _ in every} == set(ops())
+    for op, call, expected in every:
+        for output in call["outputs"]:
+            file = folder / f"{call['id']}.{output['name']}.{road}"
+            suite.assert_matches(op, _read(output, file), expected[output["name"]])

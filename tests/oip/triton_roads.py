@@ -1,0 +1,172 @@
+"""Runs calls with tritonclient, in its own environment: `python triton_roads.py URL FOLDER ROAD`.
+
+FOLDER/calls.json lists the calls, tensors lie beside it as bytes, and so do the outputs afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+from tritonclient.utils import shared_memory, triton_to_np_dtype
+
+REGION_BYTES = 1 << 20
+LINE_BYTES = 64
+
+
+def array_of(tensor: dict[str, Any], folder: Path) -> Any:
+    dtype = ml_dtypes.bfloat16 if tensor["datatype"] == "BF16" else None
+    data = np.fromfile(folder / tensor["file"], dtype or triton_to_np_dtype(tensor["datatype"]))
+    return data.reshape(tensor["shape"])
+
+
+def inputs_of(call: dict[str, Any], folder: Path, *, binary: bool) -> list[Any]:
+    inputs = []
+    for tensor in call["inputs"]:
+        given = triton.InferInput(tensor["name"], tensor["shape"], tensor["datatype"])
+        as_bytes = binary or tensor["datatype"] == "BF16"  # as JSON the client refuses it
+        given.set_data_from_numpy(array_of(tensor, folder), binary_data=as_bytes)
+        inputs.append(given)
+    return inputs
+
+
+def outputs_of(call: dict[str, Any], *, binary: bool) -> list[Any] | None:
+    if binary:
+        return None  # all, as bytes
+    return [
+        triton.InferRequestedOutput(out["name"], binary_data=out["datatype"] == "BF16")
+        for out in call["outputs"]
+    ]
+
+
+def with_lists(inputs: list[Any], params: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Lists of integers as tensors rather than as text."""
+    scalars = {name: value for name, value in params.items() if not isinstance(value, str)}
+    for name, text in params.items():
+        if isinstance(text, str):
+            numbers = np.array(text.split(",") if text else [], np.int64)
+            given = triton.InferInput(name, list(numbers.shape), "INT64")
+            given.set_data_from_numpy(numbers)
+            inputs.append(given)
+    return inputs, scalars
+
+
+def save(result: Any, call: dict[str, Any], folder: Path, road: str) -> None:
+    assert result.get_response()["id"] == call["id"]
+    given = [out["name"] for out in result.get_response()["outputs"]]
+    assert sorted(given) == sorted(out["name"] for out in call["outputs"]), given
+    for out in call["outputs"]:
+        assert result.get_output(out["name"])["datatype"] == out["datatype"]
+        array = result.as_numpy(out["name"])
+        assert list(array.shape) == out["shape"]
+        array.tofile(folder / f"{call['id']}.{out['name']}.{road}")
+
+
+def sync(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None:
+    binary = road == "binary"
+    packed = "gzip" if road == "gzip" else "deflate" if road == "deflate" else None
+    with triton.InferenceServerClient(url) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        for call in calls:
+            assert client.is_model_ready(call["model"], "1")
+            result = client.infer(
+                call["model"],
+                inputs_of(call, folder, binary=binary or packed is not None),
+                outputs=outputs_of(call, binary=binary),
+                request_id=call["id"],
+                parameters=call["params"],
+                request_compression_algorithm=packed,
+                response_compression_algorithm=packed,
+            )
+            save(result, call, folder, road)
+        counted = client.get_inference_statistics()["model_stats"]
+        assert sum(model["inference_count"] for model in counted) >= len(calls)
+
+
+async def asynchronous(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None:
+    binary = road == "async-binary"
+    async with triton_aio.InferenceServerClient(url) as client:
+        assert await client.is_server_ready()
+
+        async def run(call: dict[str, Any]) -> None:
+            inputs, params = with_lists(inputs_of(call, folder, binary=binary), call["params"])
+            result = await client.infer(
+                call["model"],
+                inputs,
+                outputs=outputs_of(call, binary=binary),
+                request_id=call["id"],
+                parameters=params,
+            )
+            save(result, call, folder, road)
+
+        for begin in range(0, len(calls), 8):  # some at once
+            await asyncio.gather(*map(run, calls[begin : begin + 8]))
+
+
+def shared(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None:
+    """Inputs from the first half of a region, outputs into the second."""
+    key = f"/warpcall-test-{folder.name}"
+    region = shared_memory.create_shared_memory_region("both", key, REGION_BYTES)
+    with triton.InferenceServerClient(url) as client:
+        try:
+            client.register_system_shared_memory("both", key, REGION_BYTES)
+            assert client.get_system_shared_memory_status("both")[0]["key"] == key
+            for call in calls:
+                at, inputs, outputs = 0, [], []
+                for tensor in call["inputs"]:
+                    given = triton.InferInput(tensor["name"], tensor["shape"], tensor["datatype"])
+                    array = array_of(tensor, folder)
+                    octets = np.frombuffer(array.tobytes(), np.uint8)
+                    if array.nbytes:
+                        shared_memory.set_shared_memory_region(region, [octets], offset=at)
+                    given.set_shared_memory("both", array.nbytes, offset=at)
+                    inputs.append(given)
+                    at += -(-array.nbytes // LINE_BYTES) * LINE_BYTES
+                assert at <= REGION_BYTES // 2
+                at = REGION_BYTES // 2
+                for out in call["outputs"]:
+                    wanted = triton.InferRequestedOutput(out["name"])
+                    wanted.set_shared_memory("both", out["nbytes"], offset=at)
+                    outputs.append((wanted, out, at))
+                    at += -(-out["nbytes"] // LINE_BYTES) * LINE_BYTES
+                result = client.infer(
+                    call["model"],
+                    inputs,
+                    outputs=[wanted for wanted, _, _ in outputs],
+                    request_id=call["id"],
+                    parameters=call["params"],
+                )
+                assert result.get_response()["id"] == call["id"]
+                for _, out, begin in outputs:
+                    octets = shared_memory.get_contents_as_numpy(
+                        region, np.uint8, [out["nbytes"]], offset=begin
+                    )
+                    octets.tofile(folder / f"{call['id']}.{out['name']}.{road}")
+            client.unregister_system_shared_memory("both")
+            assert client.get_system_shared_memory_status() == []
+        finally:
+            shared_memory.destroy_shared_memory_region(region)
+
+
+def main() -> None:
+    url, name, road = sys.argv[1:]
+    folder = Path(name)
+    calls = json.loads((folder / "calls.json").read_text())
+    if road == "shared":
+        shared(url, calls, folder, road)
+    elif road.startswith("async"):
+        asyncio.run(asynchronous(url, calls, folder, road))
+    else:
+        sync(url, calls, folder, road)
+
+
+if __name__ == "__main__":
+    main()
