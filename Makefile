@@ -1,7 +1,7 @@
 # What people here run. Every target sets up first what it needs, except gpu-test: it uses the machine's own Python.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup fmt check test demo serve bench gpu-test gpu-sanitize
+.PHONY: setup fmt check test demo serve bench gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
@@ -26,5 +26,8 @@ bench: setup
 gpu-sanitize:
 	for tool in memcheck racecheck; do PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=client:kernels:service compute-sanitizer \
 		--tool $$tool --error-exitcode 1 $(PYTHON) -m tests.gpu.every_kernel || exit 1; done
+gpu-bench:
+	for name in transfers "service_speed --quick" programs crowd; do \
+		PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed
 gpu-test:
 	PYTHONPATH=client:kernels:service $(PYTHON) -m pytest tests/kernels tests/gpu --device cuda $(ARGS)

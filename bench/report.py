@@ -36,10 +36,16 @@ def markdown(report: Mapping[str, Any]) -> str:
         *_head(callers, "requests a second"),
         *(row(cell, lambda r: _rate(r["requests_per_s"]), callers) for cell in cells),
         "",
-        f"Resident memory at most: the HTTP process {memory['http_rest']:,.0f} MB beside the arena of "
-        f"{memory['http_arena']:,.0f} MB, the lane {memory['lanes_rest']:,.0f} MB beside it.",
+        _held(memory),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _held(mb: Mapping[str, float]) -> str:
+    return (
+        f"Resident memory at most: the HTTP process {mb['http_rest']:,.0f} MB beside the arena of "
+        f"{mb['http_arena']:,.0f} MB, the lane {mb['lanes_rest']:,.0f} MB beside it."
+    )
 
 
 def _head(names: list[str], corner: str) -> list[str]:

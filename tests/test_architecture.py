@@ -26,6 +26,8 @@ MAY_IMPORT = {
 MAY_IMPORT_TORCH = {
     "lane_process.py",
     "lane_devices.py",
+    "lane_planner.py",
+    "lane_programs.py",
     "generate.py",
     "jobs/check.py",
     "jobs/process.py",

@@ -26,7 +26,8 @@ from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import form_body, npy, problems, protocol, shared_memory
+from warpcall_service import form_body, npy, problems, programs, protocol, shared_memory
+from warpcall_service.plan import MAX_MESSAGE_BYTES
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -201,7 +202,7 @@ def test_the_routes_are_all_documented(server: Server) -> None:
         for method in methods
     }
 
-    rows = re.findall(r"^\| (`(?:GET|POST) .*?) \|", page_of("http-api"), re.MULTILINE)
+    rows = re.findall(r"^\| (`(?:GET|POST|PUT|DELETE) .*?) \|", page_of("http-api"), re.MULTILINE)
     told = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
 
     assert told == served | {"GET /docs", "GET /openapi.json", "GET /"}
@@ -236,6 +237,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "parts of a form": f"{form_body.MAX_PARTS}",
         "a parameter in a form": f"{form_body.MAX_TEXT_BYTES >> 10} KiB",
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
+        "steps of a program": f"{programs.MAX_STEPS}, described in "
+        f"{MAX_MESSAGE_BYTES >> 10} KiB with their tensors",
     }
 
 

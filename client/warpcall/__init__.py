@@ -5,7 +5,8 @@
     with Client("http://gpu-box:8000") as gpu:
         y = gpu.permute(x, dims=(2, 0, 1))
 
-Public: Client, AsyncClient, Answer, and the errors of `warpcall.errors`.
+Public: Client, AsyncClient, Answer, RemoteTensor and Program (each with its Async form), and the errors
+of `warpcall.errors`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ from warpcall.errors import (
 if TYPE_CHECKING:
     from warpcall._client import AsyncClient, Client
     from warpcall._core import Answer
+    from warpcall._program import AsyncProgram, Program
+    from warpcall._remote import AsyncRemoteTensor, RemoteTensor
 
 __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "AsyncClient",
+    "AsyncProgram",
+    "AsyncRemoteTensor",
     "Busy",
     "Client",
     "Forbidden",
@@ -43,6 +48,8 @@ __all__ = [
     "KernelFailed",
     "NotFound",
     "Problem",
+    "Program",
+    "RemoteTensor",
     "TimedOut",
     "TooLarge",
     "TransportError",
@@ -53,9 +60,20 @@ __all__ = [
 ]
 
 
+_LAZY = (
+    "Answer",
+    "AsyncClient",
+    "AsyncProgram",
+    "AsyncRemoteTensor",
+    "Client",
+    "Program",
+    "RemoteTensor",
+)
+
+
 def __getattr__(name: str) -> Any:
     """Load the clients, and numpy with them, when asked for: the server only needs errors and wire."""
-    if name in ("Answer", "AsyncClient", "Client"):
+    if name in _LAZY:
         from warpcall import _client
 
         return getattr(_client, name)

@@ -99,6 +99,11 @@ def code_of(array: Array) -> str:
     return _CODES[array.dtype]
 
 
+def code_of_dtype(dtype: np.dtype[Any]) -> str:
+    """The wire code of a numpy dtype that the wire has."""
+    return _CODES[dtype]
+
+
 def flatten(name: str, value: object) -> Flat:
     """The bytes of an array, in C order and little-endian.
 

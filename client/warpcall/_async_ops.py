@@ -4,32 +4,60 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
+from warpcall._remote import AsyncRemoteTensor, Given
 
 
 class AsyncOps(ABC):
-    """One method per op, to be awaited."""
+    """One method per op, to be awaited. With `keep` outputs stay on the device, as remote tensors."""
 
     @abstractmethod
     async def call(
         self,
         name: str,
-        inputs: Mapping[str, ArrayT | None],
+        inputs: Mapping[str, Given[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        keep: bool = False,
+        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run any op and get its outputs by name, with device and timing."""
 
+    @overload
     async def conv(
         self,
-        x: ArrayT,
-        weight: ArrayT,
-        bias: ArrayT | None = None,
+        x: Given[ArrayT],
+        weight: Given[ArrayT],
+        bias: Given[ArrayT] | None = None,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
-    ) -> ArrayT:
+        keep: Literal[False] = False,
+    ) -> ArrayT: ...
+    @overload
+    async def conv(
+        self,
+        x: Given[ArrayT],
+        weight: Given[ArrayT],
+        bias: Given[ArrayT] | None = None,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        keep: Literal[True],
+    ) -> AsyncRemoteTensor[ArrayT]: ...
+    async def conv(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        keep: bool = False,
+    ) -> Any:
         """Convolve each channel with the filter of its head, keeping the length.
 
         Equivalent to `F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), weight.repeat_interleave(C
@@ -48,28 +76,49 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "conv",
-            {
-                "x": x,
-                "weight": weight,
-                "bias": bias,
-            },
-            {
-                "padding_l": padding_l,
-                "softmax_weight": softmax_weight,
-            },
+            {"x": x, "weight": weight, "bias": bias},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight},
+            keep=keep,
         )
         return answer.take("out")
 
+    @overload
     async def conv_backward(
         self,
-        grad_output: ArrayT,
-        x: ArrayT,
-        weight: ArrayT,
+        grad_output: Given[ArrayT],
+        x: Given[ArrayT],
+        weight: Given[ArrayT],
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
-    ) -> tuple[ArrayT, ArrayT, ArrayT | None]:
+        keep: Literal[False] = False,
+    ) -> tuple[ArrayT, ArrayT, ArrayT | None]: ...
+    @overload
+    async def conv_backward(
+        self,
+        grad_output: Given[ArrayT],
+        x: Given[ArrayT],
+        weight: Given[ArrayT],
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        bias: bool = False,
+        keep: Literal[True],
+    ) -> tuple[
+        AsyncRemoteTensor[ArrayT], AsyncRemoteTensor[ArrayT], AsyncRemoteTensor[ArrayT] | None
+    ]: ...
+    async def conv_backward(
+        self,
+        grad_output: Any,
+        x: Any,
+        weight: Any,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        bias: bool = False,
+        keep: bool = False,
+    ) -> Any:
         """The gradients of conv. The same inputs give the same bits.
 
         Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
@@ -90,27 +139,41 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "conv-backward",
-            {
-                "grad_output": grad_output,
-                "x": x,
-                "weight": weight,
-            },
-            {
-                "padding_l": padding_l,
-                "softmax_weight": softmax_weight,
-                "bias": bias,
-            },
+            {"grad_output": grad_output, "x": x, "weight": weight},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
+            keep=keep,
         )
-        return answer.take("grad_x"), answer.take("grad_weight"), answer.outputs.get("grad_bias")
+        return answer.take("grad_x"), answer.take("grad_weight"), answer.find("grad_bias")
 
+    @overload
     async def isin(
         self,
-        elements: ArrayT,
-        test_elements: ArrayT,
+        elements: Given[ArrayT],
+        test_elements: Given[ArrayT],
         *,
         assume_unique: bool = False,
         invert: bool = False,
-    ) -> ArrayT:
+        keep: Literal[False] = False,
+    ) -> ArrayT: ...
+    @overload
+    async def isin(
+        self,
+        elements: Given[ArrayT],
+        test_elements: Given[ArrayT],
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+        keep: Literal[True],
+    ) -> AsyncRemoteTensor[ArrayT]: ...
+    async def isin(
+        self,
+        elements: Any,
+        test_elements: Any,
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+        keep: bool = False,
+    ) -> Any:
         """Say of each element whether it is among the test elements.
 
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
@@ -132,26 +195,44 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "isin",
-            {
-                "elements": elements,
-                "test_elements": test_elements,
-            },
-            {
-                "assume_unique": assume_unique,
-                "invert": invert,
-            },
+            {"elements": elements, "test_elements": test_elements},
+            {"assume_unique": assume_unique, "invert": invert},
+            keep=keep,
         )
         return answer.take("out")
 
+    @overload
     async def masked_softmax(
         self,
-        x: ArrayT,
-        mask: ArrayT | None = None,
-        lengths: ArrayT | None = None,
+        x: Given[ArrayT],
+        mask: Given[ArrayT] | None = None,
+        lengths: Given[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
-    ) -> ArrayT:
+        keep: Literal[False] = False,
+    ) -> ArrayT: ...
+    @overload
+    async def masked_softmax(
+        self,
+        x: Given[ArrayT],
+        mask: Given[ArrayT] | None = None,
+        lengths: Given[ArrayT] | None = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+        keep: Literal[True],
+    ) -> AsyncRemoteTensor[ArrayT]: ...
+    async def masked_softmax(
+        self,
+        x: Any,
+        mask: Any = None,
+        lengths: Any = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+        keep: bool = False,
+    ) -> Any:
         """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
         Equivalent to `(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
@@ -169,25 +250,38 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "masked-softmax",
-            {
-                "x": x,
-                "mask": mask,
-                "lengths": lengths,
-            },
-            {
-                "scale": scale,
-                "causal": causal,
-            },
+            {"x": x, "mask": mask, "lengths": lengths},
+            {"scale": scale, "causal": causal},
+            keep=keep,
         )
         return answer.take("out")
 
+    @overload
     async def masked_softmax_backward(
         self,
-        grad_output: ArrayT,
-        output: ArrayT,
+        grad_output: Given[ArrayT],
+        output: Given[ArrayT],
         *,
         scale: float = 1.0,
-    ) -> ArrayT:
+        keep: Literal[False] = False,
+    ) -> ArrayT: ...
+    @overload
+    async def masked_softmax_backward(
+        self,
+        grad_output: Given[ArrayT],
+        output: Given[ArrayT],
+        *,
+        scale: float = 1.0,
+        keep: Literal[True],
+    ) -> AsyncRemoteTensor[ArrayT]: ...
+    async def masked_softmax_backward(
+        self,
+        grad_output: Any,
+        output: Any,
+        *,
+        scale: float = 1.0,
+        keep: bool = False,
+    ) -> Any:
         """The gradient of masked softmax with respect to x, from its output.
 
         Equivalent to `scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output`.
@@ -204,22 +298,27 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "masked-softmax-backward",
-            {
-                "grad_output": grad_output,
-                "output": output,
-            },
-            {
-                "scale": scale,
-            },
+            {"grad_output": grad_output, "output": output},
+            {"scale": scale},
+            keep=keep,
         )
         return answer.take("grad_x")
 
+    @overload
+    async def permute(
+        self, x: Given[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
+    ) -> ArrayT: ...
+    @overload
+    async def permute(
+        self, x: Given[ArrayT], *, dims: Sequence[int], keep: Literal[True]
+    ) -> AsyncRemoteTensor[ArrayT]: ...
     async def permute(
         self,
-        x: ArrayT,
+        x: Any,
         *,
         dims: Sequence[int],
-    ) -> ArrayT:
+        keep: bool = False,
+    ) -> Any:
         """Reorder the dims of a tensor, as a new contiguous one.
 
         Equivalent to `x.permute(dims).contiguous()`.
@@ -239,20 +338,27 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "permute",
-            {
-                "x": x,
-            },
-            {
-                "dims": dims,
-            },
+            {"x": x},
+            {"dims": dims},
+            keep=keep,
         )
         return answer.take("out")
 
+    @overload
+    async def transpose_add(
+        self, a: Given[ArrayT], b: Given[ArrayT], *, keep: Literal[False] = False
+    ) -> ArrayT: ...
+    @overload
+    async def transpose_add(
+        self, a: Given[ArrayT], b: Given[ArrayT], *, keep: Literal[True]
+    ) -> AsyncRemoteTensor[ArrayT]: ...
     async def transpose_add(
         self,
-        a: ArrayT,
-        b: ArrayT,
-    ) -> ArrayT:
+        a: Any,
+        b: Any,
+        *,
+        keep: bool = False,
+    ) -> Any:
         """Add `b` to the transpose of `a`.
 
         Equivalent to `a.transpose(-1, -2) + b`.
@@ -270,10 +376,8 @@ class AsyncOps(ABC):
         """
         answer = await self.call(
             "transpose-add",
-            {
-                "a": a,
-                "b": b,
-            },
+            {"a": a, "b": b},
             {},
+            keep=keep,
         )
         return answer.take("out")

@@ -65,6 +65,11 @@ def decode(body: Bytes, kind: Kind[ArrayT]) -> dict[str, ArrayT]:
     Raises:
         InvalidInput: not a body of this format.
     """
+    return decode_all(body, kind)[0]
+
+
+def decode_all(body: Bytes, kind: Kind[ArrayT]) -> tuple[dict[str, ArrayT], Mapping[str, str]]:
+    """The tensors of a body as `decode` gives them, and its metadata."""
     nbytes = wire.header_nbytes(body[:8].tobytes())
     if body.size < 8 + nbytes:
         raise InvalidInput(
@@ -77,7 +82,8 @@ def decode(body: Bytes, kind: Kind[ArrayT]) -> dict[str, ArrayT]:
             f"the body must hold {header.data_nbytes} bytes of tensors, got {data.size}",
             field="body",
         )
-    return {t.name: kind.build(data[t.begin : t.end], t) for t in header.tensors}
+    tensors = {t.name: kind.build(data[t.begin : t.end], t) for t in header.tensors}
+    return tensors, header.metadata
 
 
 def _params_json(params: Mapping[str, object]) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from warpcall._arrays import ArrayT, is_array
+from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._async_ops import AsyncOps
 from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
 from warpcall._direct import BlockingWaiter, DirectRoad, LoopWaiter
 from warpcall._http import Road, run_now
 from warpcall._ops import Ops
+from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
+from warpcall._remote import AsyncRemoteTensor, Given, Handle, RemoteTensor
 from warpcall.errors import InvalidInput
 
 TIMEOUT_S = 60.0
@@ -23,6 +25,8 @@ RETRIES = 4
 
 class _Base:
     """What both flavours are made of; Client says what the arguments mean."""
+
+    _handle: ClassVar[type[Handle[Any]]]
 
     def __init__(
         self,
@@ -41,7 +45,8 @@ class _Base:
         if retries < 0:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
         config = configure(url, api_key)
-        self._core = Core(config, self._road(config), timeout_s, retries, Display(progress))
+        road, display = self._road(config), Display(progress)
+        self._core = Core(config, road, timeout_s, retries, display, self._handle)
 
     @staticmethod
     def _road(config: Config) -> Road:
@@ -76,6 +81,8 @@ class Client(_Base, Ops):
         InvalidInput: a url, key, timeout or number of retries that cannot be.
     """
 
+    _handle = RemoteTensor
+
     @staticmethod
     def _road(config: Config) -> Road:
         if config.direct:
@@ -87,16 +94,23 @@ class Client(_Base, Ops):
     def call(
         self,
         name: str,
-        inputs: Mapping[str, ArrayT | None],
+        inputs: Mapping[str, Given[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        keep: bool = False,
+        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run any op and get its outputs by name, with device and timing.
+
+        Args:
+            keep: leave the outputs on the device; they are in the answer's `kept`.
+            ttl_s: seconds after its last use, for what is kept; by default the server's.
 
         Raises:
             InvalidInput: what the op cannot take; nothing was computed.
             WarpcallError: everything else that can go wrong; see warpcall.errors.
         """
-        return run_now(self._core.call(name, inputs, params or {}))
+        return run_now(self._core.call(name, inputs, params or {}, keep=keep, ttl_s=ttl_s))
 
     def run(self, name: str, /, **arguments: Any) -> Any:
         """Run any op: arrays are its tensors, all else its parameters.
@@ -104,8 +118,38 @@ class Client(_Base, Ops):
         Returns:
             The output, or with several a dict of them by name.
         """
-        answer = self.call(name, *split_arguments(name, arguments, is_array))
+        answer = self.call(name, *split_arguments(name, arguments, _is_tensor))
         return _only(answer)
+
+    def put(
+        self,
+        array: ArrayT,
+        *,
+        id: str | None = None,
+        ttl_s: float | None = None,
+        device: str | None = None,
+    ) -> RemoteTensor[ArrayT]:
+        """Leave an array on the server's device; calls take what this returns in its place.
+
+        Args:
+            id: what to call it there; what had this id before is freed. By default a new one.
+            ttl_s: seconds after its last use until it goes; by default the server's.
+            device: where, such as "cuda:1"; by default the least busy.
+
+        Raises:
+            Busy: you, or all together, keep so much that it does not fit at present.
+            TooLarge: more than you may keep.
+        """
+        kept: RemoteTensor[ArrayT] = run_now(self._core.put(array, id, ttl_s, device))
+        return kept
+
+    def tensors(self) -> list[RemoteTensor[Array]]:
+        """All that you keep on the server, whichever program put it there; numpy arrays."""
+        return run_now(self._core.tensors())
+
+    def program(self) -> Program:
+        """An empty program: ops called on it run together, in one request; see Program."""
+        return Program(self._core)
 
     def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops that the server has."""
@@ -142,6 +186,8 @@ class AsyncClient(_Base, AsyncOps):
         y = await gpu.permute(x, dims=(2, 0, 1))
     """
 
+    _handle = AsyncRemoteTensor
+
     @staticmethod
     def _road(config: Config) -> Road:
         if config.direct:
@@ -153,16 +199,39 @@ class AsyncClient(_Base, AsyncOps):
     async def call(
         self,
         name: str,
-        inputs: Mapping[str, ArrayT | None],
+        inputs: Mapping[str, Given[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        keep: bool = False,
+        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Client.call, awaited."""
-        return await self._core.call(name, inputs, params or {})
+        return await self._core.call(name, inputs, params or {}, keep=keep, ttl_s=ttl_s)
 
     async def run(self, name: str, /, **arguments: Any) -> Any:
         """Client.run, awaited."""
-        answer = await self.call(name, *split_arguments(name, arguments, is_array))
+        answer = await self.call(name, *split_arguments(name, arguments, _is_tensor))
         return _only(answer)
+
+    async def put(
+        self,
+        array: ArrayT,
+        *,
+        id: str | None = None,
+        ttl_s: float | None = None,
+        device: str | None = None,
+    ) -> AsyncRemoteTensor[ArrayT]:
+        """Client.put, awaited."""
+        kept: AsyncRemoteTensor[ArrayT] = await self._core.put(array, id, ttl_s, device)
+        return kept
+
+    async def tensors(self) -> list[AsyncRemoteTensor[Array]]:
+        """Client.tensors, awaited."""
+        return await self._core.tensors()
+
+    def program(self) -> AsyncProgram:
+        """An empty program, whose `run` is awaited."""
+        return AsyncProgram(self._core)
 
     async def kernels(self) -> list[dict[str, Any]]:
         """Client.kernels, awaited."""
@@ -190,6 +259,10 @@ class AsyncClient(_Base, AsyncOps):
         tb: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _is_tensor(value: object) -> bool:
+    return is_array(value) or isinstance(value, Handle)
 
 
 def _only(answer: Answer[Any]) -> Any:

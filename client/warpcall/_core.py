@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic
 
 from warpcall import wire
-from warpcall._arrays import ArrayT, kind_of
-from warpcall._body import Body, decode, encode
+from warpcall._arrays import ArrayT, Kind, kind_of
+from warpcall._body import Body, decode, decode_all, encode
 from warpcall._buffers import Buffers
 from warpcall._config import Config
 from warpcall._http import ConnectionFailed, Reply, Request, Road
 from warpcall._progress import Display
-from warpcall.errors import Busy, InvalidInput, Problem, TransportError, Unavailable
+from warpcall._remote import Given, Handle, headers_of, new_id, split
+from warpcall.errors import Busy, InvalidInput, NotFound, Problem, TransportError, Unavailable
 
 MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own words then come in time
 FIRST_PAUSE_S = 0.1
@@ -26,6 +28,8 @@ LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
 DECLARED = {"name", "inputs", "outputs", "params"}  # of an op, at least
 OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what no proxy reads as another path
+TENSORS_PATH = "/v1/tensors"
+
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which nobody waits for the answer any more
 
 
@@ -37,6 +41,7 @@ class Answer(Generic[ArrayT]):
 
     Attributes:
         outputs: arrays of the inputs' kind, by name.
+        kept: outputs that stay on the server's device, by name.
         device: where it ran, such as "cuda:0 (NVIDIA H200)".
         timing_ms: the server's stages in milliseconds: queue, h2d, kernel, d2h.
         request_id: names this call in the server's log.
@@ -46,13 +51,20 @@ class Answer(Generic[ArrayT]):
     device: str
     timing_ms: dict[str, float]
     request_id: str
+    kept: dict[str, Handle[ArrayT]] = field(default_factory=dict)
 
-    def take(self, name: str) -> ArrayT:
-        """The output `name`; TransportError if the server, perhaps of another version, sent none."""
-        if name not in self.outputs:
-            got = ", ".join(self.outputs) or "none"
+    def take(self, name: str) -> Any:
+        """The output `name`, here or there; TransportError if the server, perhaps of another
+        version, gave none."""
+        found = self.find(name)
+        if found is None:
+            got = ", ".join((*self.outputs, *self.kept)) or "none"
             raise TransportError(f"the answer must have the output {name}, got {got}")
-        return self.outputs[name]
+        return found
+
+    def find(self, name: str) -> Any:
+        """The output `name`, here or there; None if there is none."""
+        return self.outputs.get(name, self.kept.get(name))
 
 
 class Core:
@@ -65,10 +77,17 @@ class Core:
         retries: further tries after busy, unavailable or a broken connection. Calls are pure, so
             a second one does no harm.
         display: shows the transfer of large bodies.
+        handle: what tells callers of a tensor on the server.
     """
 
     def __init__(
-        self, config: Config, road: Road, timeout_s: float, retries: int, display: Display
+        self,
+        config: Config,
+        road: Road,
+        timeout_s: float,
+        retries: int,
+        display: Display,
+        handle: type[Handle[Any]],
     ) -> None:
         self.config = config
         self.road = road
@@ -76,22 +95,43 @@ class Core:
         self.retries = retries
         self._display = display
         self._memory = Buffers()
+        self._handle = handle
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:
             self._headers["Authorization"] = f"Bearer {config.api_key}"
 
     async def call(
-        self, name: str, inputs: Mapping[str, ArrayT | None], params: Mapping[str, object]
+        self,
+        name: str,
+        inputs: Mapping[str, Given[ArrayT] | None],
+        params: Mapping[str, object],
+        *,
+        keep: bool = False,
+        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run an op; inputs and parameters that are None are left out."""
-        tensors = {k: v for k, v in inputs.items() if v is not None}
-        body = encode(tensors, {k: v for k, v in params.items() if v is not None})
-        kind = kind_of(tensors)
+        given = {k: v for k, v in params.items() if v is not None}
+        kept = {wire.EVERY: new_id()} if keep else {}
+        return await self.run(_kernel_path(name), name, inputs, given, kept, ttl_s)
+
+    async def run(
+        self,
+        path: str,
+        label: str,
+        inputs: Mapping[str, Given[ArrayT] | None],
+        params: Mapping[str, object],
+        keep: Mapping[str, str],
+        ttl_s: float | None,
+    ) -> Answer[ArrayT]:
+        """Run an op or a program, keeping outputs under these ids."""
+        tensors, handles = split(self, inputs)
+        body = encode(tensors, params)
+        kind = next(iter(handles.values()))._kind if handles and not tensors else kind_of(tensors)
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
-        path = _kernel_path(name)
-        reply = await self._exchange("POST", path, headers, body, name)
+        headers |= headers_of(handles, keep, ttl_s)
+        reply = await self._exchange("POST", path, headers, body, label)
         try:
-            outputs = decode(reply.body, kind)
+            outputs, metadata = decode_all(reply.body, kind)
         except InvalidInput as error:
             raise TransportError(f"the answer cannot be read: {error}") from error
         return Answer(
@@ -99,12 +139,60 @@ class Core:
             device=reply.headers.get("x-warpcall-device", ""),
             timing_ms=parse_server_timing(reply.headers.get("server-timing", "")),
             request_id=reply.headers.get("x-request-id", ""),
+            kept=self._handles(metadata.get(wire.KEPT_KEY, "{}"), kind) if keep else {},
         )
 
     async def close(self) -> None:
         """Close the connections, and keep no memory for further answers."""
         self._memory.close()
         await self.road.close()
+
+    async def put(
+        self, array: ArrayT, id_: str | None, ttl_s: float | None, device: str | None
+    ) -> Any:
+        """Leave an array on the server's device; its handle."""
+        id_ = new_id() if id_ is None else id_
+        wire.check_tensor_id(id_, "id")
+        tensors = {"x": array}
+        headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
+        body, path = encode(tensors, {}), f"{TENSORS_PATH}/{id_}"
+        reply = await self._exchange("PUT", path, headers, body, "put")
+        told = self._handles(
+            reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.KEPT_KEY
+        )
+        return told["x"]
+
+    async def fetch(self, id_: str, kind: Kind[ArrayT]) -> ArrayT:
+        """A copy of a tensor that is on the server's device."""
+        headers = {"Accept": wire.MEDIA_TYPE}
+        reply = await self._exchange("GET", f"{TENSORS_PATH}/{id_}", headers, None, "get")
+        try:
+            (array,) = decode(reply.body, kind).values()
+        except (InvalidInput, ValueError) as error:
+            raise TransportError(f"the answer must be one tensor: {error}") from error
+        return array
+
+    async def delete(self, id_: str) -> None:
+        """Free a tensor that is on the server's device, unless it is gone."""
+        with contextlib.suppress(NotFound):
+            await self._exchange("DELETE", f"{TENSORS_PATH}/{id_}", {}, None, "delete")
+
+    async def tensors(self) -> list[Any]:
+        """Handles of all that the caller keeps on the server."""
+        found = await self._object(TENSORS_PATH)
+        listed = found.get("tensors")
+        if not isinstance(listed, list):
+            raise TransportError(f"{self.config.url} must list tensors, got {found!r:.60}")
+        kind: Kind[Any] = Kind()
+        return [self._handle(self, told, kind) for told in listed]
+
+    def _handles(self, text: str, kind: Kind[ArrayT], member: str = "") -> dict[str, Any]:
+        try:
+            told = json.loads(text)
+            named = dict(told[member] if member else told)
+        except (ValueError, TypeError, KeyError) as error:
+            raise TransportError(f"the server must tell what it keeps, got {text!r:.60}") from error
+        return {name: self._handle(self, entry, kind) for name, entry in named.items()}
 
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
         """The JSON at a path."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from warpcall import Answer, Client, WarpcallError, __version__
+from warpcall import Answer, Client, WarpcallError, __version__, _tensor_cli
 from warpcall._arrays import Array, code_of
+from warpcall._cli_output import Json, Url, console, print_json
 from warpcall._client import TIMEOUT_S
-from warpcall._config import DEFAULT_URL
 from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._options import option, split_words
 from warpcall._profile import Profile, write_profile
@@ -31,13 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="URL", help=f"The server [WARPCALL_URL, the profile, {DEFAULT_URL}]."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.add_typer(_tensor_cli.app, name="tensors")
 
 
 def main() -> None:
@@ -87,7 +79,7 @@ def kernels(
     with Client(url) as gpu:
         found: Any = gpu.kernels() if name is None else gpu.kernel(name)
     if as_json:
-        _print_json(found)
+        print_json(found)
     elif name is None:
         _print_list(found)
     else:
@@ -101,8 +93,8 @@ def run(
         list[str],
         typer.Argument(
             metavar="FILES... [OPTIONS OF THE OP]",
-            help="x.npy (the next input in order), name=x.npy, or x.safetensors (inputs by name); "
-            "options such as --dims 1,0: `warpcall kernels OP` shows them.",
+            help="x.npy (the next input in order), name=x.npy, x.safetensors (inputs by name), or "
+            "name=@ID (a tensor on the server); options such as --dims 1,0: `warpcall kernels OP` shows them.",
         ),
     ],
     out: Annotated[
@@ -119,6 +111,9 @@ def run(
         float,
         typer.Option("--timeout-s", metavar="S", help="Seconds that the call may take."),
     ] = TIMEOUT_S,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave outputs on the server, and print their ids.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -130,18 +125,27 @@ def run(
     warpcall run conv-backward in.safetensors -o grads.safetensors
     """
     if out is not None:
+        if keep:
+            raise UsageError("--keep leaves outputs on the server: --out has nothing to write")
         check_target(out)
     with Client(url, timeout_s=timeout_s) as gpu:
         declaration = gpu.kernel(op)
         if out is not None:
             check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])
         files, params = split_words(declaration, words)
-        inputs = read_inputs(files, [i["name"] for i in declaration["inputs"]])
-        answer = gpu.call(op, inputs, params)
+        names = [i["name"] for i in declaration["inputs"]]
+        files, ids = _tensor_cli.take_ids(files, names)
+        handles = _tensor_cli.find(gpu, list(ids.values())) if ids else {}
+        inputs: dict[str, Any] = {name: handles[id_] for name, id_ in ids.items()}
+        inputs |= read_inputs(files, [name for name in names if name not in ids])
+        answer = gpu.call(op, inputs, params, keep=keep)
+        if keep:
+            _tensor_cli.print_handles(answer.kept, as_json=as_json)
+            return
     if out is not None:
         write_outputs(answer.outputs, out)
     if as_json:
-        _print_json(_summary(answer))
+        print_json(_summary(answer))
     elif out is None:
         _print_summary(answer)
 
@@ -152,7 +156,7 @@ def health(as_json: Json = False, url: Url = None) -> None:
     with Client(url) as gpu:
         said = gpu.health()
     if as_json:
-        _print_json(said)
+        print_json(said)
     else:
         _print_health(said)
     if said.get("status") != "ready":
@@ -194,7 +198,7 @@ def _print_list(found: list[dict[str, Any]]) -> None:
             escape(" ".join(_option_label(p) for p in op["params"])),
             escape(op["equivalent"]),
         )
-    _console().print(table)
+    console().print(table)
 
 
 def _print_declaration(op: dict[str, Any]) -> None:
@@ -222,7 +226,7 @@ def _print_summary(answer: Answer[Array]) -> None:
     for name, o in summary["outputs"].items():
         more = ", ..." if np.prod(o["shape"]) > FIRST_VALUES else ""
         table.add_row(name, o["dtype"], escape(str(o["shape"])), ", ".join(o["first"]) + more)
-    _console().print(table)
+    console().print(table)
     stages = ", ".join(f"{stage} {ms:g} ms" for stage, ms in answer.timing_ms.items())
     sys.stdout.write(f"on {answer.device or 'an unnamed device'}: {stages or 'no timing'}\n")
 
@@ -241,15 +245,6 @@ def _summary(answer: Answer[Array]) -> dict[str, Any]:
         "timing_ms": answer.timing_ms,
         "request_id": answer.request_id,
     }
-
-
-def _console() -> Console:
-    """Standard output; wide where no terminal sets a width, so that each row stays one line."""
-    return Console() if sys.stdout.isatty() else Console(width=1000)
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def _fail(error: BaseException, code: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,21 @@ from warpcall.errors import InvalidInput
 
 MEDIA_TYPE = "application/vnd.safetensors"
 PARAMS_KEY = "params"  # the metadata entry that carries an op's parameters, as JSON
+PROGRAM_KEY = "program"  # the parameter that is a whole program: its steps and its outputs
+KEPT_KEY = "kept"  # the metadata entry of an answer that tells of outputs that stay, as JSON
 MAX_HEADER_BYTES = 1 << 20  # the library allows 100 MB; an op has a handful of tensors
 MAX_DIMS = 64  # torch's own limit
 MAX_TENSORS = 256
+
+# Request headers of calls on tensors that stay on a device. Values of the first two are names
+# separated by commas: `x=photo, mask=m` takes inputs from tensors, `out=y` keeps an output as one,
+# `out` alone under an id that the server chooses, and `*=y` every output, as `y.out` and so on.
+TENSORS_HEADER = "X-Warpcall-Tensors"
+KEEP_HEADER = "X-Warpcall-Keep"
+TTL_HEADER = "X-Warpcall-Ttl"  # seconds after its last use, for what the call keeps
+DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, what ran it
+EVERY = "*"
+TENSOR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 # Bytes an element, in the order in which the safetensors library lays tensors out.
 ITEMSIZE: dict[str, int] = {
@@ -152,6 +165,40 @@ def decode_header(text: bytes) -> Header:
                 t.name,
             )
     return Header(tuple(tensors), metadata)
+
+
+def encode_names(ids: Mapping[str, str]) -> str:
+    """Names and ids as a header has them; an empty id is left to the server."""
+    return ", ".join(f"{name}={id_}" if id_ else name for name, id_ in ids.items())
+
+
+def decode_names(text: str, header: str) -> dict[str, str]:
+    """What `encode_names` wrote.
+
+    Raises:
+        InvalidInput: a name given twice, too many, or an id that cannot be one.
+    """
+    ids: dict[str, str] = {}
+    if text.count(",") >= MAX_TENSORS:
+        raise _bad(f"{header} must name at most {MAX_TENSORS} tensors, got more", header)
+    for item in text.split(",") if text.strip() else ():
+        name, equals, id_ = (part.strip() for part in item.partition("="))
+        if not name or name in ids:
+            raise _bad(f"{header} must give each name once, got {_brief(text)}", header)
+        if equals:
+            check_tensor_id(id_, header)
+        ids[name] = id_
+    return ids
+
+
+def check_tensor_id(id_: str, field: str) -> None:
+    """Raise InvalidInput unless a tensor can be called like this."""
+    if not TENSOR_ID.fullmatch(id_):
+        raise _bad(
+            "the id of a tensor must be 1 to 64 of A-Z a-z 0-9 . _ -, the first of them a letter or "
+            f"digit, got {_brief(id_)}",
+            field,
+        )
 
 
 def _place(t: TensorInfo) -> tuple[int, bytes]:

@@ -58,13 +58,21 @@ def alignment(itemsize: int, numbers: Sequence[int]) -> int:
 
 
 @triton.jit
-def offset(index: tl.tensor, sizes: tl.tensor, strides: tl.tensor, NDIM: tl.constexpr) -> tl.tensor:
-    """Where linear indices over `sizes` (C order) lie by `strides`."""
-    total = index * 0
-    for d in tl.static_range(NDIM - 1, -1, -1):
-        if d == 0:
-            total += index * strides[0]
-        else:
-            total += index % sizes[d] * strides[d]
-            index = index // sizes[d]
-    return total
+def offset(
+    index: tl.tensor,
+    sizes: tl.tensor,
+    strides: tl.tensor,
+    NDIM: tl.constexpr,
+    ALIGN: tl.constexpr,
+) -> tl.tensor:
+    """Where linear indices over `sizes` (C order) lie by `strides`, all multiples of ALIGN.
+
+    That is said in here: said of what a call returns, it would be lost when the call is inlined.
+    """
+    if NDIM == 1:
+        return tl.multiple_of(index * strides[0], ALIGN)
+    total = index % sizes[NDIM - 1] * strides[NDIM - 1]
+    for d in tl.static_range(NDIM - 2, -1, -1):
+        index = index // sizes[d + 1]
+        total += (index % sizes[d] if d > 0 else index) * strides[d]
+    return tl.multiple_of(total, ALIGN)

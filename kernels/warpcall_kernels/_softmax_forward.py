@@ -1,7 +1,6 @@
-"""The kernels of masked softmax: rows in registers, and rows too long for that.
+"""The kernel of masked softmax for rows that fit into registers.
 
-A row of up to some thousand positions is read once and kept in registers, several short rows a
-program; a longer one is read twice, the second time from the L2. A mask that rows share is read once
+A row of up to some thousand positions is read once and kept, several short rows a program. A mask that rows share is read once
 for the rows of a program. Of a row with a length, or with a causal limit, only the prefix is read,
 rounded up to whole 16-byte accesses. No index is divided inside a tile, and a position costs some 13
 instructions with a shared mask and 11 without: at two bytes each, 28 would be as slow as memory.
@@ -13,7 +12,16 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels import _softmax
-from warpcall_kernels._softmax import place, row_limits, start
+from warpcall_kernels._softmax import (
+    by_row,
+    edge_columns,
+    heads,
+    place,
+    round_up,
+    row_limits,
+    row_starts,
+    spread,
+)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 ALL_COLUMNS = tl.constexpr(2**30)  # more than a row that is held has
@@ -52,7 +60,7 @@ def _scores(
     ACC: tl.constexpr,
 ) -> tl.tensor:
     """x, -inf where masked; times `scale` unless that is FOLDED into the exponential's factor."""
-    x = _load(x_ptrs, cols < (limit + (ALIGN - 1)) // ALIGN * ALIGN, float("-inf"), EVEN).to(ACC)
+    x = _load(x_ptrs, cols < round_up(limit, ALIGN), float("-inf"), EVEN).to(ACC)
     if not FOLDED:
         x *= tl.full([], scale, ACC)
     if PREFIX or not (FOLDED or EVEN):  # what fills the block is -inf, but scaled it may be +inf
@@ -63,7 +71,27 @@ def _scores(
 
 
 @triton.jit
-def _factor(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
+def without_nan(
+    y: tl.tensor,
+    mask_ptrs: tl.tensor,
+    mask_read: tl.tensor,
+    cols: tl.tensor,
+    limit: tl.tensor,
+    odd: tl.tensor,
+    PREFIX: tl.constexpr,
+    SHARED: tl.constexpr,
+    EVEN: tl.constexpr,
+) -> tl.tensor:
+    """y of a tile with a NaN sum (`odd` is 1), 0 at masked positions."""
+    if PREFIX:  # the product is `limit`, but the compiler cannot tell, and so keeps no comparison
+        y = tl.where(cols < tl.minimum(limit, odd * ALL_COLUMNS), y, 0.0)
+    if mask_ptrs is not None:
+        y = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, y, 0.0)
+    return y
+
+
+@triton.jit
+def factor_of(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
     """What turns a difference of scores into an exponent of 2."""
     factor = tl.full([], LOG2_E, ACC)
     if FOLDED:
@@ -78,58 +106,92 @@ def _softmax_tile(
     out_ptr: tl.tensor,
     scale: tl.tensor,
     columns: tl.tensor,
-    rows: tl.tensor,
     exist: tl.tensor,
     limit: tl.tensor,
-    x_strides: tl.tensor,
-    mask_strides: tl.tensor,
-    out_strides: tl.tensor,
+    head: tl.tensor,
+    x_at: tl.tensor,
+    mask_at: tl.tensor,
+    out_at: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
+    EDGES: tl.constexpr,
     ALIGN: tl.constexpr,
-    MASK_ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Rows of at most BLOCK positions that count, in registers; pointers are at the first row."""
-    line = tl.arange(0, BLOCK).to(rows.dtype)
+    """Rows of at most BLOCK positions that count, in registers; `.._at` is where they begin.
+
+    With EDGES the positions before `head`, where the whole groups of a row begin, and after these
+    groups are a small tile beside the other. Positions are counted from there.
+    """
+    line = tl.arange(0, BLOCK).to(head.dtype)
     cols = line[None, :]
-    x_ptrs = x_ptr + (tl.multiple_of(rows * x_strides[2], ALIGN)[:, None] + cols * stride_xk)
-    mask_ptrs = None
-    mask_read = None
+    whole = columns
+    most = limit
+    if EDGES:
+        columns -= head
+        limit -= head
+        whole = columns // ALIGN * ALIGN
+        most = tl.minimum(limit, whole)
+    x_ptrs = spread(x_ptr, x_at, cols * stride_xk, EDGES)
+    mask_ptrs = mask_ptr  # None, or what is set below
+    mask_read = mask_ptr
+    edge_mask_ptrs = mask_ptr
     if mask_ptr is not None:
         if SHARED:
             mask_ptrs = mask_ptr + line * stride_mk
             mask_read = line < columns
         else:
-            steps = tl.multiple_of(rows * mask_strides[2], MASK_ALIGN)
-            mask_ptrs = mask_ptr + (steps[:, None] + cols * stride_mk)
-            mask_read = cols < limit
+            mask_ptrs = spread(mask_ptr, mask_at, cols * stride_mk, EDGES)
+            mask_read = cols < round_up(most, ALIGN)
     x = _scores(
-        x_ptrs, mask_ptrs, mask_read, cols, limit, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
+        x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
     )
-    y = tl.exp2((x - tl.max(x, axis=1)[:, None]) * _factor(scale, FOLDED, ACC))
-    total = tl.sum(y, axis=1)
-    y *= (1.0 / total)[:, None]
+    top = by_row(tl.max(x, axis=1), EDGES)
+    factor = factor_of(scale, FOLDED, ACC)
+    if EDGES:
+        edge = edge_columns(head, whole, columns, ALIGN)
+        if mask_ptr is not None:
+            edge_mask_ptrs = spread(mask_ptr, mask_at, edge * stride_mk, EDGES)
+        x_edge = _scores(
+            spread(x_ptr, x_at, edge * stride_xk, EDGES),
+            edge_mask_ptrs,
+            edge < limit,
+            *(edge, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
+        )
+        top = tl.maximum(top, by_row(tl.max(x_edge, axis=1), EDGES))
+    y = tl.exp2((x - top) * factor)
+    total = by_row(tl.sum(y, axis=1), EDGES)
+    if EDGES:
+        y_edge = tl.exp2((x_edge - top) * factor)
+        total += by_row(tl.sum(y_edge, axis=1), EDGES)
+        y_edge *= 1.0 / total
+    y *= 1.0 / total
 
     # Masked positions hold 0 by now, unless the sum is NaN: a NaN or inf counts, or all is masked.
     # What is masked is then found again: to keep it would cost every position of every tile.
     if PREFIX or mask_ptr is not None:
-        odd = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
+        odd = (total != total).to(tl.int32)  # noqa: PLR0124  # so NaN is found
+        if not EDGES or x.shape[0] > 1:  # else it is a scalar already: see `by_row`
+            odd = tl.max(tl.max(odd, axis=1), axis=0)
         if odd != 0:
-            if PREFIX:
-                again = tl.minimum(
-                    limit, odd * ALL_COLUMNS
-                )  # `limit`, but the compiler cannot tell
-                y = tl.where(cols < again, y, 0.0)
-            if mask_ptr is not None:
-                y = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, y, 0.0)
-    out_ptrs = out_ptr + (tl.multiple_of(rows * out_strides[2], ALIGN)[:, None] + cols)
-    tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=exist & (cols < columns))
+            y = without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
+            if EDGES:
+                y_edge = without_nan(
+                    y_edge,
+                    edge_mask_ptrs,
+                    edge < limit,
+                    *(edge, limit, odd, PREFIX, False, False),
+                )
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    tl.store(spread(out_ptr, out_at, cols, EDGES), y.to(dtype), mask=exist & (cols < whole))
+    if EDGES:
+        out_ptrs = spread(out_ptr, out_at, edge, EDGES)
+        tl.store(out_ptrs, y_edge.to(dtype), mask=exist & (edge < columns))
 
 
 @triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
@@ -155,6 +217,7 @@ def masked_softmax_kernel(
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
+    EDGES: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     MASK_ALIGN: tl.constexpr,
@@ -163,12 +226,22 @@ def masked_softmax_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    columns = columns // ALIGN * ALIGN  # the same, but now the compiler knows what divides it
-    at, rows, exist = place(ROWS, places, inner, count, WIDE)
-    x_ptr += start(at, x_strides, ALIGN)
-    out_ptr += start(at, out_strides, ALIGN)
+    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
+    head = rows * 0
+    if EDGES:
+        head = heads(at, rows, out_strides, ALIGN)
+    else:
+        columns = columns // ALIGN * ALIGN  # the same, but now the compiler knows what divides it
+    x_begin, x_at = row_starts(at, rows, x_strides, head, EDGES, ALIGN)
+    out_begin, out_at = row_starts(at, rows, out_strides, head, EDGES, ALIGN)
+    x_ptr += x_begin
+    out_ptr += out_begin
+    mask_at = x_at
     if mask_ptr is not None:
-        mask_ptr += start(at, mask_strides, MASK_ALIGN)
+        shift = head * stride_mk
+        mask_begin, mask_at = row_starts(at, rows, mask_strides, shift, EDGES, MASK_ALIGN)
+        mask_ptr += mask_begin
+    head = head[:, None]
     limit = columns
     if PREFIX:
         limit = row_limits(
@@ -180,116 +253,19 @@ def masked_softmax_kernel(
     HALVES: tl.constexpr = PREFIX and ROWS == 1 and BLOCK >= 1024
     if HALVES and tl.max(tl.max(limit, axis=1), axis=0) <= HALF:
         _softmax_tile(
-            *(x_ptr, mask_ptr, out_ptr, scale, columns, rows, exist, limit),
-            *(x_strides, mask_strides, out_strides, stride_xk, stride_mk),
-            *(PREFIX, SHARED, FOLDED, EVEN, ALIGN, MASK_ALIGN, ACC, HALF),
+            *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
+            *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
+            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, HALF),
         )
         cols = (HALF + tl.arange(0, HALF).to(rows.dtype))[None, :]
         zeros = tl.zeros([ROWS, HALF], out_ptr.dtype.element_ty)
-        tl.store(out_ptr + cols, zeros, mask=exist & (cols < columns))
+        whole = columns
+        if EDGES:
+            whole = (columns - head) // ALIGN * ALIGN
+        tl.store(spread(out_ptr, out_at, cols, EDGES), zeros, mask=exist & (cols < whole))
     else:
         _softmax_tile(
-            *(x_ptr, mask_ptr, out_ptr, scale, columns, rows, exist, limit),
-            *(x_strides, mask_strides, out_strides, stride_xk, stride_mk),
-            *(PREFIX, SHARED, FOLDED, EVEN, ALIGN, MASK_ALIGN, ACC, BLOCK),
+            *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
+            *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
+            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, BLOCK),
         )
-
-
-@triton.jit
-def _counts(
-    mask_ptr: tl.tensor, cols: tl.tensor, limit: tl.tensor, stride_mk: tl.tensor
-) -> tl.tensor:
-    """Which positions of a row are not masked."""
-    counts = cols < limit
-    if mask_ptr is not None:
-        counts = counts & (tl.load(mask_ptr + cols * stride_mk, mask=counts, other=1) == 0)
-    return counts
-
-
-@triton.jit
-def _long_scores(
-    x_ptr: tl.tensor,
-    mask_ptr: tl.tensor,
-    cols: tl.tensor,
-    limit: tl.tensor,
-    scale: tl.tensor,
-    stride_xk: tl.tensor,
-    stride_mk: tl.tensor,
-    FOLDED: tl.constexpr,
-    ACC: tl.constexpr,
-) -> tl.tensor:
-    """x, -inf where masked; as `_scores` for a piece of one row."""
-    x = tl.load(x_ptr + cols * stride_xk, mask=cols < limit, other=float("-inf")).to(ACC)
-    if not FOLDED:
-        x *= tl.full([], scale, ACC)
-    return tl.where(_counts(mask_ptr, cols, limit, stride_mk), x, float("-inf"))
-
-
-@triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
-def masked_softmax_long_kernel(
-    x_ptr: tl.tensor,
-    mask_ptr: tl.tensor,
-    lengths_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    scale: tl.float64,
-    columns: tl.tensor,
-    places: tl.tensor,
-    inner: tl.tensor,
-    count: tl.tensor,
-    diagonal: tl.tensor,
-    x_strides: tl.tensor,
-    mask_strides: tl.tensor,
-    lengths_strides: tl.tensor,
-    q_strides: tl.tensor,
-    out_strides: tl.tensor,
-    stride_xk: tl.tensor,
-    stride_mk: tl.tensor,
-    CAUSAL: tl.constexpr,
-    FOLDED: tl.constexpr,
-    WIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    MASK_ALIGN: tl.constexpr,
-    ACC: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One row: its maximum and sum online, then the result, BLOCK positions at a time."""
-    PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    at, rows, _ = place(1, places, inner, count, WIDE)
-    columns = columns.to(rows.dtype) // ALIGN * ALIGN
-    x_ptr += start(at, x_strides, ALIGN)
-    out_ptr += start(at, out_strides, ALIGN)
-    if mask_ptr is not None:
-        mask_ptr += start(at, mask_strides, MASK_ALIGN)
-    limit = rows * 0 + columns
-    if PREFIX:
-        limit = row_limits(
-            lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
-        )
-    limit = tl.max(limit, axis=0)
-    factor = _factor(scale, FOLDED, ACC)
-    line = tl.arange(0, BLOCK).to(rows.dtype)
-
-    peak = tl.full([BLOCK], float("-inf"), ACC)
-    total = tl.zeros([BLOCK], ACC)
-    for first in range(0, limit, BLOCK):
-        x = _long_scores(
-            *(x_ptr, mask_ptr, first + line, limit, scale, stride_xk, stride_mk, FOLDED, ACC)
-        )
-        higher = tl.maximum(peak, x)
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing yet: no NaN of -inf - -inf
-        total = total * tl.exp2((peak - base) * factor) + tl.exp2((x - base) * factor)
-        peak = higher
-    top = tl.max(peak, axis=0)
-    scaled = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.sum(total * tl.exp2((peak - scaled) * factor), axis=0)
-
-    for first in range(0, columns, BLOCK):
-        cols = first + line
-        y = tl.zeros([BLOCK], ACC)
-        if first < limit:
-            x = _long_scores(
-                *(x_ptr, mask_ptr, cols, limit, scale, stride_xk, stride_mk, FOLDED, ACC)
-            )
-            y = tl.exp2((x - top) * factor) / total
-            y = tl.where(_counts(mask_ptr, cols, limit, stride_mk), y, 0.0)
-        tl.store(out_ptr + cols, y.to(out_ptr.dtype.element_ty), mask=cols < columns)

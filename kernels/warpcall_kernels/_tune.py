@@ -60,7 +60,8 @@ _SOFTMAX = Knob(
 KNOBS: Mapping[str, Sequence[Knob]] = {
     "permute": (
         Knob("_permute", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
-        Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D odd", "2D (1,0) [24300")),
+        Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
+        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("2D odd",)),
         Knob("_permute", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
         Knob("_permute", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
         Knob("_permute", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),

@@ -96,9 +96,9 @@ def _transpose_add_kernel(
     w = pid % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)
     batch = pid // tiles_w
     size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
-    a_ptr += tl.multiple_of(offset(batch, sizes, a_strides, NDIM), ALIGN_W)
-    b_ptr += tl.multiple_of(offset(batch, sizes, b_strides, NDIM), ALIGN_H)
-    out_ptr += tl.multiple_of(offset(batch, sizes, out_strides, NDIM), ALIGN_H)
+    a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W)
+    b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H)
+    out_ptr += offset(batch, sizes, out_strides, NDIM, ALIGN_H)
 
     inside = (h < size_h)[:, None] & (w < size_w)[None, :]
     along = w if EVEN_A else w * stride_aw

@@ -6,13 +6,16 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import TooLarge, UnsupportedMedia
 from warpcall_service import npy, values
 from warpcall_service.media import JSON, Media
 from warpcall_service.plan import Plan
+
+Kept = Mapping[str, Mapping[str, Any]]  # outputs that stay on the device, as JSON, by name
+NONE: Kept = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,8 @@ class Format(Protocol):
     def check(self, plan: Plan) -> None:
         """Refuse, before anything is computed, a plan whose outputs this cannot write."""
 
-    def write(self, plan: Plan, outputs: memoryview) -> Answer:
-        """The answer from the bytes of the output region."""
+    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
+        """The answer from the bytes of the output region, and what it says of outputs that stay."""
 
 
 class Safetensors:
@@ -46,7 +49,10 @@ class Safetensors:
     def check(self, plan: Plan) -> None:
         """Everything can be written."""
 
-    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
+        if kept:
+            metadata = {wire.KEPT_KEY: json.dumps(kept)}
+            return Answer(wire.encode_header(plan.outputs, metadata), outputs)
         return Answer(self._head(plan.outputs), outputs)
 
 
@@ -65,7 +71,7 @@ class Npy:
             )
         npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape)
 
-    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
         return Answer(npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs)
 
 
@@ -85,7 +91,7 @@ class Json:
                 field="accept",
             )
 
-    def write(self, plan: Plan, outputs: memoryview) -> Answer:
+    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
         tensors = {
             info.name: {
                 "dtype": info.dtype,
@@ -94,7 +100,8 @@ class Json:
             }
             for info in plan.outputs
         }
-        text = json.dumps({"outputs": tensors}, allow_nan=False).encode()
+        said = {"outputs": tensors, "kept": kept} if kept else {"outputs": tensors}
+        text = json.dumps(said, allow_nan=False).encode()
         return Answer(text, outputs[:0])
 
 

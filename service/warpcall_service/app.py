@@ -13,8 +13,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import oip_routes, openapi, pages, routes, shared_memory_routes
-from warpcall_service.calls import Calls
+from warpcall_service import (
+    oip_routes,
+    openapi,
+    openapi_remote,
+    pages,
+    routes,
+    shared_memory_routes,
+    tensor_routes,
+)
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
@@ -28,8 +35,10 @@ from warpcall_service.oip_models import Models
 from warpcall_service.oip_reader import InferReader
 from warpcall_service.oip_stats import Statistics
 from warpcall_service.problems import Internal, MethodNotAllowed, render
+from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import SharedMemory
+from warpcall_service.tensors import Tensors
 from warpcall_service.upload import Uploads
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
@@ -50,13 +59,22 @@ def create_app(
         stopping: whether the server is about to leave, for /readyz.
     """
     limits = Limits(settings)
-    metrics = Metrics(lambda: [*lane_metrics(engine), *keeper.metrics(), *desk.scheduler.metrics()])
+    tensors = Tensors(settings, engine)
+    metrics = Metrics(
+        lambda: [
+            *lane_metrics(engine),
+            *tensors.metrics(),
+            *desk.scheduler.metrics(),
+            *keeper.metrics(),
+        ]
+    )
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
     app.include_router(routes.kernels(engine))
     app.include_router(routes.me(settings, engine, limits))
     app.include_router(job_routes.jobs(desk, stopping))
+    app.include_router(tensor_routes.tensors(settings, tensors))
     app.include_router(routes.health(engine, metrics, stopping))
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
@@ -66,14 +84,16 @@ def create_app(
     app.include_router(shared_memory_routes.routes(settings, shared))
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
-    described = functools.cache(lambda: openapi.describe(plain(), engine.catalog))
+    described = functools.cache(
+        lambda: openapi.describe(plain(), engine.catalog, openapi_remote.PATHS)
+    )
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
     app.add_exception_handler(Problem, _tell)
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
     uploads = Uploads(settings, engine)
-    calls = Calls(settings, engine, uploads)
+    calls = RemoteCalls(settings, engine, uploads, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
     return Edge(app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
@@ -138,8 +158,10 @@ async def _tell_http(request: Request, error: Exception) -> Response:
         allowed = {*(error.headers or {}).get("Allow", "").split(", ")} - {""}
         if path.startswith(CALLS):
             allowed.add("POST")  # calls do not pass through the router
+        elif path.startswith(TENSORS):
+            allowed |= {"GET", "PUT"}  # nor do these
         return await _tell(request, MethodNotAllowed(request.method, ", ".join(sorted(allowed))))
-    if is_infer(path):
+    if is_infer(path) or path == PROGRAMS:
         return await _tell(request, MethodNotAllowed(request.method, "POST"))
     return await _tell(request, NotFound(f"there is nothing at {path[:200]!r}", field="path"))
 

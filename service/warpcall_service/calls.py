@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from warpcall.errors import InvalidInput, NotFound, Unavailable
 from warpcall_service import answers
-from warpcall_service.answers import Answer
+from warpcall_service.answers import Answer, Format
 from warpcall_service.body import Body, Watch
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import JOIN_BYTES, Exchange
@@ -44,18 +44,22 @@ class Calls:
             Problem: why there is no answer.
             ClientGone: nobody waits for it any more.
         """
-        await watched(exchange, self._settings.body_timeout_s, self._run, name)
+        await self.watched(exchange, self._run, name)
+
+    async def watched(
+        self,
+        exchange: Exchange,
+        work: Callable[[Exchange, Watch, str], Awaitable[None]],
+        argument: str,
+    ) -> None:
+        """`work` on an exchange with a watch over its client; raises as `run`."""
+        await watched(exchange, self._settings.body_timeout_s, work, argument)
 
     async def _run(self, exchange: Exchange, watch: Watch, name: str) -> None:
-        op = self._ops.get(name)
-        if op is None:
-            known = ", ".join(self._ops)
-            raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
+        op = self._op(name)
         exchange.op = name
-        format_ = self._formats[accepted(exchange.headers.get(b"accept"))]
-        timeout_s = self.timeout_s(exchange)
-        if timeout_s is not None:
-            watch.limit(timeout_s)
+        format_ = self._format(exchange)
+        timeout_s = self.timeout_s(exchange, watch)
         body = Body(exchange, watch, self._settings.max_body_bytes)
         upload = await self._uploads.read(exchange, body, op, format_.check)
         try:
@@ -65,6 +69,16 @@ class Calls:
             await self.send(exchange, watch, upload, timing, headers, answer)
         finally:
             upload.release()
+
+    def _op(self, name: str) -> Mapping[str, Any]:
+        op = self._ops.get(name)
+        if op is None:
+            known = ", ".join(self._ops)
+            raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
+        return op
+
+    def _format(self, exchange: Exchange) -> Format:
+        return self._formats[accepted(exchange.headers.get(b"accept"))]
 
     async def compute(
         self, exchange: Exchange, watch: Watch, upload: Upload, timeout_s: float | None
@@ -107,11 +121,7 @@ class Calls:
         """Send the answer, whose data lie in the memory of `upload`."""
         if len(answer.head) > JOIN_BYTES:
             answer = await self._parked(exchange, answer, upload)
-        headers += [
-            (b"content-length", b"%d" % (len(answer.head) + len(answer.data))),
-            (b"server-timing", _server_timing(timing)),
-            (b"x-warpcall-device", timing.device.encode()),
-        ]
+        headers = head_of(headers, len(answer.head) + len(answer.data), timing)
         watch.their_turn()
         await exchange.stream(headers, answer.head, answer.data, watch.progress)
 
@@ -129,8 +139,9 @@ class Calls:
         slot.view[nbytes:] = answer.data
         return Answer(b"", slot.view)
 
-    def timeout_s(self, exchange: Exchange) -> float | None:
-        """What the caller allows, counted from its request; None if it leaves it to us."""
+    def timeout_s(self, exchange: Exchange, watch: Watch) -> float | None:
+        """What the caller allows, counted from its request and kept by `watch`; None if it leaves
+        it to us."""
         given = exchange.headers.get(TIMEOUT_HEADER.lower().encode())
         if given is None:
             return None
@@ -144,7 +155,9 @@ class Calls:
                 f"got {brief(given.decode('latin-1'))}",
                 field=TIMEOUT_HEADER,
             )
-        return min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
+        timeout_s = min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
+        watch.limit(timeout_s)
+        return timeout_s
 
 
 async def watched(
@@ -172,8 +185,15 @@ async def watched(
         watch.close()
 
 
-def _server_timing(timing: Timing) -> bytes:
-    return (
+def head_of(headers: Headers, nbytes: int, timing: Timing) -> Headers:
+    """The headers of the answer of a call: these, and what each has."""
+    stages = (
         f"queue;dur={timing.queue_ms:.3f}, h2d;dur={timing.h2d_ms:.3f}, "
         f"kernel;dur={timing.kernel_ms:.3f}, d2h;dur={timing.d2h_ms:.3f}"
-    ).encode()
+    )
+    return [
+        *headers,
+        (b"content-length", b"%d" % nbytes),
+        (b"server-timing", stages.encode()),
+        (b"x-warpcall-device", timing.device.encode()),
+    ]

@@ -9,7 +9,6 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem
-from warpcall_service.calls import Calls
 from warpcall_service.exchange import ClientGone, Exchange
 from warpcall_service.gate import OPEN, Gate
 from warpcall_service.ledger import Ledger
@@ -18,6 +17,7 @@ from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import Inference, is_infer
 from warpcall_service.problems import Internal
+from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 
 CALLS = "/v1/kernels/"
 
@@ -34,7 +34,7 @@ class Edge:
     def __init__(
         self,
         app: ASGIApp,
-        calls: Calls,
+        calls: RemoteCalls,
         inference: Inference,
         gate: Gate,
         limits: Limits,
@@ -99,6 +99,10 @@ class Edge:
             await self._calls.run(exchange, path[len(CALLS) :])
         elif exchange.scope["method"] == "POST" and is_infer(path):
             await self._inference.run(exchange, path)
+        elif path.startswith((PROGRAMS, TENSORS)) and (
+            found := self._calls.find(exchange.scope["method"], path)
+        ):
+            await self._calls.watched(exchange, *found)
         else:
             await self._app(exchange.scope, exchange.receive, exchange.send)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
@@ -30,11 +30,13 @@ class LocalEngine:
 
     Attributes:
         catalog: after `start`, every op's declaration as `Op.describe` gives it, dtypes as wire codes.
+        on_lost: called with the name of each lane that loses its process, and what was in it.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.catalog: list[dict[str, Any]] = []
+        self.on_lost: Callable[[str], None] = lambda lane: None
         self._lanes: list[Lane] = []
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._asking = 0  # calls that wait for their plan
@@ -140,9 +142,16 @@ class LocalEngine:
             self._plans.popitem(last=False)
 
     async def acquire(
-        self, nbytes: int, timeout_s: float, user: str, *, like: Slot | None = None
+        self,
+        nbytes: int,
+        timeout_s: float,
+        user: str,
+        *,
+        like: Slot | None = None,
+        on: str = "",
     ) -> Slot:
-        """Room for a call on the least loaded lane, or, urgently, on the lane that has `like`.
+        """Room for a call on the least loaded lane, or on the one named `on`, or, urgently, on the
+        lane that has `like`.
 
         Raises:
             TooLarge: more than an arena has.
@@ -152,7 +161,7 @@ class LocalEngine:
         """
         if like is not None:
             return await like.arena.acquire(nbytes, timeout_s, user, urgent=True)
-        lane = self._least_loaded()
+        lane = self._named(on) if on else self._least_loaded()
         has, limit = self.nbytes_of(user), self.settings.user_max_bytes
         if has and has + nbytes > limit:
             raise Busy(
@@ -205,22 +214,33 @@ class LocalEngine:
         """All lanes, for jobs."""
         return self._lanes
 
+    def free(self, lane: str, numbers: Iterable[int]) -> None:
+        """Let a lane forget tensors that were kept there."""
+        self._named(lane).free(numbers)
+
+    def lanes(self) -> list[str]:
+        """Lanes that take calls, the least loaded first.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        self._least_loaded().check_open()
+        return [lane.name for lane in sorted(self._lanes, key=_load) if lane.state not in CLOSED]
+
+    def memory_on(self, lane: str) -> int:
+        """Bytes that tensors may take there; 0 until it was ready once."""
+        return self._named(lane).hello.get("memory_nbytes", 0)
+
     def status(self) -> list[LaneStatus]:
         """Every lane."""
         return [lane.status() for lane in self._lanes]
 
     def _least_loaded(self) -> Lane:
         """Among those that are ready; else among those that will be."""
-        return min(
-            self._lanes,
-            key=lambda lane: (
-                lane.state != "ready",
-                lane.state in CLOSED,
-                lane.load,
-                lane.arena.stats().used,
-                lane.calls,  # idle ones take turns
-            ),
-        )
+        return min(self._lanes, key=_load)
+
+    def _named(self, name: str) -> Lane:
+        return next(lane for lane in self._lanes if lane.name == name)
 
     async def _ask(self, question: bytes) -> dict[str, Any]:
         while True:
@@ -240,5 +260,18 @@ class LocalEngine:
             await self._changed.wait()
 
     def _on_change(self, lane: Lane) -> None:
+        if lane.state != "ready":
+            self.on_lost(lane.name)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _load(lane: Lane) -> tuple[bool, bool, int, int, int]:
+    """The lowest is who can take a call soonest: ready ones before those that will be."""
+    return (
+        lane.state != "ready",
+        lane.state in CLOSED,
+        lane.load,
+        lane.arena.stats().used,
+        lane.calls,  # idle ones take turns
+    )

@@ -1,4 +1,4 @@
-"""Write the typed methods of the SDK, client/warpcall/_ops.py and _async_ops.py, from the ops.
+"""Write the typed methods of the SDK, client/warpcall/*_ops.py, from the ops.
 
     python -m warpcall_service.generate          write the files
     python -m warpcall_service.generate --check  fail if one is stale
@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import keyword
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from warpcall_kernels import Op, ops
@@ -22,6 +24,7 @@ from warpcall_kernels._op import Input, Output, Param, dtype_name
 WIDTH = 100
 # Methods that every client has, written by hand.
 RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url"}
+RESERVED |= {"put", "tensors", "program", "step"}
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}
 
 HEAD = '''"""The ops as typed methods. Written by `python -m warpcall_service.generate`; do not edit."""
@@ -30,25 +33,79 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping{sequence}
+from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-'''
+from warpcall._remote import {remote}Given{tensor}
 
-CLASS = '''
 
 class {name}(ABC):
-    """One method per op{how}."""
+    """One method per op{how}. With `keep` outputs stay on the device, as remote tensors."""
 
     @abstractmethod
     {begin}def call(
         self,
         name: str,
-        inputs: Mapping[str, ArrayT | None],
+        inputs: Mapping[str, Given[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        keep: bool = False,
+        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run any op and get its outputs by name, with device and timing."""
 '''
+
+PROGRAM_HEAD = '''"""The ops as steps of a program. Written by `python -m warpcall_service.generate`; do not edit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping{sequence}
+
+from warpcall._steps import Ref, Source, Step
+
+
+class ProgramOps(ABC):
+    """One method per op, which adds a step and gives references to its outputs."""
+
+    @abstractmethod
+    def step(
+        self, op: str, inputs: Mapping[str, Source | None], params: Mapping[str, object]
+    ) -> Step:
+        """Add any op."""
+'''
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """How the methods of one file differ from those of the others.
+
+    Args:
+        given: what an input is, given and kept: what an output is.
+        begin: before `def`.
+        run: what runs an op.
+        absent: what becomes of an output that is not there.
+    """
+
+    given: str
+    gives: str
+    kept: str
+    begin: str
+    run: str
+    absent: str
+
+
+SYNC = Flavour("Given[ArrayT]", "ArrayT", "RemoteTensor[ArrayT]", "", "self.call", "None unless")
+ASYNC = Flavour(
+    "Given[ArrayT]",
+    "ArrayT",
+    "AsyncRemoteTensor[ArrayT]",
+    "async ",
+    "await self.call",
+    "None unless",
+)
+PROGRAM = Flavour("Source", "Ref", "", "", "self.step", "There only if")
 
 
 def render(found: Mapping[str, Op]) -> dict[str, str]:
@@ -58,43 +115,103 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
         ValueError: an op whose name cannot be a method's.
     """
     lists = any(p.kind == "ints" for op in found.values() for p in op.params)
-    texts = {}
-    for file, name, how, begin, wait in (
-        ("_ops.py", "Ops", ", blocking", "", "self.call"),
-        ("_async_ops.py", "AsyncOps", ", to be awaited", "async ", "await self.call"),
-    ):
-        text = HEAD.format(sequence=", Sequence" if lists else "")
-        text += CLASS.format(name=name, how=how, begin=begin)
-        for op in found.values():
-            text += "\n" + textwrap.indent(_method(op, begin, wait), "    ", _is_filled)
-        texts[file] = text
-    return texts
+    sequence = ", Sequence" if lists else ""
+    heads = {
+        "_ops.py": (
+            SYNC,
+            HEAD.format(
+                sequence=sequence,
+                name="Ops",
+                how=", blocking",
+                begin="",
+                remote="",
+                tensor=", RemoteTensor",
+            ),
+        ),
+        "_async_ops.py": (
+            ASYNC,
+            HEAD.format(
+                sequence=sequence,
+                name="AsyncOps",
+                how=", to be awaited",
+                begin="async ",
+                remote="AsyncRemoteTensor, ",
+                tensor="",
+            ),
+        ),
+        "_program_ops.py": (PROGRAM, PROGRAM_HEAD.format(sequence=sequence)),
+    }
+    return {
+        file: head
+        + "".join(
+            "\n" + textwrap.indent(_method(op, flavour), "    ", _is_filled)
+            for op in found.values()
+        )
+        for file, (flavour, head) in heads.items()
+    }
 
 
-def _method(op: Op, begin: str, call: str) -> str:
+def _method(op: Op, flavour: Flavour) -> str:
     name = op.name.replace("-", "_")
     if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
         raise ValueError(f"{op.name} cannot be the name of a method")
-    arguments = ["self", *map(_input, sorted(op.inputs, key=lambda i: i.optional))]
-    if op.params:
+    taken = {p.name for p in op.params} | {i.name for i in op.inputs}
+    if taken & {"keep", "self"}:
+        raise ValueError(f"{op.name} cannot have an argument named keep or self")
+    arguments = [
+        "self",
+        *(_input(i, flavour.given) for i in sorted(op.inputs, key=lambda i: i.optional)),
+    ]
+    if op.params or flavour.kept:
         arguments += ["*", *map(_param, op.params)]
-    lines = [
-        f"{begin}def {name}(",
+    begin = f"{flavour.begin}def {name}"
+    if flavour.kept:
+        gives = _return_type(op.outputs, flavour.gives)
+        keeps = _return_type(op.outputs, flavour.kept)
+        lines = [
+            *_overload(begin, [*arguments, "keep: Literal[False] = False"], gives),
+            *_overload(begin, [*arguments, "keep: Literal[True]"], keeps),
+        ]
+        arguments = [re.sub(r": Given\[ArrayT\]( \| None)?", ": Any", a) for a in arguments]
+        arguments.append("keep: bool = False")
+        returns = "Any"
+    else:
+        lines = []
+        returns = ", ".join(flavour.gives for _ in op.outputs)
+        returns = f"tuple[{returns}]" if len(op.outputs) > 1 else returns
+    lines += [
+        f"{begin}(",
         *(f"    {argument}," for argument in arguments),
-        f") -> {_return_type(op.outputs)}:",
-        textwrap.indent(_docstring(op), "    ", _is_filled),
-        f"    answer = {call}(",
+        f") -> {returns}:",
+        textwrap.indent(_docstring(op, flavour), "    ", _is_filled),
+        f"    answer = {flavour.run}(",
         f'        "{op.name}",',
         *_mapping(i.name for i in op.inputs),
         *_mapping(p.name for p in op.params),
+        *(["        keep=keep,"] if flavour.kept else []),
         "    )",
-        f"    return {', '.join(map(_taken, op.outputs))}",
+        f"    return {', '.join(_taken(o, flavour) for o in op.outputs)}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _input(declared: Input) -> str:
-    return f"{declared.name}: ArrayT" + (" | None = None" if declared.optional else "")
+def _overload(begin: str, arguments: list[str], returns: str) -> list[str]:
+    """A signature alone, on as few lines as ruff lays it out."""
+    joined = ", ".join(arguments)
+    if len(whole := f"{begin}({joined}) -> {returns}: ...") <= WIDTH - 4:
+        return ["@overload", whole]
+    if len(joined) <= WIDTH - 8:
+        inner = [f"    {joined}"]
+    else:
+        inner = [f"    {argument}," for argument in arguments]
+    end = [f") -> {returns}: ..."]
+    if len(end[0]) > WIDTH - 4:
+        end = [") -> tuple[", f"    {returns[len('tuple[') : -1]}", "]: ..."]
+    return ["@overload", f"{begin}(", *inner, *end]
+
+
+def _input(declared: Input, kind: str) -> str:
+    return f"{declared.name}: {kind}" + (" | None = None" if declared.optional else "")
 
 
 def _param(declared: Param) -> str:
@@ -106,22 +223,26 @@ def _param(declared: Param) -> str:
     return f"{declared.name}: {kind} = {declared.default!r}"
 
 
-def _return_type(outputs: tuple[Output, ...]) -> str:
-    kinds = ["ArrayT | None" if o.when else "ArrayT" for o in outputs]
+def _return_type(outputs: tuple[Output, ...], kind: str) -> str:
+    kinds = [f"{kind} | None" if o.when else kind for o in outputs]
     return kinds[0] if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
 
 
-def _taken(output: Output) -> str:
-    how = "outputs.get" if output.when else "take"
-    return f'answer.{how}("{output.name}")'
+def _taken(output: Output, flavour: Flavour) -> str:
+    if not flavour.kept:
+        return f'answer["{output.name}"]'
+    return f'answer.{"find" if output.when else "take"}("{output.name}")'
 
 
 def _mapping(names: Iterable[str]) -> list[str]:
-    entries = [f'            "{name}": {name},' for name in names]
-    return ["        {", *entries, "        },"] if entries else ["        {},"]
+    entries = [f'"{name}": {name}' for name in names]
+    line = f"        {{{', '.join(entries)}}},"
+    if len(line) <= WIDTH - 4:
+        return [line]
+    return ["        {", *(f"            {entry}," for entry in entries), "        },"]
 
 
-def _docstring(op: Op) -> str:
+def _docstring(op: Op, flavour: Flavour) -> str:
     summary = str(op.describe()["summary"]) or f"Run {op.name}."
     parts = [
         _wrapped(summary, "", 8, first=3),
@@ -137,7 +258,7 @@ def _docstring(op: Op) -> str:
     parts += [_wrapped(f"{p.name}: {_sentence(p.doc)}") for p in op.params]
     parts += ["", "Returns:"]
     for o in op.outputs:
-        when = f" None unless {o.when}." if o.when else ""
+        when = f" {flavour.absent} {o.when}." if o.when else ""
         parts.append(_wrapped(f"{o.name}: {_sentence(f'{o.shape}; {o.doc}')}{when}"))
     body = "\n".join(parts)
     mark = 'r"""' if "\\" in body else '"""'

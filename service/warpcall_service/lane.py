@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
@@ -103,6 +103,7 @@ class Lane:
         self._sent: deque[Call] = deque()
         self.lease = Lease(self._occupied, lambda: self._queue.count > 0, self._pump)
         self._sent_nbytes = 0
+        self._freed: list[int] = []  # tensors that the process has not been told of yet
         self._last_id = 0
         self._restarts = 0
         self._deaths = 0  # since a call was answered
@@ -180,6 +181,12 @@ class Lane:
         if self._child is None or self.state != "ready":
             raise LaneLost(self.reason)
         return await self._child.ask(question)
+
+    def free(self, numbers: Iterable[int] = ()) -> None:
+        """Let the process forget tensors, after the calls that it was sent before."""
+        self._freed += numbers
+        if self._freed and self._child is not None:
+            self._child.free(self._freed)
 
     def check_open(self) -> None:
         """Raise Unavailable if calls need not wait here."""
@@ -260,6 +267,7 @@ class Lane:
             soon = self._deaths == 1 and bool(self.hello)  # it was well until then
             pause_s = 0.0 if soon else settings.restart_pause_s * 2 ** (self._deaths - 2)
         self._back_at = time.monotonic() + pause_s
+        self._freed.clear()
         sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
         for position, call in enumerate(sent):
             if position == 0:  # calls run in order: this one was running, or about to
@@ -339,6 +347,8 @@ class Lane:
             self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
+        if self._freed:
+            self.free()
         if self._queue.count:
             self._pump()
         elif not self._sent:

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from warpcall_service.arena import Arena
-from warpcall_service.lane_messages import CALL, LENGTH, PACKET_BYTES, Hello
+from warpcall_service.lane_messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
 
 PROGRAM = "warpcall_service.lane_process"
 END_TIMEOUT_S = 5.0  # for a process told to end, before it is killed
 POLL_S = 0.005
+MAX_FREED = 1000  # tensors in one packet
 
 # Temporaries of the references come from the heap and stay there for the next call: fresh pages
 # cost as much as computing on them. What is above this is given back.
@@ -118,6 +119,14 @@ class Child:
         except OSError:
             return False
         return True
+
+    def free(self, numbers: list[int]) -> None:
+        """Let it forget tensors, as many as the socket takes now; `numbers` keeps the others."""
+        while numbers:
+            some = json.dumps(numbers[:MAX_FREED]).encode()
+            if not self.send(FREE, 0, 0, 0.0, some):
+                return
+            del numbers[:MAX_FREED]
 
     async def ask(self, question: bytes) -> dict[str, Any]:
         """Put a question, already framed, to its planning thread.

@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +40,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+HOST_SHARE, DEVICE_SHARE = 0.5, 0.9  # of all memory, for tensors; the rest is for what serves them
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
@@ -52,6 +53,17 @@ class Place:
     shape: tuple[int, ...]
     offset: int
     strides: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(
+        name: str,
+        code: str,
+        shape: Sequence[int],
+        offset: int = 0,
+        strides: Sequence[int] | None = None,
+    ) -> Place:
+        """From an entry of a message."""
+        return Place(name, DTYPES[code], tuple(shape), offset, tuple(strides) if strides else None)
 
     def flat(self, arena: mmap.mmap, region: int) -> Tensor:
         """Its elements in the order of memory; the region begins at byte `region`."""
@@ -80,16 +92,18 @@ class Work:
     def decode(message: bytes) -> Work:
         """Read what `Plan.message` holds."""
         told = json.loads(message)
-        params = {k: tuple(v) if isinstance(v, list) else v for k, v in told["params"].items()}
-        inputs = tuple(
-            Place(name, DTYPES[code], tuple(shape), offset, tuple(strides) if strides else None)
-            for name, code, shape, offset, strides in told["inputs"]
-        )
-        outputs = tuple(
-            Place(name, DTYPES[code], tuple(shape), offset)
-            for name, code, shape, offset in told["outputs"]
-        )
-        return Work(ops()[told["op"]], params, inputs, outputs)
+        inputs = tuple(Place.of(*entry) for entry in told["inputs"])
+        outputs = tuple(Place.of(*entry) for entry in told["outputs"])
+        return Work(ops()[told["op"]], params_of(told["params"]), inputs, outputs)
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it gives no element at all."""
+        return not any(math.prod(output.shape) for output in self.outputs)
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run the op and hold it to its declaration: what it gives goes to places planned by it.
@@ -105,7 +119,35 @@ class Work:
         return results
 
 
+def params_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters out of JSON, where tuples are lists."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+
+
 Times = tuple[float, float, float]  # ms of h2d, kernel and d2h
+
+
+class Task(Protocol):
+    """What a device can run: the `Work` of a call, or a program.
+
+    Attributes:
+        name: for messages.
+        inputs, outputs: where they lie, or go.
+        is_empty: whether there is nothing to do.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[Place, ...]: ...
+    @property
+    def outputs(self) -> tuple[Place, ...]: ...
+    @property
+    def is_empty(self) -> bool: ...
+
+    def compute(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name; `tensors` is its own to change."""
+        ...
 
 
 class Device(Protocol):
@@ -115,13 +157,15 @@ class Device(Protocol):
         name: such as "cuda:0".
         label: for readers of answers.
         all: the devices of this kind.
+        memory_nbytes: what tensors may take there at a time.
     """
 
     name: str
     label: str
     all: list[str]
+    memory_nbytes: int
 
-    def run(self, work: Work, source: int, target: int) -> Times:
+    def run(self, work: Task, source: int, target: int) -> Times:
         """Run `work`; its regions begin at these bytes of the arena."""
         ...
 
@@ -138,13 +182,16 @@ class Cpu:
 
     def __init__(self, arena: mmap.mmap, threads: int) -> None:
         self.all = [self.name]
+        self.memory_nbytes = int(
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * HOST_SHARE
+        )
         self._arena = arena
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
-    def run(self, work: Work, source: int, target: int) -> Times:
+    def run(self, work: Task, source: int, target: int) -> Times:
         """As `Device.run`. Nothing is transferred; a reference may return a view (permute does),
         so that writing the result is part of the work."""
-        if not any(math.prod(output.shape) for output in work.outputs):
+        if work.is_empty:
             # The launchers return here, too; a reference may allocate by a dimension of 2^40.
             return 0.0, 0.0, 0.0
         began = time.perf_counter()
@@ -169,6 +216,7 @@ class Cuda:
         torch.cuda.set_device(index)
         self.name = f"cuda:{index}"
         self.all = [f"cuda:{i}" for i in range(count)]
+        self.memory_nbytes = int(torch.cuda.mem_get_info(index)[1] * DEVICE_SHARE)
         self._arena = arena
         self._device = torch.device("cuda", index)
         whole = torch.frombuffer(arena, dtype=torch.uint8)
@@ -182,7 +230,7 @@ class Cuda:
         self.label = f"{self.name} ({torch.cuda.get_device_name(index)}{note})"
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]  # nor here
 
-    def run(self, work: Work, source: int, target: int) -> Times:
+    def run(self, work: Task, source: int, target: int) -> Times:
         """As `Device.run`."""
         try:
             return self._run(work, source, target)
@@ -194,7 +242,7 @@ class Cuda:
             torch.cuda.empty_cache()
             free, total = torch.cuda.mem_get_info()
             raise KernelFailed(
-                f"{work.op.name} needs more device memory than there is for tensors of this size: "
+                f"{work.name} needs more device memory than there is for tensors of this size: "
                 f"{free} of {total} bytes are free"
             ) from None
 
@@ -206,7 +254,7 @@ class Cuda:
             return True
         return False
 
-    def _run(self, work: Work, source: int, target: int) -> Times:
+    def _run(self, work: Task, source: int, target: int) -> Times:
         begin, copied, computed, end = self._events
         begin.record()
         tensors = {

@@ -2,8 +2,9 @@
 
 Two sockets. On the one for calls (SOCK_SEQPACKET, so a packet is a message) the service sends
 `CALL` and a plan's message, and gets `DONE`, followed by a problem in JSON if it failed; answers
-come in the order of the calls. On the one for plans (a stream, as what a caller wrote may be long)
-frames of JSON go both ways: first the lane's hello, then an answer for each question, in order.
+come in the order of the calls. What has the id `FREE` is no call: it lists tensors to let go, and
+nothing answers it. On the one for plans (a stream, as what a caller wrote may be long) frames of
+JSON go both ways: first the lane's hello, then an answer for each question, in order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NotRequired, TypedDict
 CALL = struct.Struct("<QQQd")
 # Call id, when the lane began it (the same clock), and ms of h2d, kernel and d2h.
 DONE = struct.Struct("<Qdddd")
+FREE = 0  # no call has this id
 LENGTH = struct.Struct("<I")
 PACKET_BYTES = 64 << 10
 
@@ -29,6 +31,7 @@ class Hello(TypedDict):
         device: resolved, such as "cuda:0" for "auto".
         label: for readers, such as "cuda:0 (NVIDIA H200)".
         devices: all that a lane of this kind could run on.
+        memory_nbytes: what tensors may take on the device.
         catalog: `Op.describe` of every op, dtypes as wire codes.
         error: set alone, when the lane ends before it began.
     """
@@ -36,6 +39,7 @@ class Hello(TypedDict):
     device: NotRequired[str]
     label: NotRequired[str]
     devices: NotRequired[list[str]]
+    memory_nbytes: NotRequired[int]
     catalog: NotRequired[list[dict[str, Any]]]
     error: NotRequired[str]
 

@@ -26,6 +26,7 @@ from warpcall_service.arena import prefault
 from warpcall_service.lane_messages import (
     CALL,
     DONE,
+    FREE,
     PACKET_BYTES,
     Hello,
     NoSuchDevice,
@@ -96,6 +97,7 @@ def _begin(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Device, He
         "device": device.name,
         "label": device.label,
         "devices": device.all,
+        "memory_nbytes": device.memory_nbytes,
         "catalog": [_describe(op) for op in ops().values()],
     }
 
@@ -116,12 +118,22 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
     """Run what comes, in order, until the other side closes."""
     import torch
 
-    from warpcall_service.lane_devices import Work
+    from warpcall_service.lane_devices import Task, Work
+    from warpcall_service.lane_programs import PROGRAM, Program, Shelf
 
-    decode = functools.lru_cache(4096)(Work.decode)  # a repeated signature is parsed once
+    shelf: Shelf = {}
+    known = functools.lru_cache(4096)(Work.decode)  # a repeated signature is parsed once
+
+    def decode(message: bytes) -> Task:
+        return Program.decode(message, shelf) if message.startswith(PROGRAM) else known(message)
+
     with torch.inference_mode():
         while packet := calls.recv(PACKET_BYTES):
             call_id, source, target, deadline = CALL.unpack_from(packet)
+            if call_id == FREE:
+                for number in json.loads(packet[CALL.size :]):
+                    shelf.pop(number, None)
+                continue
             began = time.monotonic()
             times, problem, broken = (0.0, 0.0, 0.0), b"", False
             try:
@@ -159,7 +171,10 @@ def _plan(question: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels._op import Meta
     from warpcall_service.lane_devices import CODES, DTYPES
+    from warpcall_service.lane_planner import plan
 
+    if "steps" in question:
+        return plan(question)
     op = ops().get(question["op"])
     if op is None:
         raise NotFound(f"there is no kernel {question['op']!r:.60}, there are {', '.join(ops())}")
@@ -185,7 +200,8 @@ def _problem(error: Exception, what: str) -> Problem:
 
 
 def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".strip()[:MAX_DETAIL]
+    notes = getattr(error, "__notes__", ())  # which step of a program it was
+    return ", ".join((f"{type(error).__name__}: {error}".strip()[:MAX_DETAIL], *notes))
 
 
 if __name__ == "__main__":

@@ -60,9 +60,7 @@ class Inference:
             self._statistics.note(exchange, ok=ok)
 
     async def _run(self, exchange: Exchange, watch: Watch, model: str) -> None:
-        timeout_s = self._calls.timeout_s(exchange)
-        if timeout_s is not None:
-            watch.limit(timeout_s)
+        timeout_s = self._calls.timeout_s(exchange, watch)
         body = open_body(exchange, watch, self._settings.max_body_bytes)
         upload, answer = await self._reader.read(exchange, body, self._models.op(model))
         asked_s = answer.request.timeout_s

@@ -13,8 +13,9 @@ from warpcall_service.problems import is_oip
 
 Schema = dict[str, Any]
 
-_BINARY: Schema = {"type": "string", "format": "binary"}
-_CALL_PROBLEMS = (
+BINARY: Schema = {"type": "string", "format": "binary"}
+CALL_PROBLEMS = (
+    errors.NotFound,
     errors.InvalidInput,
     errors.TooLarge,
     errors.UnsupportedMedia,
@@ -25,17 +26,22 @@ _CALL_PROBLEMS = (
 )
 
 
-def describe(plain: Mapping[str, Any], ops: Iterable[Mapping[str, Any]]) -> Schema:
+def describe(
+    plain: Mapping[str, Any], ops: Iterable[Mapping[str, Any]], others: Mapping[str, Schema]
+) -> Schema:
     """The whole description.
 
     Args:
         plain: what FastAPI generates for the routes it serves.
         ops: the catalog's entries.
+        others: operations by method, by path, that FastAPI does not serve either.
     """
     paths: Schema = dict(plain["paths"])
     for op in ops:
         paths[f"/v1/kernels/{op['name']}"] = {"post": _operation(op)}
-    paths |= oip_openapi.paths([errors.NotFound, errors.Forbidden, *_CALL_PROBLEMS])
+    paths |= oip_openapi.paths([errors.NotFound, errors.Forbidden, *CALL_PROBLEMS])
+    for path, methods in others.items():
+        paths[path] = {**methods, **paths.get(path, {})}
     for path, methods in paths.items():
         paths[path] = {method: _guarded(path, told) for method, told in methods.items()}
     components: Schema = dict(plain.get("components", {}))
@@ -71,27 +77,27 @@ def _guarded(path: str, told: Schema) -> Schema:
 
 def _operation(op: Mapping[str, Any]) -> Schema:
     outputs = [output["name"] for output in op["outputs"]]
-    answers: Schema = {wire.MEDIA_TYPE: {"schema": _BINARY}}
+    answers: Schema = {wire.MEDIA_TYPE: {"schema": BINARY}}
     if len(outputs) == 1:
-        answers[npy.MEDIA_TYPE] = {"schema": _BINARY}
+        answers[npy.MEDIA_TYPE] = {"schema": BINARY}
     answers[JSON] = {"schema": _json_answer(outputs)}
     return {
         "operationId": op["name"],
         "tags": ["calls"],
         "summary": op["summary"],
         "description": _description(op),
-        "parameters": [*(_query(param) for param in op["params"]), _TIMEOUT, _REQUEST_ID],
+        "parameters": [*(_query(param) for param in op["params"]), *CALL_HEADERS],
         "requestBody": {
             "required": True,
             "content": {
-                wire.MEDIA_TYPE: {"schema": _BINARY},
+                wire.MEDIA_TYPE: {"schema": BINARY},
                 FORM: {"schema": _form(op)},
                 JSON: {"schema": _json_call(op)},
             },
         },
         "responses": {
-            "200": {"description": "The outputs", "headers": _HEADERS, "content": answers},
-            **problem_responses(_CALL_PROBLEMS),
+            "200": {"description": "The outputs", "headers": ANSWER_HEADERS, "content": answers},
+            **problem_responses(CALL_PROBLEMS),
         },
     }
 
@@ -129,7 +135,7 @@ def _query(param: Mapping[str, Any]) -> Schema:
 
 
 def _form(op: Mapping[str, Any]) -> Schema:
-    files = {i["name"]: {**_BINARY, "description": i["doc"]} for i in op["inputs"]}
+    files = {i["name"]: {**BINARY, "description": i["doc"]} for i in op["inputs"]}
     texts = {p["name"]: {"type": "string", "description": p["doc"]} for p in op["params"]}
     return {
         "type": "object",
@@ -166,7 +172,8 @@ def _json_answer(outputs: list[str]) -> Schema:
         "type": "object",
         "required": ["outputs"],
         "properties": {
-            "outputs": {"type": "object", "properties": {name: tensor for name in outputs}}
+            "outputs": {"type": "object", "properties": {name: tensor for name in outputs}},
+            "kept": {"type": "object", "description": "outputs that stay on the device"},
         },
     }
 
@@ -213,21 +220,51 @@ _TENSOR: Schema = {
     },
 }
 
-_TIMEOUT: Schema = {
+TIMEOUT: Schema = {
     "name": "X-Warpcall-Timeout",
     "in": "header",
     "required": False,
     "description": "seconds until the call is given up with `timed-out`",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
-_REQUEST_ID: Schema = {
+REQUEST_ID: Schema = {
     "name": "X-Request-Id",
     "in": "header",
     "required": False,
     "description": "names the request in the answer and in the server's log; generated if absent",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
 }
-_HEADERS: Schema = {
+TENSORS: Schema = {
+    "name": wire.TENSORS_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "inputs that are kept tensors, such as `x=photo, mask=m`",
+    "schema": {"type": "string"},
+}
+KEEP: Schema = {
+    "name": wire.KEEP_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "outputs to keep on the device and under which ids, such as `out=y`; `*=y` keeps "
+    "all, as `y.out` and so on",
+    "schema": {"type": "string"},
+}
+TTL: Schema = {
+    "name": wire.TTL_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "seconds after its last use until what is kept goes",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
+DEVICE: Schema = {
+    "name": wire.DEVICE_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "where to run, such as `cuda:0`",
+    "schema": {"type": "string"},
+}
+CALL_HEADERS = (TENSORS, KEEP, TTL, DEVICE, TIMEOUT, REQUEST_ID)
+ANSWER_HEADERS: Schema = {
     "X-Request-Id": {"schema": {"type": "string"}, "description": "names this request"},
     "X-Warpcall-Device": {"schema": {"type": "string"}, "description": "what ran it"},
     "Server-Timing": {

@@ -104,6 +104,8 @@ def _convert(name: str, text: str, kind: str | None) -> object:
             return float(text)
         except ValueError:
             pass
+    if kind == "json":
+        return from_json(text, name)
     if kind == "ints":
         parts = text.split(",") if text else []
         if all(_INTEGER.fullmatch(part) for part in parts):

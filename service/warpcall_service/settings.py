@@ -81,6 +81,15 @@ class Settings(BaseSettings):
         ge=0,
         description="of shared memory that a local user has registered under /v2; 0 refuses any",
     )
+    tensor_device_bytes: ByteSize = Field(
+        ByteSize(8192 * MIB), ge=0, description="that tensors kept on one device may take"
+    )
+    tensor_user_bytes: ByteSize = Field(
+        ByteSize(4096 * MIB), ge=0, description="that the tensors of one user may take"
+    )
+    tensor_user_count: int = Field(1024, ge=0, description="tensors that one user may keep")
+    tensor_ttl_s: Seconds = Field(600.0, description="after its last use, for a kept tensor")
+    tensor_max_ttl_s: Seconds = Field(86_400.0, description="the most that one may ask for")
 
     queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
     call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
 from warpcall_service import form_body, json_body, params
 from warpcall_service.arena import Slot
 from warpcall_service.body import Body
-from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
 from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan
@@ -51,6 +50,22 @@ class Upload:
             slot.release()
 
 
+class Host(Protocol):
+    """What has plans and memory for uploads: the engine, or who stands before it. See there."""
+
+    def cached_plan(self, key: Hashable) -> Plan | None: ...
+
+    def remember(self, key: Hashable, plan: Plan) -> None: ...
+
+    async def plan(
+        self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
+    ) -> Plan: ...
+
+    async def acquire(
+        self, nbytes: int, timeout_s: float, user: str, *, like: Slot | None = None
+    ) -> Slot: ...
+
+
 class Uploads:
     """Reads calls into the arena.
 
@@ -58,10 +73,10 @@ class Uploads:
         json_turns: taken by whoever unpacks a JSON body.
     """
 
-    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+    def __init__(self, settings: Settings, host: Host, json_turns: Turns | None = None) -> None:
         self._settings = settings
-        self._engine = engine
-        self.json_turns = Turns(JSON_TURNS)
+        self._engine = host
+        self.json_turns = json_turns or Turns(JSON_TURNS)
 
     async def read(
         self,
@@ -88,6 +103,15 @@ class Uploads:
         if kind.media == "json":
             return await self._json(body, op, query, check)
         return await self._form(body, op, query, kind.boundary, check)
+
+    async def without_body(
+        self, body: Body, op: Mapping[str, Any], given: params.Params, check: Callable[[Plan], None]
+    ) -> Upload:
+        """A call of `op` whose tensors the host has, and that has parameters only."""
+        plan = await self._engine.plan(op["name"], [], given)
+        check(plan)
+        slot, offset = await self.both(body, plan)
+        return Upload(plan, slot, slot, offset)
 
     async def _safetensors(
         self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]

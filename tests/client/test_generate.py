@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpcall import AsyncClient, Client
+from warpcall import AsyncClient, Client, Program
 from warpcall_kernels import Op, ops
 from warpcall_kernels._op import Input, Meta, Output, Param
 from warpcall_service.generate import main, render
@@ -54,14 +54,15 @@ def test_the_generated_files_are_fresh() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ops()))
-@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("client", [Client, AsyncClient, Program])
 def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: str) -> None:
     method = getattr(client, name.replace("-", "_"))
     op = ops()[name]
 
     parameters = inspect.signature(method).parameters
 
-    assert set(parameters) == {"self", *(i.name for i in op.inputs), *(p.name for p in op.params)}
+    declared = {"self", *(i.name for i in op.inputs), *(p.name for p in op.params)}
+    assert set(parameters) == declared | (set() if client is Program else {"keep"})
     for p in op.params:
         assert parameters[p.name].kind is inspect.Parameter.KEYWORD_ONLY
         if not p.required:
@@ -72,20 +73,29 @@ def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: st
 def test_a_method_follows_its_declaration() -> None:
     trees = map(ast.parse, render({"blend-two": BLEND}).values())
 
-    blocking, awaited = (
+    blocking, awaited, program = (
         node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
     )
-    method, coroutine = blocking.body[-1], awaited.body[-1]
+    plain, keeping, method = blocking.body[-3:]
 
+    assert isinstance(plain, ast.FunctionDef)
+    assert isinstance(keeping, ast.FunctionDef)
     assert isinstance(method, ast.FunctionDef)
-    assert isinstance(coroutine, ast.AsyncFunctionDef)
-    assert method.name == "blend_two"
-    assert ast.unparse(method.args) == (
-        "self, a: ArrayT, b: ArrayT | None=None, *, dims: Sequence[int], sharp: bool=False, "
-        "order: int | None=None"
+    assert isinstance(awaited.body[-1], ast.AsyncFunctionDef)
+    assert {plain.name, keeping.name, method.name} == {"blend_two"}
+    assert ast.unparse(plain.args) == (
+        "self, a: Given[ArrayT], b: Given[ArrayT] | None=None, *, dims: Sequence[int], "
+        "sharp: bool=False, order: int | None=None, keep: Literal[False]=False"
     )
-    assert ast.unparse(method.returns or ast.Constant(0)) == "tuple[ArrayT, ArrayT | None]"
+    assert returned(plain) == "tuple[ArrayT, ArrayT | None]"
+    assert returned(keeping) == "tuple[RemoteTensor[ArrayT], RemoteTensor[ArrayT] | None]"
     assert "Dtypes: float32, bool." in (ast.get_docstring(method) or "")
+    assert isinstance(program.body[-1], ast.FunctionDef)
+    assert returned(program.body[-1]) == "tuple[Ref, Ref]"
+
+
+def returned(method: ast.FunctionDef) -> str:
+    return ast.unparse(method.returns or ast.Constant(0))
 
 
 def test_formatting_changes_nothing(tmp_path: Path) -> None:
@@ -103,7 +113,14 @@ def test_formatting_changes_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["run", "close", "class", "2d"])
+@pytest.mark.parametrize("name", ["run", "close", "put", "program", "class", "2d"])
 def test_an_op_cannot_take_a_name_that_methods_cannot_have(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a method"):
         render({name: dataclasses.replace(BLEND, name=name)})
+
+
+def test_an_op_cannot_have_a_parameter_that_methods_have_themselves() -> None:
+    op = dataclasses.replace(BLEND, params=(Param("keep", "bool", "whether"),))
+
+    with pytest.raises(ValueError, match="argument named keep"):
+        render({"blend-two": op})

@@ -63,8 +63,8 @@ def _show(result: CaseResult) -> None:
         if one.median_us is not None:
             told[-1] += (
                 f"{one.median_us:10.2f} us [{one.ci_low_us:.2f}, {one.ci_high_us:.2f}] p5 {one.p5_us:.2f} "
-                f"p95 {one.p95_us:.2f} {one.gb_per_s:6.0f} GB/s, share {one.share_of_limit:.3f}, {one.method}, "
-                f"n {one.n}, hot {one.hot_us}, host {one.host_us:.1f}, mJ {one.energy_mj}, {one.tags} {one.relative}"
+                f"p95 {one.p95_us:.2f} {one.gb_per_s or 0:6.0f} GB/s, share {one.share_of_limit or 0:.3f}, {one.method}, "
+                f"n {one.n}, hot {one.hot_us}, host {one.host_us or 0:.1f}, mJ {one.energy_mj}, {one.tags} {one.relative}"
             )
     sys.stdout.write("\n".join(told) + "\n")
 

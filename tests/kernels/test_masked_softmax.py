@@ -13,6 +13,7 @@ from torch import Tensor
 
 from warpcall_kernels import InvalidInput, _softmax
 from warpcall_kernels._softmax import Rows, Tile
+from warpcall_kernels._softmax_long import LONG
 from warpcall_kernels.masked_softmax import (
     TOLERANCE,
     masked_softmax,
@@ -201,15 +202,15 @@ def test_masks_lengths_and_causality_combine(
         (8192, 4, Tile(1, 8192, 16, False)),
         (16384, 4, Tile(1, 16384, 16, False)),
         (32768, 2, Tile(1, 32768, 16, False)),
-        (32769, 2, Tile(1, 4096, 8, True)),
-        (16385, 4, Tile(1, 4096, 8, True)),
+        (32769, 2, Tile(1, 8192, 16, True)),
+        (16385, 4, Tile(1, 16384, 32, True)),
         (8193, 8, Tile(1, 4096, 8, True)),
     ],
 )
 def test_rows_share_a_program_or_take_one_or_are_read_twice(
     columns: int, itemsize: int, tile: Tile
 ) -> None:
-    assert Tile.of(columns, itemsize, 1000) == tile
+    assert Tile.of(columns, itemsize, 1000, LONG[itemsize]) == tile
 
 
 @pytest.mark.parametrize("outer", [1, 65_535, 65_536, 200_000, 65_535**2])
@@ -237,7 +238,7 @@ def test_offsets_are_64_bit_from_where_32_do_not_reach(
     row_step: int, columns: int, column_step: int, wide: bool
 ) -> None:
     rows = Rows(count=1, inner=1, outer=1, strides=((0, 0, row_step),))
-    tile = Tile.of(columns, 2, rows.count)
+    tile = Tile.of(columns, 2, rows.count, (4096, 8))
 
     reach = _softmax.reach(rows, tile, columns, (column_step, 0))
 

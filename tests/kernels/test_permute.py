@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._permute import plan
+from warpcall_kernels._permute import _walker, plan
 from warpcall_kernels.permute import DTYPES, permute
 
 quiet = settings(
@@ -81,6 +81,18 @@ def test_each_layout_takes_its_road(
     x = torch.arange(math.prod(shape), dtype=torch.float64, device=device).view(shape)
 
     assert road(x, dims) == taken
+    assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
+
+
+def test_several_dims_a_side_fill_a_tile_and_keep_what_divides_their_strides(device: str) -> None:
+    shape, dims = (10, 3, 6, 5, 8), (4, 3, 0, 2, 1)
+    x = torch.arange(math.prod(shape), dtype=torch.int16, device=device).view(shape)
+
+    chosen = plan(shape, x.stride(), dims, 2, 0)
+
+    assert chosen is not None
+    assert len(chosen.arguments["i_sizes"]) + len(chosen.arguments["j_sizes"]) > 2
+    assert chosen.arguments["ALIGN_X"] == 8
     assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
 
 
@@ -186,3 +198,14 @@ def test_a_small_part_of_a_tensor_of_more_than_2_to_the_31_elements(device: str)
     x = whole[::1000, ::1000]
 
     assert torch.equal(permute(x, (1, 0)), x.T)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 7, 8, 641, 46341, 2**20 + 7, 2**30 + 1, 2**31 - 1])
+def test_divisions_of_indices_are_exact(size: int) -> None:
+    walker = _walker((4, size), (size, 1))
+    factor, shift = walker["factors"][1] % 2**32, walker["shifts"][1]
+
+    for times in (0, 1, 2, 3, 1000, (2**31 - 1) // size):
+        for index in (times * size - 1, times * size, times * size + 1, 2**31 - 1):
+            if 0 <= index < 2**31:
+                assert index * factor // 2**32 >> shift == index // size

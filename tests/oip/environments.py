@@ -45,7 +45,7 @@ def python_of(name: str) -> Path:
 def run(name: str, program: str, *words: str) -> None:
     """Run one of the programs here in the environment `name`; it fails with what it printed."""
     done = subprocess.run(
-        [str(python_of(name)), str(FOLDER / program), *words],
+        [str(python_of(name)), "-P", str(FOLDER / program), *words],  # nothing here to import
         capture_output=True,
         text=True,
         timeout=300,

@@ -34,7 +34,10 @@ def nothing_is_left(http: httpx.Client) -> Iterator[None]:
     """After each test the server answers, and has all of its memory back."""
     yield
     assert outputs_of(http.post(INFER, json=body())) == {"out": [0, 3, 1, 4, 2, 5]}
-    assert metrics(http)['warpcall_lane_arena_used{lane="cpu"}'] == 0
+    state = metrics(http)
+    used = [value for name, value in state.items() if name.startswith("warpcall_lane_arena_used")]
+    assert used
+    assert not any(used)
 
 
 def test_an_answer_repeats_the_id_and_names_model_and_version(http: httpx.Client) -> None:
@@ -48,7 +51,7 @@ def test_an_answer_repeats_the_id_and_names_model_and_version(http: httpx.Client
             {"name": "out", "datatype": "FP32", "shape": [3, 2], "data": [0, 3, 1, 4, 2, 5]}
         ],
     }
-    assert answer.headers["x-warpcall-device"] == "cpu (torch reference)"
+    assert answer.headers["x-warpcall-device"]
     assert "kernel;dur=" in answer.headers["server-timing"]
     assert "id" not in http.post(INFER, json=body()).json()
 

@@ -1,14 +1,12 @@
-"""Tensors in shared memory: whose they are, what a client may do to them, and what it may not."""
+"""Tensors in shared memory: how they come and go, and what a client may do to it meanwhile."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +14,9 @@ import httpx
 import numpy as np
 import pytest
 
-from demo.server import Server, running_server
+from demo.server import Server
+from tests.oip.lending import REGIONS, Make, both, lent, listed, path_of, register
 from tests.oip.requests import INFER, X, body, outputs_of, refused, tensor
-from tests.service.databases import Database
-
-REGIONS = "/v2/systemsharedmemory"
-NOBODY = 65534
-Make = Callable[[int], str]
-
-
-@pytest.fixture
-def segment() -> Iterator[Make]:
-    """Makes segments of so many bytes; gone at the end."""
-    made: list[SharedMemory] = []
-
-    def make(nbytes: int) -> str:
-        made.append(SharedMemory(f"warpcall-{secrets.token_hex(6)}", create=True, size=nbytes))
-        return made[-1].name
-
-    yield make
-    for one in made:
-        one.close()
-        with contextlib.suppress(FileNotFoundError):  # a test has removed it
-            one.unlink()
 
 
 @pytest.fixture(autouse=True)
@@ -46,39 +24,6 @@ def nothing_is_registered(http: httpx.Client) -> Iterator[None]:
     yield
     assert http.post(f"{REGIONS}/unregister").status_code == 200
     assert outputs_of(http.post(INFER, json=body())) == {"out": [0, 3, 1, 4, 2, 5]}
-
-
-def path_of(key: str) -> Path:
-    return Path("/dev/shm") / key
-
-
-def register(
-    http: httpx.Client, name: str, key: Any, nbytes: Any, offset: Any = 0
-) -> httpx.Response:
-    asked = {"key": key, "offset": offset, "byte_size": nbytes}
-    return http.post(f"{REGIONS}/region/{name}/register", json=asked)
-
-
-def listed(http: httpx.Client) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = http.get(f"{REGIONS}/status").json()
-    return found
-
-
-def lent(region: str, nbytes: int = X.nbytes, offset: int = 0) -> dict[str, Any]:
-    """The parameters of a tensor that lies there."""
-    return {
-        "shared_memory_region": region,
-        "shared_memory_byte_size": nbytes,
-        "shared_memory_offset": offset,
-    }
-
-
-def both(region: str, offset: int = 32) -> dict[str, Any]:
-    """A transposition from the beginning of a region to this byte of it."""
-    return body(
-        inputs=[tensor("x", X, parameters=lent(region))],
-        outputs=[{"name": "out", "parameters": lent(region, X.nbytes, offset)}],
-    )
 
 
 def test_tensors_come_from_shared_memory_and_go_there(http: httpx.Client, segment: Make) -> None:
@@ -317,103 +262,3 @@ def test_a_region_that_is_left_behind_holds_no_descriptor(
 
     held = [str(one.readlink()) for one in descriptors.iterdir() if one.is_symlink()]
     assert not [name for name in held if key in name]
-
-
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "Origin"])
-def test_what_comes_for_somebody_else_has_no_shared_memory(
-    header: str, http: httpx.Client, segment: Make
-) -> None:
-    http.headers[header] = "127.0.0.1"
-
-    answers = [
-        register(http, "a", segment(64), 64),
-        http.get(f"{REGIONS}/status"),
-        http.get(f"{REGIONS}/region/a/status"),
-        http.post(f"{REGIONS}/unregister"),
-        http.post(f"{REGIONS}/region/a/unregister"),
-        http.post(INFER, json=both("a")),
-    ]
-
-    for answer in answers:
-        assert "on the server's own machine" in refused(answer, 403)
-    del http.headers[header]
-
-
-def test_it_works_over_the_unix_socket_too(http: httpx.Client, uds: str, segment: Make) -> None:
-    register(http, "a", segment(64), 64)
-
-    with httpx.Client(transport=httpx.HTTPTransport(uds=uds), base_url="http://x") as local:
-        assert [region["name"] for region in listed(local)] == ["a"], "the same account's"
-        assert local.post(INFER, json=both("a")).status_code == 200
-        assert register(local, "b", segment(64), 64).status_code == 200
-
-
-def test_it_can_be_switched_off(segment: Make) -> None:
-    with (
-        running_server({"WARPCALL_USER_MAX_SHARED_BYTES": "0"}) as server,
-        httpx.Client(base_url=server.url) as http,
-    ):
-        assert "system_shared_memory" not in http.get("/v2").json()["extensions"]
-        assert "takes no tensors" in refused(register(http, "a", segment(64), 64), 403)
-        assert "takes no tensors" in refused(http.post(INFER, json=both("a")), 403)
-
-
-def test_users_do_not_see_each_others_regions(sqlite: Database, segment: Make) -> None:
-    keys = {name: sqlite.key(name) for name in ("alice", "bob")}
-    key = segment(64)
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(running_server(sqlite.settings))
-        alice, bob = (
-            stack.enter_context(
-                httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {k}"})
-            )
-            for k in keys.values()
-        )
-        assert register(alice, "a", key, 64).status_code == 200
-
-        assert listed(bob) == []
-        refused(bob.get(f"{REGIONS}/region/a/status"), 404)
-        refused(bob.post(INFER, json=both("a")), 404)
-        bob.post(f"{REGIONS}/region/a/unregister")
-        bob.post(f"{REGIONS}/unregister")
-        assert [region["name"] for region in listed(alice)] == ["a"]
-        assert register(bob, "a", key, 32).status_code == 200, "names are each one's own"
-        assert listed(alice)[0]["byte_size"] == 64
-        assert alice.post(INFER, json=both("a")).status_code == 200
-
-
-@contextlib.contextmanager
-def account(uid: int) -> Iterator[None]:
-    """Sockets and files made meanwhile are this account's."""
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account")
-def test_a_program_may_lend_only_what_its_account_could_open(
-    server: Server, http: httpx.Client, segment: Make
-) -> None:
-    roots, shared = segment(64), segment(64)
-    path_of(shared).chmod(0o666)
-    mine = f"warpcall-{secrets.token_hex(6)}"
-    with account(NOBODY):
-        path_of(mine).touch(0o600)
-        os.truncate(path_of(mine), 64)
-        nobody = httpx.Client(base_url=server.url)
-        assert nobody.get("/v2/health/live").status_code == 200  # connected
-    try:
-        assert "belongs to another account" in refused(register(nobody, "a", roots, 64), 403)
-        assert register(nobody, "mine", mine, 64).status_code == 200
-        assert register(nobody, "shared", shared, 64).status_code == 200
-        assert nobody.post(INFER, json=both("mine")).status_code == 200
-
-        assert register(http, "a", roots, 64).status_code == 200
-        assert [region["name"] for region in listed(http)] == ["a"], "each account has its own"
-        refused(nobody.post(INFER, json=both("a")), 404)
-        refused(http.post(INFER, json=both("mine")), 404)
-    finally:
-        nobody.close()
-        path_of(mine).unlink()

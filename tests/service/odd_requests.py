@@ -29,6 +29,7 @@ PATHS = (
     *("/v2/models/stats", "/v2/models/none/ready", "/v2/repository/index"),
     *("/v2/models/permute/infer", "/v2/systemsharedmemory/status"),
     *(f"/v2/systemsharedmemory/region/a/{verb}" for verb in ("status", "register", "unregister")),
+    *("/v1/programs", "/v1/tensors", "/v1/tensors/a", "/v1/tensors/b", "/v1/tensors/%2e%2e"),
 )
 METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "BREW", "get", "")
 ODD = (b"\r\n", b"\n", b"\r", b"\0", b"\xff", b" ", b"\t", b":", b"%", b"9" * 20, b"-1", b"chunked")
@@ -60,6 +61,10 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("X-Request-Id", ("a", "a" * 65, "é", "../../etc", "a b", "")),
     ("Authorization", ("Bearer", "Bearer x", "Basic !!!", "")),
     ("Host", ("x", "a b", "", "[::1", "x" * 3000)),
+    ("X-Warpcall-Tensors", ("x=a", "x=a, weight=b", "elements=a,test_elements=b", "x=", "=a", "x=a,x=a", ",", "x=../a")),
+    ("X-Warpcall-Keep", ("*", "*=a", "out=a", "out=b", "*=a,out=b", "none=a", "y=a", "out=é")),
+    ("X-Warpcall-Ttl", ("60", "0", "-1", "1e9", "nan", "")),
+    ("X-Warpcall-Device", ("cpu", "cuda:0", "none", "")),
     ("Range", ("bytes=0-", "bytes=-9")),
     ("Cookie", ("a=b; c", "=" * 100)),
 )  # fmt: skip
@@ -114,7 +119,9 @@ def _body(draw: random.Random) -> tuple[str, bytes]:
     if draw.random() < 0.02:  # from 128 KiB on a body goes past the parser
         arrays["x"] = np.ones(draw.choice((1 << 15, 1 << 18)), np.float32)
     kind = draw.choice((SAFETENSORS, SAFETENSORS, JSON, "multipart/form-data; boundary=b"))
-    params = {"dims": draw.choice(([0], [1, 0], [0, 0], [9], "0", None, []))}
+    params: dict[str, object] = {"dims": draw.choice(([0], [1, 0], [0, 0], [9], "0", None, []))}
+    if draw.random() < 0.2:
+        params = {"program": _program(draw, [*arrays, "a"])}
     if kind == SAFETENSORS:
         body = safetensors.numpy.save(arrays, metadata={"params": json.dumps(params)})
     elif kind == JSON:
@@ -130,12 +137,32 @@ def _body(draw: random.Random) -> tuple[str, bytes]:
     return kind, _mutated(draw, body) if draw.random() < 0.3 else body
 
 
+def _program(draw: random.Random, names: list[str]) -> object:
+    """Something like a program on tensors of these names."""
+    steps: list[object] = []
+    for i in range(draw.randint(0, 4)):
+        inputs = dict.fromkeys(draw.choice((["x"], ["a", "b"])), draw.choice(names))
+        op = draw.choice(("permute", "permute", "transpose-add", "none", 1))
+        params = draw.choice(({"dims": [0]}, {"dims": [1, 0]}, {}, None))
+        steps.append({"name": f"s{i}", "op": op, "inputs": inputs, "params": params})
+        names = [*names, f"s{i}", f"s{i}.out", f"s{i + 1}", "s0.none"]
+    if draw.random() < 0.2:
+        steps.append(draw.choice((None, {}, [], {"name": "s0", "op": "permute", "inputs": []})))
+    outputs: object = (
+        {"y": draw.choice(names)} if draw.random() < 0.9 else draw.choice([{}, None, ["y"]])
+    )
+    return draw.choice(({"steps": steps, "outputs": outputs},) * 5 + ([], {"steps": steps}))
+
+
 def _call(draw: random.Random) -> bytes:
     kind, body = _body(draw)
     length = len(body) + draw.choice((0,) * 12 + (-1, 1, 100))
     headers = [("Content-Type", kind), ("Content-Length", str(length))]
-    line = f"POST /v1/kernels/{draw.choice(OPS)}{draw.choice(('', '?dims=0'))} HTTP/1.1"
-    return _head(draw, line, headers, 0.15) + body
+    route = draw.choice(
+        (f"POST /v1/kernels/{draw.choice(OPS)}",) * 4
+        + ("POST /v1/programs", f"PUT /v1/tensors/{draw.choice('ab')}", "PUT /v1/tensors")
+    )
+    return _head(draw, f"{route}{draw.choice(('', '?dims=0'))} HTTP/1.1", headers, 0.25) + body
 
 
 def _infer(draw: random.Random) -> bytes:

@@ -47,6 +47,13 @@ CALL = {
     "GET /v2/systemsharedmemory/region/{region}/status",
     "POST /v2/systemsharedmemory/region/{region}/register",
     "POST /v2/systemsharedmemory/region/{region}/unregister",
+    "POST /v1/programs",
+    "GET /v1/tensors",
+    "PUT /v1/tensors",
+    "DELETE /v1/tensors",
+    "GET /v1/tensors/{id}",
+    "PUT /v1/tensors/{id}",
+    "DELETE /v1/tensors/{id}",
 }
 HIDDEN = (
     "/",

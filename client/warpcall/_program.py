@@ -1,0 +1,119 @@
+"""Programs: ops that are called here one by one, and run together on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from warpcall import wire
+from warpcall._arrays import is_array
+from warpcall._http import run_now
+from warpcall._program_ops import ProgramOps
+from warpcall._remote import Handle, new_id
+from warpcall._steps import Ref, Source, Step
+from warpcall.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from warpcall._core import Answer, Core
+
+PATH = "/v1/programs"
+
+
+class Steps(ProgramOps):
+    """The steps of a program, and the tensors that go up with it, each once."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._steps: list[dict[str, Any]] = []
+        self._inputs: dict[str, Any] = {}
+        self._names: dict[int, str] = {}  # of inputs, by identity; `_inputs` keeps them alive
+
+    def step(
+        self, op: str, inputs: Mapping[str, Source | None], params: Mapping[str, object]
+    ) -> Step:
+        """Add any op; nothing runs yet."""
+        name = f"{op.replace('-', '_').replace('.', '_')}_{len(self._steps) + 1}"
+        self._steps.append(
+            {
+                "name": name,
+                "op": op,
+                "inputs": {k: self._source(k, v) for k, v in inputs.items() if v is not None},
+                "params": {k: v for k, v in params.items() if v is not None},
+            }
+        )
+        return Step(self, name)
+
+    async def _run(
+        self, outputs: Mapping[str, Ref], keep: Collection[str], ttl_s: float | None
+    ) -> Answer[Any]:
+        for name in keep:
+            if name not in outputs:
+                raise InvalidInput(
+                    f"keep must name outputs, {', '.join(outputs) or 'none'}, got {name!r}",
+                    field="keep",
+                )
+        wired = {name: self._source(name, ref) for name, ref in outputs.items()}
+        program = {"steps": self._steps, "outputs": wired}
+        return await self._core.run(
+            PATH,
+            "program",
+            self._inputs,
+            {wire.PROGRAM_KEY: program},
+            {name: new_id() for name in keep},
+            ttl_s,
+        )
+
+    def _source(self, name: str, value: object) -> str:
+        if isinstance(value, Ref):
+            if value.step.program is not self:
+                raise InvalidInput(f"{name} must come from this program, got another's", field=name)
+            return f"{value.step.name}.{value.output}"
+        known = self._names.get(id(value))
+        if known is None:
+            if not is_array(value) and not isinstance(value, Handle):
+                raise InvalidInput(
+                    f"{name} must be an array, a remote tensor or an output of a step, "
+                    f"got {type(value).__name__}",
+                    field=name,
+                )
+            known = self._names[id(value)] = f"x{len(self._inputs) + 1}"
+            self._inputs[known] = value
+        return known
+
+
+class Program(Steps):
+    """Ops that run together on the server's device, in one request; nothing in between comes back.
+
+        p = gpu.program()
+        t = p.transpose_add(a, b)              # nothing runs yet: t stands for what it will give
+        y = p.masked_softmax(t, causal=True)
+        print(p.run(y=y).outputs["y"])
+
+    Arrays and remote tensors that its ops are given go with it. The server checks all of it before
+    anything runs, and names the step at fault: `masked_softmax_2` is the second one.
+    """
+
+    def run(
+        self, *, keep: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
+    ) -> Answer[Any]:
+        """Run it, again if you like.
+
+        Args:
+            keep: names of outputs that stay on the device; they are in the answer's `kept`.
+            ttl_s: seconds after its last use, for what is kept; by default the server's.
+            outputs: what to give, by any names.
+
+        Raises:
+            InvalidInput: a step that cannot be; nothing was computed.
+        """
+        return run_now(self._run(outputs, keep, ttl_s))
+
+
+class AsyncProgram(Steps):
+    """Program for AsyncClient: its `run` is awaited."""
+
+    async def run(
+        self, *, keep: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
+    ) -> Answer[Any]:
+        """Program.run, awaited."""
+        return await self._run(outputs, keep, ttl_s)

@@ -1,0 +1,235 @@
+"""The ops as steps of a program. Written by `python -m warpcall_service.generate`; do not edit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from warpcall._steps import Ref, Source, Step
+
+
+class ProgramOps(ABC):
+    """One method per op, which adds a step and gives references to its outputs."""
+
+    @abstractmethod
+    def step(
+        self, op: str, inputs: Mapping[str, Source | None], params: Mapping[str, object]
+    ) -> Step:
+        """Add any op."""
+
+    def conv(
+        self,
+        x: Source,
+        weight: Source,
+        bias: Source | None = None,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+    ) -> Ref:
+        """Convolve each channel with the filter of its head, keeping the length.
+
+        Equivalent to `F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), weight.repeat_interleave(C
+        // H, 0)[:, None], bias, groups=C)`.
+
+        Args:
+            x: [B, C, T]; the rows. Dtypes: float16, bfloat16, float32, float64.
+            weight: [H, K]; a filter for each head of C / H channels. Dtypes: float16, bfloat16,
+                float32, float64.
+            bias: [C]; what is added to each channel. Dtypes: float16, bfloat16, float32, float64.
+            padding_l: zeros before each row, 0 to K - 1; K - 1, causal, if absent.
+            softmax_weight: apply the softmax of each filter.
+
+        Returns:
+            out: [B, C, T]; the rows, filtered.
+        """
+        answer = self.step(
+            "conv",
+            {"x": x, "weight": weight, "bias": bias},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight},
+        )
+        return answer["out"]
+
+    def conv_backward(
+        self,
+        grad_output: Source,
+        x: Source,
+        weight: Source,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        bias: bool = False,
+    ) -> tuple[Ref, Ref, Ref]:
+        """The gradients of conv. The same inputs give the same bits.
+
+        Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
+
+        Args:
+            grad_output: [B, C, T]; the gradient of the output. Dtypes: float16, bfloat16, float32,
+                float64.
+            x: [B, C, T]; as conv was given. Dtypes: float16, bfloat16, float32, float64.
+            weight: [H, K]; as conv was given. Dtypes: float16, bfloat16, float32, float64.
+            padding_l: zeros before each row, 0 to K - 1; K - 1, causal, if absent.
+            softmax_weight: apply the softmax of each filter.
+            bias: give the gradient of a bias, too.
+
+        Returns:
+            grad_x: [B, C, T]; the gradient of x.
+            grad_weight: [H, K]; the gradient of weight, deterministic.
+            grad_bias: [C]; the gradient of bias. There only if bias is true.
+        """
+        answer = self.step(
+            "conv-backward",
+            {"grad_output": grad_output, "x": x, "weight": weight},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
+        )
+        return answer["grad_x"], answer["grad_weight"], answer["grad_bias"]
+
+    def isin(
+        self,
+        elements: Source,
+        test_elements: Source,
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+    ) -> Ref:
+        """Say of each element whether it is among the test elements.
+
+        Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
+
+        Limits: more than 32 test elements take device memory for a set: 8.3 KB at most for types of
+        1 or 2 bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to
+        4,096) and 128 bytes at most.
+
+        Args:
+            elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,
+                float16, bfloat16, float32, float64.
+            test_elements: [...]; the set it is looked for in. Dtypes: bool, uint8, int8, int16,
+                int32, int64, float16, bfloat16, float32, float64.
+            assume_unique: accepted for torch's sake, without effect.
+            invert: say whether each element is not in the set.
+
+        Returns:
+            out: as elements; bool: whether each element is in the set.
+        """
+        answer = self.step(
+            "isin",
+            {"elements": elements, "test_elements": test_elements},
+            {"assume_unique": assume_unique, "invert": invert},
+        )
+        return answer["out"]
+
+    def masked_softmax(
+        self,
+        x: Source,
+        mask: Source | None = None,
+        lengths: Source | None = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+    ) -> Ref:
+        """Softmax over the last dim of the positions that are not masked; 0 at the others.
+
+        Equivalent to `(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
+
+        Args:
+            x: [..., K]; the scores. Dtypes: float16, bfloat16, float32, float64.
+            mask: broadcastable to x; not 0 where a position is masked. Dtypes: bool, uint8.
+            lengths: broadcastable to x without its last dim; how many leading positions of each row
+                count. Dtypes: int32, int64.
+            scale: what x is multiplied by.
+            causal: mask position k of row q where k > q + K - Q, for x of [..., Q, K].
+
+        Returns:
+            out: [..., K]; probabilities, 0 at masked positions.
+        """
+        answer = self.step(
+            "masked-softmax",
+            {"x": x, "mask": mask, "lengths": lengths},
+            {"scale": scale, "causal": causal},
+        )
+        return answer["out"]
+
+    def masked_softmax_backward(
+        self,
+        grad_output: Source,
+        output: Source,
+        *,
+        scale: float = 1.0,
+    ) -> Ref:
+        """The gradient of masked softmax with respect to x, from its output.
+
+        Equivalent to `scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output`.
+
+        Args:
+            grad_output: [..., K]; the gradient of the output. Dtypes: float16, bfloat16, float32,
+                float64.
+            output: [..., K]; what masked-softmax returned. Dtypes: float16, bfloat16, float32,
+                float64.
+            scale: as masked-softmax was given.
+
+        Returns:
+            grad_x: [..., K]; the gradient of x, 0 where the output is 0.
+        """
+        answer = self.step(
+            "masked-softmax-backward",
+            {"grad_output": grad_output, "output": output},
+            {"scale": scale},
+        )
+        return answer["grad_x"]
+
+    def permute(
+        self,
+        x: Source,
+        *,
+        dims: Sequence[int],
+    ) -> Ref:
+        """Reorder the dims of a tensor, as a new contiguous one.
+
+        Equivalent to `x.permute(dims).contiguous()`.
+
+        Limits: at most 12 dims.
+
+        Args:
+            x: [...]; what is reordered, of up to 12 dims. Dtypes: bool, uint8, int8, uint16, int16,
+                uint32, int32, uint64, int64, float16, bfloat16, float32, float64, float8_e4m3fn,
+                float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, complex64,
+                complex128.
+            dims: for each dim of the result the dim of x that it is, such as 1,0; negatives count
+                from the end.
+
+        Returns:
+            out: x.shape by dims; the dims of x in the order of `dims`.
+        """
+        answer = self.step(
+            "permute",
+            {"x": x},
+            {"dims": dims},
+        )
+        return answer["out"]
+
+    def transpose_add(
+        self,
+        a: Source,
+        b: Source,
+    ) -> Ref:
+        """Add `b` to the transpose of `a`.
+
+        Equivalent to `a.transpose(-1, -2) + b`.
+
+        Limits: at most 10 batch dims.
+
+        Args:
+            a: [..., H, W]; what is transposed. Dtypes: float16, bfloat16, float32, float64, int64,
+                int32, int16, int8, uint8, bool.
+            b: [..., W, H]; what is added to it; batch dims broadcast. Dtypes: float16, bfloat16,
+                float32, float64, int64, int32, int16, int8, uint8, bool.
+
+        Returns:
+            out: [..., W, H]; the sum, in the common dtype of both.
+        """
+        answer = self.step(
+            "transpose-add",
+            {"a": a, "b": b},
+            {},
+        )
+        return answer["out"]

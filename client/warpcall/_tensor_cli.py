@@ -1,0 +1,125 @@
+"""`warpcall tensors`: put files on the server's device, list what is there, get it, delete it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from warpcall import Client, NotFound
+from warpcall._arrays import code_of_dtype
+from warpcall._cli_output import Json, Url, console, print_json
+from warpcall._files import UsageError, check_target, read_inputs, write_outputs
+from warpcall._remote import Handle
+
+MARK = "@"  # before the id of a tensor, where a file might stand
+
+app = typer.Typer(help="Tensors that stay on the server's device.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(as_json: Json = False, url: Url = None) -> None:
+    """List what you keep there."""
+    with Client(url) as gpu:
+        print_handles({handle.id: handle for handle in gpu.tensors()}, as_json=as_json)
+
+
+@app.command()
+def put(
+    file: Annotated[str, typer.Argument(help="x.npy, or x.safetensors with one tensor.")],
+    id: Annotated[str | None, typer.Option(help="What to call it; else a new id.")] = None,
+    ttl_s: Annotated[
+        float | None,
+        typer.Option("--ttl-s", metavar="S", help="Seconds after its last use until it goes."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where, such as cuda:1; else the least busy.")
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Put a file there; ops then take it as name=@ID."""
+    (array,) = read_inputs([f"x={file}"], ["x"]).values()
+    with Client(url) as gpu:
+        handle = gpu.put(array, id=id, ttl_s=ttl_s, device=device)
+        print_handles({handle.id: handle}, as_json=as_json)
+
+
+@app.command()
+def get(
+    id: Annotated[str, typer.Argument(help="As `warpcall tensors list` shows it.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="A .npy or .safetensors file; replaced if there.")
+    ],
+    url: Url = None,
+) -> None:
+    """Copy one to a file."""
+    check_target(str(out))
+    with Client(url) as gpu:
+        write_outputs({id: find(gpu, [id])[id].get()}, str(out))
+
+
+@app.command()
+def delete(
+    ids: Annotated[list[str], typer.Argument(help="As `warpcall tensors list` shows them.")],
+    url: Url = None,
+) -> None:
+    """Free some."""
+    with Client(url) as gpu:
+        for handle in find(gpu, ids).values():
+            handle.delete()
+
+
+def find(gpu: Client, ids: Sequence[str]) -> dict[str, Any]:
+    """Their handles, or NotFound."""
+    there = {handle.id: handle for handle in gpu.tensors()}
+    for id_ in ids:
+        if id_ not in there:
+            known = ", ".join(there) or "none"
+            raise NotFound(f"there is no tensor {id_!r}, there are {known}", field="id")
+    return {id_: there[id_] for id_ in ids}
+
+
+def take_ids(words: Sequence[str], declared: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Separate words such as x=@photo from files: the ids by input."""
+    files: list[str] = []
+    ids: dict[str, str] = {}
+    for word in words:
+        name, _, id_ = word.partition(f"={MARK}")
+        if word.startswith(MARK):
+            raise UsageError(f"{word} must say for which input it is, such as {declared[0]}={word}")
+        if not id_:
+            files.append(word)
+        elif name in ids or name not in declared:
+            raise UsageError(f"{word} must name an input, once: {', '.join(declared)}")
+        else:
+            ids[name] = id_
+    return files, ids
+
+
+def print_handles(handles: Mapping[str, Handle[Any]], *, as_json: bool) -> None:
+    """What is on the device, by the name that it has here."""
+    told = {
+        name: {
+            "id": h.id,
+            "dtype": code_of_dtype(h.dtype),
+            "shape": list(h.shape),
+            "nbytes": h.nbytes,
+            "device": h.device,
+            "expires": h.expires.isoformat(),
+        }
+        for name, h in handles.items()
+    }
+    if as_json:
+        print_json(told)
+        return
+    table = Table("id", "dtype", "shape", "bytes", "device", "expires", box=None, pad_edge=False)
+    for row in told.values():
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console().print(table)
+    sys.stdout.flush()

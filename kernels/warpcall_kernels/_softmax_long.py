@@ -1,0 +1,156 @@
+"""The kernel of masked softmax for rows that do not fit into registers: read twice, then from the L2.
+
+The first time finds the maximum and the sum. Each thread keeps those of its own positions and
+rescales its sum once for every access, so that a position costs little more than one exponential.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels import _softmax
+from warpcall_kernels._softmax import (
+    edge_columns,
+    heads,
+    place,
+    round_up,
+    row_limits,
+    row_start,
+    row_starts,
+)
+from warpcall_kernels._softmax_forward import factor_of
+
+# Positions of a row at a time, and warps, by the size of one. Rows that programs in flight hold should fit into
+# the L2 for the second reading. On an H200, with (4096, 8): [1024, 65536] bf16 108 us, 138; 50,257 bf16 60, 66;
+# 100,003 fp32 with a mask 130, 140; with (8192, 16) that is 161.
+LONG = {2: (8192, 16), 4: (16384, 32), 8: (4096, 8)}
+# And where a mask is read in single bytes: 50,021 bf16 74 us, with (8192, 16) 79.
+LONG_BYTEWISE = (4096, 8)
+
+
+@triton.jit
+def _scores(
+    x_ptr: tl.tensor,
+    mask_ptr: tl.tensor,
+    cols: tl.tensor,
+    limit: tl.tensor,
+    scale: tl.tensor,
+    stride_xk: tl.tensor,
+    stride_mk: tl.tensor,
+    FOLDED: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ACC: tl.constexpr,
+) -> tl.tensor:
+    """x, -inf where masked, times `scale` unless that is FOLDED; and what is not masked."""
+    read = cols < round_up(limit, ALIGN)
+    x = tl.load(x_ptr + cols * stride_xk, mask=read, other=float("-inf")).to(ACC)
+    if not FOLDED:
+        x *= tl.full([], scale, ACC)
+    counts = cols < limit
+    if mask_ptr is not None:
+        counts = counts & (tl.load(mask_ptr + cols * stride_mk, mask=read, other=1) == 0)
+    return tl.where(counts, x, float("-inf")), counts
+
+
+@triton.jit
+def _base(top: tl.tensor) -> tl.tensor:
+    """What to subtract: a maximum, or 0 where there was nothing yet, for -inf - -inf is NaN."""
+    return tl.where(top == float("-inf"), 0.0, top)
+
+
+@triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
+def masked_softmax_long_kernel(
+    x_ptr: tl.tensor,
+    mask_ptr: tl.tensor,
+    lengths_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    diagonal: tl.tensor,
+    x_strides: tl.tensor,
+    mask_strides: tl.tensor,
+    lengths_strides: tl.tensor,
+    q_strides: tl.tensor,
+    out_strides: tl.tensor,
+    stride_xk: tl.tensor,
+    stride_mk: tl.tensor,
+    CAUSAL: tl.constexpr,
+    FOLDED: tl.constexpr,
+    EDGES: tl.constexpr,
+    WIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    MASK_ALIGN: tl.constexpr,
+    ACC: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One row, BLOCK positions at a time, as groups that a thread takes in one access."""
+    PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
+    GROUPS: tl.constexpr = BLOCK // ALIGN
+    at, rows, _ = place(1, 1, places, inner, count, WIDE)
+    columns = columns.to(rows.dtype)
+    limit = rows * 0 + columns
+    if PREFIX:
+        limit = row_limits(
+            lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
+        )
+    limit = tl.max(limit, axis=0)
+    heads_of_rows = rows * 0
+    if EDGES:
+        heads_of_rows = heads(at, rows, out_strides, ALIGN)
+    head = tl.max(heads_of_rows, axis=0)
+    columns -= head  # from here on positions are counted from the first whole group
+    limit -= head
+    whole = columns // ALIGN * ALIGN
+    most = tl.minimum(limit, whole)
+    x_ptr += row_start(row_starts(at, rows, x_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(at, rows, out_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
+    if mask_ptr is not None:
+        shift = heads_of_rows * stride_mk
+        mask_ptr += row_start(
+            row_starts(at, rows, mask_strides, shift, EDGES, MASK_ALIGN), MASK_ALIGN
+        )
+    factor = factor_of(scale, FOLDED, ACC)
+    line = tl.arange(0, GROUPS)[:, None] * ALIGN + tl.arange(0, ALIGN)[None, :]
+    line = line.to(rows.dtype)
+
+    peak = tl.full([GROUPS], float("-inf"), ACC)
+    total = tl.zeros([GROUPS], ACC)
+    for first in range(0, most, BLOCK):
+        cols = first + line
+        x = _scores(
+            x_ptr, mask_ptr, *(cols, most, scale, stride_xk, stride_mk, FOLDED, ALIGN, ACC)
+        )[0]
+        higher = tl.maximum(peak, tl.max(x, axis=1))
+        base = _base(higher)
+        y = tl.exp2((x - base[:, None]) * factor)
+        total = total * tl.exp2((peak - base) * factor) + tl.sum(y, axis=1)
+        peak = higher
+    top = tl.max(peak, axis=0)
+    if EDGES:
+        edge = tl.ravel(edge_columns(heads_of_rows[:, None], whole, columns, ALIGN))
+        x_edge, edge_counts = _scores(
+            x_ptr, mask_ptr, *(edge, limit, scale, stride_xk, stride_mk, FOLDED, 1, ACC)
+        )
+        top = tl.maximum(top, tl.max(x_edge, axis=0))
+    total = tl.sum(total * tl.exp2((peak - _base(top)) * factor), axis=0)
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    if EDGES:
+        y_edge = tl.exp2((x_edge - top) * factor)
+        total += tl.sum(tl.where(edge_counts, y_edge, 0.0), axis=0)
+        y_edge = tl.where(edge_counts, y_edge * (1.0 / total), 0.0)
+        tl.store(out_ptr + edge, y_edge.to(dtype), mask=edge < columns)
+    share = 1.0 / total
+
+    for first in range(0, whole, BLOCK):
+        cols = first + line
+        y = tl.zeros([GROUPS, ALIGN], ACC)
+        if first < most:
+            x, counts = _scores(
+                x_ptr, mask_ptr, *(cols, most, scale, stride_xk, stride_mk, FOLDED, ALIGN, ACC)
+            )
+            y = tl.where(counts, tl.exp2((x - top) * factor) * share, 0.0)
+        tl.store(out_ptr + cols, y.to(dtype), mask=cols < whole)

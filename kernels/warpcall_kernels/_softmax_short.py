@@ -1,0 +1,175 @@
+"""The kernel of masked softmax for rows of a few positions that begin anywhere.
+
+A program takes rows that together begin at 16 bytes. They are read as one run, in whole accesses, and
+turned in shared memory so that a thread holds a row: then a row's maximum and sum need no other thread,
+and what is left of a block beyond the row's length costs nothing, for the length is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels import _softmax
+from warpcall_kernels._softmax import place, row_limits, start
+from warpcall_kernels._softmax_forward import factor_of, without_nan
+from warpcall_kernels._torch import VECTOR_BYTES
+
+# A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.
+MOST_COLUMNS = 32
+ALIGN_BYTES = 4  # rows that begin at more than this do well as tiles
+WARPS = 4  # of one, Triton gathers by shuffles: 10 times the instructions
+THREAD_POSITIONS = 32  # at least so many, of one row or several
+
+
+class Run(NamedTuple):
+    """How many rows a program takes, and the powers of two for rows and positions."""
+
+    taken: int
+    rows: int
+    length: int
+    warps: int
+
+    @staticmethod
+    def of(
+        columns: int,
+        itemsize: int,
+        align: int,
+        operands: Sequence[Sequence[int]],
+        out: Sequence[int],
+        column_strides: Sequence[int],
+        addresses: Sequence[int],
+    ) -> Run | None:
+        """The run for rows of so many positions, or None where another kernel serves them.
+
+        Args:
+            columns, itemsize: of a row, and of a position of it.
+            align: positions; what divides where rows begin.
+            operands, out, column_strides, addresses: as in `_softmax.has_edges`.
+        """
+        group = VECTOR_BYTES // itemsize
+        packed = all(s[2] == columns for s in (*operands, out))
+        begins = all(n % group == 0 for s in (*operands, out) for n in s[:2])
+        one_run = packed and begins and all(s == 1 for s in column_strides) and not any(addresses)
+        if not (1 < columns <= MOST_COLUMNS and align * itemsize <= ALIGN_BYTES and one_run):
+            return None
+        rows = 32 * WARPS * max(1, THREAD_POSITIONS // triton.next_power_of_2(columns))
+        length = triton.next_power_of_2(rows * columns)
+        whole = Run(rows, rows, length, WARPS)
+        half = Run(length // 2 // columns // group * group, rows, length // 2, WARPS)
+        return min(whole, half, key=lambda run: (2 * rows * columns + run.length) / run.taken)
+
+
+@triton.jit
+def _softmax_run(
+    x_ptr: tl.tensor,
+    mask_ptrs: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.tensor,
+    length: tl.tensor,
+    limit: tl.tensor,
+    FULL: tl.constexpr,
+    PREFIX: tl.constexpr,
+    FOLDED: tl.constexpr,
+    ACC: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
+) -> None:
+    """Rows that are the first `length` positions from `x_ptr`."""
+    run = tl.arange(0, RUN)
+    words = tl.load(x_ptr + run, mask=run < length)
+    # From positions of a run to positions by rows, of which a thread has all.
+    turned = tl.arange(0, BLOCK * ROWS)
+    col = tl.minimum(turned // ROWS, COLUMNS - 1)
+    row = tl.minimum(turned % ROWS, RUN // COLUMNS - 1)
+    words = tl.gather(words, row * COLUMNS + col, axis=0)
+    x = tl.reshape(words, (BLOCK, ROWS)).to(ACC)
+    if not FOLDED:
+        x *= tl.full([], scale, ACC)
+    cols = tl.arange(0, BLOCK)[:, None]
+    x = tl.where(cols < limit, x, float("-inf"))
+    if mask_ptrs is not None:
+        masked = tl.load(mask_ptrs, mask=cols < COLUMNS, other=1)
+        x = tl.where(masked == 0, x, float("-inf"))
+
+    y = tl.exp2((x - tl.max(x, axis=0)[None, :]) * factor_of(scale, FOLDED, ACC))
+    y = tl.where(cols < COLUMNS, y, -0.0)  # the compiler drops what adds -0.0
+    total = tl.sum(y, axis=0)
+    y *= (1.0 / total)[None, :]
+    if PREFIX or mask_ptrs is not None:  # as in `_softmax_tile`
+        odd = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
+        if odd != 0:
+            y = without_nan(y, mask_ptrs, cols < COLUMNS, cols, limit, odd, PREFIX, False, False)
+    words = tl.reshape(y.to(out_ptr.dtype.element_ty), (BLOCK * ROWS,))
+    row, col = tl.minimum(run // COLUMNS, ROWS - 1), run % COLUMNS
+    words = tl.gather(words, col * ROWS + row, axis=0)
+    if FULL:
+        tl.store(out_ptr + run, words, mask=run < length)
+    else:  # other than above, or else the compiler makes one store of both, of single positions
+        tl.store(out_ptr + run, words, mask=run < length, cache_modifier=".wb")
+
+
+@triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
+def masked_softmax_short_kernel(
+    x_ptr: tl.tensor,
+    mask_ptr: tl.tensor,
+    lengths_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    diagonal: tl.tensor,
+    mask_strides: tl.tensor,
+    lengths_strides: tl.tensor,
+    q_strides: tl.tensor,
+    out_strides: tl.tensor,
+    stride_mk: tl.tensor,
+    CAUSAL: tl.constexpr,
+    SHARED: tl.constexpr,
+    FOLDED: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACC: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TAKEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
+) -> None:
+    PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
+    at, rows, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
+    begin = start(at, out_strides, GROUP)
+    x_ptr += begin
+    out_ptr += begin
+    limit = COLUMNS
+    if PREFIX:
+        limit = row_limits(
+            lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
+        )[None, :]
+    mask_ptrs = mask_ptr
+    if mask_ptr is not None:
+        cols = tl.arange(0, BLOCK)[:, None]
+        mask_ptrs = mask_ptr + start(at, mask_strides, 1) + cols * stride_mk
+        if not SHARED:
+            mask_ptrs += (rows * mask_strides[2])[None, :]
+    if count - at[2] >= TAKEN:
+        _softmax_run(
+            x_ptr,
+            mask_ptrs,
+            *(out_ptr, scale, TAKEN * COLUMNS, limit),
+            *(True, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
+        )
+    else:  # the last rows, which need not end with a whole group
+        _softmax_run(
+            x_ptr,
+            mask_ptrs,
+            *(out_ptr, scale, (count - at[2]).to(tl.int32) * COLUMNS, limit),
+            *(False, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
+        )

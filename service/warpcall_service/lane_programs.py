@@ -1,0 +1,151 @@
+"""Programs in a lane: ops one after the other on its device, and the tensors that stay there.
+
+A program never returns to the host between its steps. What nobody needs any more is let go at once;
+what is to stay goes onto the shelf, from where later calls take it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpcall.errors import NotFound
+from warpcall_kernels import InvalidInput, ops
+from warpcall_service.lane_devices import Place, Work, params_of
+
+PROGRAM = b'{"steps":'  # how a program's message begins, and no other
+
+Shelf = dict[int, Tensor]  # what stays, by the number that the service gave it
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op of a program.
+
+    Attributes:
+        name: in the program; empty if the program is a single call.
+        work: the op, its parameters and planned outputs.
+        sources: where each input of the op comes from.
+        dead: what nobody needs after this step.
+    """
+
+    name: str
+    work: Work
+    sources: Mapping[str, str]
+    dead: Sequence[str]
+
+    def run(self, live: dict[str, Tensor]) -> None:
+        """Add the outputs to what lives, and take out what is dead."""
+        tensors = {name: live[source] for name, source in self.sources.items()}
+        outputs = self.work.outputs
+        if any(0 not in output.shape for output in outputs):
+            results = self._compute(tensors)
+        else:  # a reference may allocate by a dimension of 2^40
+            device = next(iter(tensors.values())).device
+            results = {o.name: torch.empty(o.shape, dtype=o.dtype, device=device) for o in outputs}
+        live |= {f"{self.name}.{name}": result for name, result in results.items()}
+        for source in self.dead:
+            del live[source]
+
+    def _compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            return self.work.compute(tensors)
+        except InvalidInput as error:
+            if not self.name:
+                raise
+            label = step_label(self.name, self.work.name)
+            raise InvalidInput(f"{self.name}.{error.argument}", f"{label}: {error}") from None
+        except Exception as error:
+            if self.name:
+                error.add_note(f"in {step_label(self.name, self.work.name)}")
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program's message, decoded; a device runs it as it runs the `Work` of a plain call.
+
+    Attributes:
+        inputs: as they lie in the arena.
+        outputs: where the answer goes.
+        answered: for each of the outputs, where it comes from.
+        kept: names of tensors on the shelf, with their numbers.
+        keep: what is to stay, and under which numbers.
+    """
+
+    shelf: Shelf
+    name: str
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    steps: tuple[Step, ...]
+    answered: Mapping[str, str]
+    kept: Mapping[str, int]
+    keep: Sequence[tuple[str, int]]
+    is_empty = False  # with nothing to answer there may be something to keep
+
+    @staticmethod
+    def decode(message: bytes, shelf: Shelf) -> Program:
+        """Read what `programs.message` wrote."""
+        told = json.loads(message)
+        return Program(
+            shelf=shelf,
+            name=told["name"],
+            inputs=tuple(Place.of(*entry) for entry in told["inputs"]),
+            outputs=tuple(Place.of(*entry) for entry in told["outputs"]),
+            steps=tuple(map(_step, told["steps"])),
+            answered=told["answered"],
+            kept=told["kept"],
+            keep=told["keep"],
+        )
+
+    def compute(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Run all steps; what they no longer need leaves `tensors`, so that its memory is free.
+
+        Raises:
+            NotFound: a tensor is no longer on the shelf.
+        """
+        lent = {_storage(tensor) for tensor in tensors.values() if tensor.device.type == "cpu"}
+        for name, number in self.kept.items():
+            tensor = self.shelf.get(number)
+            if tensor is None:
+                raise NotFound(
+                    f"the tensor {name} is gone: the process of its device was replaced while "
+                    "the call waited",
+                    field=name,
+                )
+            tensors[name] = tensor
+            lent.add(_storage(tensor))
+        for step in self.steps:
+            step.run(tensors)
+        for source, number in self.keep:
+            self.shelf[number] = tensor = _own(tensors[source], lent)
+            lent.add(_storage(tensor))
+        return {name: tensors[source] for name, source in self.answered.items()}
+
+
+def step_label(name: str, op: str) -> str:
+    """How messages name a step."""
+    return f"step {name} ({op})"
+
+
+def _step(told: Mapping[str, Any]) -> Step:
+    outputs = tuple(Place.of(*output) for output in told["outputs"])
+    work = Work(ops()[told["op"]], params_of(told["params"]), (), outputs)
+    return Step(told["name"], work, told["sources"], told["dead"])
+
+
+def _own(tensor: Tensor, lent: set[int]) -> Tensor:
+    """The same in memory of its own and in C order: not in the arena, nor part of something larger."""
+    whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+    if whole and tensor.is_contiguous() and _storage(tensor) not in lent:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,225 @@
+"""Programs: several ops in one request, wired by name.
+
+{"steps": [{"name": "t", "op": "permute", "inputs": {"x": "x"}, "params": {"dims": [1, 0]}},
+           {"name": "s", "op": "masked-softmax", "inputs": {"x": "t", "mask": "m"}}],
+ "outputs": {"y": "s"}}
+
+An input comes from a tensor of the call or from an earlier step: `t` if that has one output, else
+such as `b.grad_x`. What JSON can say wrong is found here, what the ops cannot take in `lane_planner.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from warpcall import wire
+from warpcall.errors import InvalidInput
+from warpcall.wire import TensorInfo
+from warpcall_service.engine import LocalEngine
+from warpcall_service.lane_messages import frame
+from warpcall_service.params import brief
+from warpcall_service.plan import MAX_MESSAGE_BYTES, InputTensor, Plan
+
+MAX_STEPS = 256
+MAX_REMEMBERED = 128  # checked programs; of at most MAX_MESSAGE_BYTES each
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+SOURCE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
+MEMBERS = {"name": str, "op": str, "inputs": dict, "params": dict}
+
+# As an op, as far as reading its parameters is concerned.
+DECLARATION: Mapping[str, Any] = {
+    "name": "program",
+    "params": [{"name": wire.PROGRAM_KEY, "kind": "json"}],
+}
+
+Checked = Mapping[str, Any]  # what `lane_planner.plan` answers
+
+
+class Checker:
+    """Has programs checked as a whole, and remembers the last ones."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+        self._known: OrderedDict[bytes, Checked] = OrderedDict()
+
+    async def program(
+        self, program: object, tensors: Sequence[TensorInfo], kept: Sequence[TensorInfo]
+    ) -> Checked:
+        """A program on tensors that come with it, and on kept ones.
+
+        Raises:
+            Problem: what is wrong with it, and in which step.
+        """
+        steps, outputs = decode(program)
+        steps_names = {step["name"] for step in steps}
+        for info in (*tensors, *kept):
+            if not NAME.fullmatch(info.name) or info.name in steps_names:
+                raise InvalidInput(
+                    "the tensors of a program must have names like x or mask_2 that no step has, "
+                    f"got {brief(info.name)}",
+                    field=info.name,
+                )
+        return await self._check(steps, outputs, tensors, kept)
+
+    async def call(
+        self,
+        op: str,
+        params: Mapping[str, object],
+        tensors: Sequence[TensorInfo],
+        kept: Sequence[TensorInfo],
+    ) -> Checked:
+        """One op, as a program of one step without a name."""
+        inputs = {info.name: info.name for info in (*tensors, *kept)}
+        step = {"name": "", "op": op, "inputs": inputs, "params": params}
+        return await self._check([step], None, tensors, kept)
+
+    async def _check(
+        self,
+        steps: Sequence[Mapping[str, Any]],
+        outputs: Mapping[str, str] | None,
+        tensors: Sequence[TensorInfo],
+        kept: Sequence[TensorInfo],
+    ) -> Checked:
+        question = frame(
+            {
+                "steps": steps,
+                "outputs": outputs,
+                "tensors": [[t.name, t.dtype, t.shape] for t in tensors],
+                "kept": [[t.name, t.dtype, t.shape] for t in kept],
+            }
+        )
+        checked = self._known.get(question)
+        if checked is None:
+            checked = await self._engine.ask(question, "the program")
+            if len(question) <= MAX_MESSAGE_BYTES:
+                self._known[question] = checked
+                if len(self._known) > MAX_REMEMBERED:
+                    self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(question)
+        return checked
+
+
+def passed_on(tensors: Sequence[TensorInfo]) -> Checked:
+    """A program without steps, that gives what it takes: to put tensors somewhere, or get them."""
+    nbytes = sum(info.nbytes for info in tensors)
+    outputs = [[info.name, info.name, info.dtype, info.shape] for info in tensors]
+    return {"steps": [], "outputs": outputs, "peak_nbytes": nbytes, "peak_step": ""}
+
+
+def message(
+    name: str,
+    checked: Checked,
+    inputs: Sequence[InputTensor],
+    kept: Mapping[str, int],
+    keep: Mapping[str, int],
+) -> Plan:
+    """A checked program as a lane's work.
+
+    Args:
+        name: for messages.
+        kept: numbers of the tensors that it takes from the device, by name.
+        keep: numbers for the outputs that stay there, by name.
+
+    Raises:
+        InvalidInput: it is too long.
+    """
+    outputs = [
+        TensorInfo(name, code, tuple(shape))
+        for name, _, code, shape in checked["outputs"]
+        if name not in keep
+    ]
+    placed = wire.lay_out(outputs)
+    sources = {name: source for name, source, *_ in checked["outputs"]}
+    text = json.dumps(
+        {
+            "steps": checked["steps"],  # first: lane_programs.PROGRAM
+            "name": name,
+            "inputs": [[i.name, i.dtype, i.shape, i.offset, i.strides] for i in inputs],
+            "outputs": [[o.name, o.dtype, o.shape, o.begin] for o in placed],
+            "answered": {o.name: sources[o.name] for o in placed},
+            "kept": kept,
+            "keep": [[sources[name], number] for name, number in keep.items()],
+        },
+        separators=(",", ":"),
+    ).encode()
+    if len(text) > MAX_MESSAGE_BYTES:
+        raise InvalidInput(
+            f"a program and its tensors must be described in {MAX_MESSAGE_BYTES} bytes, "
+            f"got {len(text)}",
+            field=wire.PROGRAM_KEY,
+        )
+    return Plan(
+        op=name,
+        params={},
+        inputs=tuple(inputs),
+        outputs=placed,
+        input_nbytes=max((i.offset + i.nbytes for i in inputs), default=0),
+        output_nbytes=placed[-1].end if placed else 0,
+        message=text,
+    )
+
+
+def decode(program: object) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The steps and outputs of a program from JSON.
+
+    Raises:
+        InvalidInput: it names the step and the member at fault.
+    """
+    if not isinstance(program, dict) or program.keys() != {"steps", "outputs"}:
+        raise _bad("the program must have steps and outputs", program)
+    steps, outputs = program["steps"], program["outputs"]
+    if not isinstance(steps, list) or not 1 <= len(steps) <= MAX_STEPS:
+        raise _bad(f"steps must be a list of 1 to {MAX_STEPS} steps", steps, "steps")
+    names: set[str] = set()
+    decoded = [_step(step, i, names) for i, step in enumerate(steps, 1)]
+    if not isinstance(outputs, dict) or not 1 <= len(outputs) <= wire.MAX_TENSORS:
+        raise _bad(
+            f"outputs must map 1 to {wire.MAX_TENSORS} names to what the steps give",
+            outputs,
+            "outputs",
+        )
+    for name, source in outputs.items():
+        if not NAME.fullmatch(name):
+            raise _bad("the names of outputs must be like y or grad_x", name, "outputs")
+        _check_source(source, f"the output {name}", f"outputs.{name}")
+    return decoded, outputs
+
+
+def _step(step: object, position: int, names: set[str]) -> dict[str, Any]:
+    where = f"step {position}"
+    if not isinstance(step, dict) or not {"name", "op", "inputs"} <= step.keys() <= MEMBERS.keys():
+        raise _bad(f"{where} must have name, op, inputs and perhaps params", step, "steps")
+    name = step["name"]
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name in names:
+        raise _bad(f"the name of {where} must be like t or step_2, and its own", name, "steps")
+    names.add(name)
+    for member, kind in MEMBERS.items():
+        if not isinstance(step.get(member, {} if kind is dict else None), kind):
+            wanted = "a string" if kind is str else "an object"
+            raise _bad(f"step {name}: {member} must be {wanted}", step[member], f"{name}.{member}")
+    for argument, source in step["inputs"].items():
+        _check_source(source, f"step {name} ({step['op']:.60}): {argument}", f"{name}.{argument}")
+    return {
+        "name": name,
+        "op": step["op"],
+        "inputs": step["inputs"],
+        "params": step.get("params", {}),
+    }
+
+
+def _check_source(source: object, what: str, field: str) -> None:
+    if not isinstance(source, str) or not SOURCE.fullmatch(source):
+        raise _bad(
+            f"{what} must name a tensor, a step, or an output of one such as b.grad_x",
+            source,
+            field,
+        )
+
+
+def _bad(message: str, got: object, field: str = wire.PROGRAM_KEY) -> InvalidInput:
+    return InvalidInput(f"{message}, got {brief(got)}", field=field)

@@ -1,0 +1,195 @@
+"""Calls on tensors that stay on a device, and programs: the hot path's neighbours, on the same road."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from warpcall import wire
+from warpcall.errors import InvalidInput
+from warpcall_service import params, programs
+from warpcall_service.answers import Format
+from warpcall_service.body import Body, Watch
+from warpcall_service.calls import Calls, head_of
+from warpcall_service.engine import LocalEngine
+from warpcall_service.errand import Check, Errand, Infos
+from warpcall_service.exchange import Exchange
+from warpcall_service.media import JSON
+from warpcall_service.params import brief
+from warpcall_service.plan import Plan
+from warpcall_service.programs import Checked, Checker
+from warpcall_service.settings import Settings
+from warpcall_service.tensors import Tensors
+from warpcall_service.upload import Upload, Uploads
+
+PROGRAMS = "/v1/programs"
+TENSORS = "/v1/tensors"
+HEADERS = (wire.TENSORS_HEADER, wire.KEEP_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
+MAKES_REMOTE = frozenset(name.lower().encode() for name in HEADERS)
+PUT: Mapping[str, Any] = {"name": "put", "params": []}
+
+Work = Callable[[Exchange, Watch, str], Awaitable[None]]
+
+
+class RemoteCalls(Calls):
+    """All that runs on a lane: plain calls, calls on kept tensors, programs, and transfers."""
+
+    def __init__(
+        self, settings: Settings, engine: LocalEngine, uploads: Uploads, tensors: Tensors
+    ) -> None:
+        super().__init__(settings, engine, uploads)
+        self._tensors = tensors
+        self._checker = Checker(engine)
+
+    def find(self, method: str, path: str) -> tuple[Work, str] | None:
+        """What answers a request that is no plain call, and its argument; None: the routes do."""
+        if method == "POST" and path == PROGRAMS:
+            return self._program, ""
+        if method == "PUT" and path == TENSORS:
+            return self._put, ""
+        if path.startswith(f"{TENSORS}/"):
+            id_ = path[len(TENSORS) + 1 :]
+            work = {"PUT": self._put, "GET": self._get}.get(method)
+            return (work, id_) if work else None
+        return None
+
+    def _run(self, exchange: Exchange, watch: Watch, name: str) -> Coroutine[Any, Any, None]:
+        if MAKES_REMOTE.isdisjoint(exchange.headers):
+            return super()._run(exchange, watch, name)
+        return self._call(exchange, watch, name)
+
+    async def _call(self, exchange: Exchange, watch: Watch, name: str) -> None:
+        op = self._op(name)
+        exchange.op = name
+
+        def check(tensors: Infos, given: params.Params, kept: Infos) -> Awaitable[Checked]:
+            return self._checker.call(name, given, tensors, kept)
+
+        await self._answer(exchange, watch, op, check)
+
+    async def _program(self, exchange: Exchange, watch: Watch, _: str) -> None:
+        exchange.op = "program"
+
+        def check(tensors: Infos, given: params.Params, kept: Infos) -> Awaitable[Checked]:
+            if given.keys() != {wire.PROGRAM_KEY}:
+                raise InvalidInput(
+                    f"a program has the parameter {wire.PROGRAM_KEY} and no other, "
+                    f"got {brief(', '.join(given) or 'none')}",
+                    field=wire.PROGRAM_KEY,
+                )
+            return self._checker.program(given[wire.PROGRAM_KEY], tensors, kept)
+
+        await self._answer(exchange, watch, programs.DECLARATION, check)
+
+    async def _put(self, exchange: Exchange, watch: Watch, id_: str) -> None:
+        """Leave the tensors of the body on a device; one of them under this id."""
+        exchange.op = "put"
+        _refuse(exchange, wire.TENSORS_HEADER, wire.KEEP_HEADER)
+        if id_:
+            wire.check_tensor_id(id_, "id")
+
+        async def check(tensors: Infos, given: params.Params, kept: Infos) -> Checked:
+            for name in given:
+                raise InvalidInput(f"there is no parameter {brief(name)} of put", field=name)
+            if not tensors or (id_ and len(tensors) != 1):
+                wanted = "one tensor" if id_ else "one tensor or more"
+                raise InvalidInput(f"the body must hold {wanted}, got {len(tensors)}", field="body")
+            errand.keep = {tensor.name: id_ for tensor in tensors}
+            return programs.passed_on(tensors)
+
+        timeout_s = self.timeout_s(exchange, watch)
+        errand = self._errand(exchange, check)
+        try:
+            upload = await self._read(exchange, watch, errand, PUT, lambda plan: None)
+            try:
+                timing = await self.compute(exchange, watch, upload, timeout_s)
+                said = json.dumps({"kept": errand.left()}).encode()
+            finally:
+                upload.release()
+        finally:
+            errand.close()
+        headers = head_of([(b"content-type", JSON.encode())], len(said), timing)
+        await exchange.answer(200, headers, said)
+
+    async def _get(self, exchange: Exchange, watch: Watch, id_: str) -> None:
+        """Answer with a tensor that is on a device."""
+        exchange.op = "get"
+        _refuse(exchange, *HEADERS)
+        format_ = self._format(exchange)
+        timeout_s = self.timeout_s(exchange, watch)
+
+        async def check(tensors: Infos, given: params.Params, kept: Infos) -> Checked:
+            return programs.passed_on(kept)
+
+        errand = self._errand(exchange, check, {id_: id_})
+        try:
+            watch.our_turn()
+            plan = await errand.plan("get", [], {})
+            format_.check(plan)
+            slot = await errand.acquire(
+                plan.output_nbytes, self._settings.queue_timeout_s, exchange.caller.name
+            )
+            await self._finish(
+                exchange, watch, errand, Upload(plan, slot, slot, 0), format_, timeout_s
+            )
+        finally:
+            errand.close()
+
+    async def _answer(
+        self, exchange: Exchange, watch: Watch, op: Mapping[str, Any], check: Check
+    ) -> None:
+        format_ = self._format(exchange)
+        timeout_s = self.timeout_s(exchange, watch)
+        errand = self._errand(exchange, check)
+        try:
+            upload = await self._read(exchange, watch, errand, op, format_.check)
+            await self._finish(exchange, watch, errand, upload, format_, timeout_s)
+        finally:
+            errand.close()
+
+    def _errand(
+        self, exchange: Exchange, check: Check, use: Mapping[str, str] | None = None
+    ) -> Errand:
+        return Errand(self._settings, self._engine, self._tensors, exchange, check, use or {})
+
+    async def _read(
+        self,
+        exchange: Exchange,
+        watch: Watch,
+        errand: Errand,
+        op: Mapping[str, Any],
+        check: Callable[[Plan], None],
+    ) -> Upload:
+        """The upload, which need not be there where all tensors are."""
+        body = Body(exchange, watch, self._settings.max_body_bytes)
+        uploads = Uploads(self._settings, errand, self._uploads.json_turns)
+        if exchange.declared == 0 and b"content-type" not in exchange.headers:
+            watch.our_turn()
+            given = params.from_query(exchange.scope["query_string"], op)
+            return await uploads.without_body(body, op, given, check)
+        return await uploads.read(exchange, body, op, check)
+
+    async def _finish(
+        self,
+        exchange: Exchange,
+        watch: Watch,
+        errand: Errand,
+        upload: Upload,
+        format_: Format,
+        timeout_s: float | None,
+    ) -> None:
+        try:
+            timing = await self.compute(exchange, watch, upload, timeout_s)
+            answer = format_.write(upload.plan, upload.outputs(), errand.left())
+            errand.close()  # a slow reader holds no memory of the device
+            headers = [(b"content-type", format_.media_type)]
+            await self.send(exchange, watch, upload, timing, headers, answer)
+        finally:
+            upload.release()
+
+
+def _refuse(exchange: Exchange, *headers: str) -> None:
+    for header in headers:
+        if header.lower().encode() in exchange.headers:
+            raise InvalidInput(f"{header} means nothing on this route", field=header)

@@ -1,0 +1,248 @@
+"""The tensors that stay on devices between calls: whose they are, where, and until when.
+
+The bytes are in the lanes, which know them by number; this is the list of them. A tensor goes when
+it is deleted, when nobody used it for its time to live, or when its lane loses its process. Nothing
+else takes it away: what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from warpcall.errors import Busy, NotFound, TooLarge
+from warpcall.wire import TensorInfo
+from warpcall_service.engine import LocalEngine
+from warpcall_service.params import brief
+from warpcall_service.settings import Settings
+
+MAX_REMEMBERED = 4096  # tensors that are gone, and why; the oldest gives way
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """A tensor on a device.
+
+    Attributes:
+        id: what its user calls it.
+        number: what its lane calls it.
+        info: its dtype and shape.
+        expires: when it goes unless it is used before, by time.time().
+        holds: calls that use it; it is freed when they have ended.
+    """
+
+    id: str
+    number: int
+    user: str
+    lane: str
+    info: TensorInfo
+    ttl_s: float
+    expires: float = 0.0
+    holds: int = 0
+    listed: bool = False
+    timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """As its user sees it."""
+        until = datetime.fromtimestamp(self.expires, UTC)
+        return {
+            "id": self.id,
+            "dtype": self.info.dtype,
+            "shape": self.info.shape,
+            "nbytes": self.info.nbytes,
+            "device": self.lane,
+            "expires": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        }
+
+
+class Tensors:
+    """All kept tensors of this server. Whoever reserves room either lists what he put there, or
+    gives it up."""
+
+    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._listed: dict[tuple[str, str], Kept] = {}  # by user and id
+        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # and why
+        self._numbers = itertools.count(1)
+        self._device_nbytes: Counter[str] = Counter()
+        self._user_nbytes: Counter[str] = Counter()
+        self._user_count: Counter[str] = Counter()
+        engine.on_lost = self._lose
+
+    def find(self, user: str, id_: str, field_: str) -> Kept:
+        """The tensor of this user, whose time to live begins anew.
+
+        Raises:
+            NotFound: there is none, or no more: the message says why.
+        """
+        kept = self._listed.get((user, id_))
+        if kept is None:
+            reason = self._gone.get((user, id_), "none was put here, or it is long gone")
+            raise NotFound(f"there is no tensor {brief(id_)}: {reason}", field=field_)
+        kept.expires = time.time() + kept.ttl_s
+        return kept
+
+    def all_of(self, user: str) -> list[Kept]:
+        """The user's tensors, in order of coming."""
+        return [kept for kept in self._listed.values() if kept.user == user]
+
+    def nbytes_on(self, lane: str) -> int:
+        """Bytes of all tensors there."""
+        return self._device_nbytes[lane]
+
+    def limit_on(self, lane: str) -> int:
+        """What they may take there."""
+        return min(int(self._settings.tensor_device_bytes), self._engine.memory_on(lane))
+
+    def place(self, nbytes: int) -> str:
+        """The lane for some: the least loaded that has room, or else the least loaded.
+
+        Raises:
+            Unavailable: no lane lives.
+        """
+        lanes = self._engine.lanes()
+        fits = (la for la in lanes if self._device_nbytes[la] + nbytes <= self.limit_on(la))
+        return next(fits, lanes[0])
+
+    def reserve(
+        self, user: str, lane: str, wanted: Sequence[tuple[str, TensorInfo]], ttl_s: float
+    ) -> list[Kept]:
+        """Room on a lane for tensors, by id, that a call is about to put there.
+
+        Raises:
+            TooLarge: they would not fit even if the user had nothing else there.
+            Busy: they would, but for what he, or others on the device, keep at present.
+        """
+        nbytes = sum(info.nbytes for _, info in wanted)
+        settings = self._settings
+        for who, has, more, limit, unit in (
+            (user, self._user_nbytes[user], nbytes, settings.tensor_user_bytes, "bytes"),
+            (user, self._user_count[user], len(wanted), settings.tensor_user_count, "tensors"),
+            (lane, self._device_nbytes[lane], nbytes, self.limit_on(lane), "bytes"),
+        ):
+            if more > limit:
+                raise TooLarge(
+                    f"{who} keeps at most {int(limit)} {unit} between calls, asked for {more}",
+                    field="tensors",
+                )
+            if more and has + more > limit:
+                raise Busy(
+                    f"{who} keeps {has} {unit} between calls, with {more} more it would be above "
+                    f"{int(limit)}; delete some, or wait until they expire",
+                    field="tensors",
+                    retry_after_s=self._next_expiry_s(who),
+                )
+        kept = [
+            Kept(id_, next(self._numbers), user, lane, info, ttl_s, holds=1) for id_, info in wanted
+        ]
+        for entry in kept:
+            self._count(entry, 1)
+        return kept
+
+    def list_(self, kept: Iterable[Kept]) -> None:
+        """They are there now: what had their ids before goes."""
+        now = asyncio.get_running_loop().time()
+        for entry in kept:
+            entry.expires = time.time() + entry.ttl_s
+            if before := self._listed.get((entry.user, entry.id)):
+                self._unlist(before, "it was replaced")
+            self._listed[entry.user, entry.id] = entry
+            self._gone.pop((entry.user, entry.id), None)
+            entry.listed = True
+            entry.timer = asyncio.get_running_loop().call_at(now + entry.ttl_s, self._expire, entry)
+
+    def hold(self, kept: Kept) -> None:
+        """A call uses it until `let_go`."""
+        kept.holds += 1
+
+    def let_go(self, kept: Iterable[Kept]) -> None:
+        """A call has ended that held or reserved these."""
+        for entry in kept:
+            entry.holds -= 1
+            self._free_if_unused(entry)
+
+    def delete(self, user: str, id_: str) -> None:
+        """Free the user's tensor, or raise NotFound."""
+        self._unlist(self.find(user, id_, "id"), "it was deleted")
+
+    def delete_all(self, user: str) -> int:
+        """Free all of the user's tensors; how many they were."""
+        found = self.all_of(user)
+        for kept in found:
+            self._unlist(kept, "it was deleted")
+        return len(found)
+
+    def metrics(self) -> Iterable[Metric]:
+        """What they take, as Prometheus families."""
+        device = GaugeMetricFamily(
+            "warpcall_tensor_bytes", "Bytes of tensors that stay on a device", labels=["lane"]
+        )
+        room = GaugeMetricFamily(
+            "warpcall_tensor_limit_bytes", "What they may take there", labels=["lane"]
+        )
+        user_bytes = GaugeMetricFamily(
+            "warpcall_user_tensor_bytes", "Bytes of the tensors that a user keeps", labels=["user"]
+        )
+        user_count = GaugeMetricFamily(
+            "warpcall_user_tensors", "Tensors that a user keeps", labels=["user"]
+        )
+        for status in self._engine.status():
+            device.add_metric([status.name], self._device_nbytes[status.name])
+            room.add_metric([status.name], self.limit_on(status.name))
+        for user, count in self._user_count.items():
+            user_count.add_metric([user], count)
+            user_bytes.add_metric([user], self._user_nbytes[user])
+        return [device, room, user_bytes, user_count]
+
+    def _expire(self, kept: Kept) -> None:
+        left_s = kept.expires - time.time()
+        if left_s <= 0:
+            self._unlist(kept, f"it expired, unused for {kept.ttl_s:g} s")
+        else:  # it was used meanwhile
+            loop = asyncio.get_running_loop()
+            kept.timer = loop.call_later(left_s, self._expire, kept)
+
+    def _lose(self, lane: str) -> None:
+        """The lane's process has gone, and what it kept with it."""
+        for kept in [kept for kept in self._listed.values() if kept.lane == lane]:
+            self._unlist(kept, f"the process of {lane}, which had it, was lost")
+
+    def _unlist(self, kept: Kept, reason: str) -> None:
+        del self._listed[kept.user, kept.id]
+        kept.listed = False
+        if kept.timer is not None:
+            kept.timer.cancel()
+        self._gone[kept.user, kept.id] = reason
+        if len(self._gone) > MAX_REMEMBERED:
+            self._gone.popitem(last=False)
+        self._free_if_unused(kept)
+
+    def _free_if_unused(self, kept: Kept) -> None:
+        if not kept.holds and not kept.listed:
+            self._count(kept, -1)
+            self._engine.free(kept.lane, [kept.number])
+
+    def _next_expiry_s(self, who: str) -> float:
+        """Until the next tensor of this user, or on this lane, goes if it is not used."""
+        theirs = (k.expires for k in self._listed.values() if who in (k.user, k.lane))
+        return max(1.0, min(theirs, default=0.0) - time.time())
+
+    def _count(self, kept: Kept, sign: int) -> None:
+        nbytes = sign * kept.info.nbytes
+        for counter, key, amount in (
+            (self._device_nbytes, kept.lane, nbytes),
+            (self._user_nbytes, kept.user, nbytes),
+            (self._user_count, kept.user, sign),
+        ):
+            counter[key] += amount
+            if not counter[key]:
+                del counter[key]  # Counter keeps zeros

@@ -1,0 +1,76 @@
+"""`warpcall tensors`, and `warpcall run` with tensors that are on the server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demo.server import Server
+from warpcall import cli
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+Warpcall = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def warpcall(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Warpcall:
+    """The command: exit code, stdout and stderr."""
+    monkeypatch.setenv("WARPCALL_URL", server.url)
+
+    def run(*words: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: Path) -> None:
+    file, back = tmp_path / "x.npy", tmp_path / "y.npy"
+    np.save(file, X)
+
+    put = warpcall("tensors", "put", file, "--id", "photo", "--ttl-s", "60")
+    kept = warpcall("run", "permute", "x=@photo", "--dims", "1,0", "--keep", "--json")
+    id_ = json.loads(kept[1])["out"]["id"]
+    listed = warpcall("tensors", "list")
+    got = warpcall("tensors", "get", id_, "-o", back)
+    plain = warpcall("run", "permute", f"x=@{id_}", "--dims", "0,1")
+    deleted = warpcall("tensors", "delete", "photo", id_)
+    empty = warpcall("tensors", "list", "--json")
+
+    assert [said[0] for said in (put, kept, listed, got, plain, deleted, empty)] == [0] * 7
+    assert put[1].splitlines()[1].startswith("photo  F32    [2, 3]  24     cpu")
+    assert [line.split()[0] for line in listed[1].splitlines()] == ["id", "photo", id_]
+    np.testing.assert_array_equal(np.load(back), X.T)
+    assert "[3, 2]" in plain[1]
+    assert json.loads(empty[1]) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("run", "permute", "x=@none", "--dims", "0"), 1, "there is no tensor 'none', there are none"),
+        (("run", "permute", "@none", "--dims", "0"), 2, "must say for which input it is, such as x=@none"),
+        (("run", "permute", "y=@none", "--dims", "0"), 2, "must name an input, once: x"),
+        (("run", "permute", "x=@a", "--keep", "-o", "y.npy"), 2, "--keep leaves outputs on the server"),
+        (("tensors", "get", "none", "-o", "y.npy"), 1, "there is no tensor 'none'"),
+        (("tensors", "delete", "none"), 1, "there is no tensor 'none'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_a_line(
+    warpcall: Warpcall, words: tuple[str, ...], code: int, message: str
+) -> None:
+    ended, _, err = warpcall(*words)
+
+    assert (ended, len(err.splitlines())) == (code, 1)
+    assert message in err

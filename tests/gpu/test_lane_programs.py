@@ -1,0 +1,98 @@
+"""Programs and kept tensors on a CUDA lane: nothing comes back in between, nothing stays but what should."""
+
+from __future__ import annotations
+
+import functools
+import json
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from warpcall_service.lane_devices import Device, open_device
+from warpcall_service.lane_planner import plan
+from warpcall_service.lane_programs import Program, Shelf
+
+SIDE = 1024
+NBYTES = SIDE * SIDE * 4
+STEPS = 20
+
+
+def chain(source: str) -> dict[str, Any]:
+    """Sums of a square with its transpose, again and again."""
+    names = [f"s{i}" for i in range(STEPS)]
+    steps = [
+        {"name": name, "op": "transpose-add", "inputs": {"a": before, "b": before}, "params": {}}
+        for before, name in zip([source, *names], names, strict=False)
+    ]
+    return {"steps": steps, "outputs": {"y": names[-1]}}
+
+
+def message(question: Mapping[str, Any], kept: Mapping[str, int], keep: Mapping[str, int]) -> bytes:
+    """As `programs.message` writes it, with each input and output at the start of its region."""
+    checked = plan(question)
+    answered = {name: source for name, source, *_ in checked["outputs"] if name not in keep}
+    return json.dumps(
+        {
+            "steps": checked["steps"],
+            "name": "program",
+            "inputs": [[name, code, shape, 0, None] for name, code, shape in question["tensors"]],
+            "outputs": [[n, c, s, 0] for n, _, c, s in checked["outputs"] if n in answered],
+            "answered": answered,
+            "kept": dict(kept),
+            "keep": [[s, keep[n]] for n, s, *_ in checked["outputs"] if n in keep],
+        }
+    ).encode()
+
+
+@functools.cache  # never unmapped: CUDA would go on to read what had been there
+def open_lane(name: str = "cuda:0") -> tuple[Device, mmap.mmap]:
+    arena = mmap.mmap(-1, 4 * NBYTES)
+    return open_device(name, arena, 0), arena
+
+
+def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> None:
+    device, arena = open_lane()
+    shelf: Shelf = {}
+    x = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
+    arena[:NBYTES] = x.tobytes()
+    square = ["x", "F32", [SIDE, SIDE]]
+    put = {"steps": [], "outputs": {"x": "x"}, "tensors": [square], "kept": []}
+    run = {**chain("x"), "tensors": [], "kept": [square]}
+    get = {"steps": [], "outputs": {"y": "y"}, "tensors": [], "kept": [["y", *square[1:]]]}
+    before = torch.cuda.memory_allocated()
+
+    device.run(Program.decode(message(put, {}, {"x": 1}), shelf), 0, 2 * NBYTES)
+    torch.cuda.reset_peak_memory_stats()
+    device.run(Program.decode(message(run, {"x": 1}, {"y": 2}), shelf), 0, 2 * NBYTES)
+    peak = torch.cuda.max_memory_allocated() - before
+    device.run(Program.decode(message(get, {"y": 2}, {}), shelf), 0, 2 * NBYTES)
+
+    expected = torch.from_numpy(x).cuda()
+    for _ in range(STEPS):
+        expected = expected.T + expected
+    got = np.frombuffer(arena[2 * NBYTES : 3 * NBYTES], np.float32).reshape(SIDE, SIDE)
+    np.testing.assert_array_equal(got, expected.cpu().numpy())
+    assert all(tensor.is_cuda for tensor in shelf.values())
+    assert peak <= 4 * NBYTES, "x, and the input and output of one step"
+    del expected
+    shelf.clear()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_an_upload_is_freed_once_no_step_needs_it() -> None:
+    device, arena = open_lane()
+    arena[:NBYTES] = np.ones(SIDE * SIDE, np.float32).tobytes()
+    question = {**chain("x"), "tensors": [["x", "F32", [SIDE, SIDE]]], "kept": []}
+    program = Program.decode(message(question, {}, {}), {})
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+
+    device.run(program, 0, 2 * NBYTES)
+
+    got = np.frombuffer(arena[2 * NBYTES : 3 * NBYTES], np.float32)
+    assert (got == 2.0**STEPS).all()
+    assert torch.cuda.max_memory_allocated() - before <= 2 * NBYTES
+    assert torch.cuda.memory_allocated() == before

@@ -1,0 +1,47 @@
+"""Segments of shared memory, and requests that lend and use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.oip.requests import X, body, tensor
+
+REGIONS = "/v2/systemsharedmemory"
+Make = Callable[[int], str]  # makes a segment of so many bytes, and says its key
+
+
+def path_of(key: str) -> Path:
+    return Path("/dev/shm") / key
+
+
+def register(
+    http: httpx.Client, name: str, key: Any, nbytes: Any, offset: Any = 0
+) -> httpx.Response:
+    asked = {"key": key, "offset": offset, "byte_size": nbytes}
+    return http.post(f"{REGIONS}/region/{name}/register", json=asked)
+
+
+def listed(http: httpx.Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = http.get(f"{REGIONS}/status").json()
+    return found
+
+
+def lent(region: str, nbytes: int = X.nbytes, offset: int = 0) -> dict[str, Any]:
+    """The parameters of a tensor that lies there."""
+    return {
+        "shared_memory_region": region,
+        "shared_memory_byte_size": nbytes,
+        "shared_memory_offset": offset,
+    }
+
+
+def both(region: str, offset: int = 32) -> dict[str, Any]:
+    """A transposition from the beginning of a region to this byte of it."""
+    return body(
+        inputs=[tensor("x", X, parameters=lent(region))],
+        outputs=[{"name": "out", "parameters": lent(region, X.nbytes, offset)}],
+    )

@@ -1,0 +1,283 @@
+"""Programs: run as written, refused as a whole before anything runs, bounded in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from demo.server import Server, running_server
+from tests.e2e.test_survives import lane_of
+from tests.service.kept import ALL, X, get, listed, memory, put
+from tests.service.requests import SAFETENSORS, metrics, npy, problem_of, well
+from warpcall_service.programs import MAX_STEPS
+
+PROGRAMS = "/v1/programs"
+TURN: dict[str, Any] = {
+    "name": "t",
+    "op": "permute",
+    "inputs": {"x": "x"},
+    "params": {"dims": [1, 0]},
+}
+ADD: dict[str, Any] = {"name": "s", "op": "transpose-add", "inputs": {"a": "t", "b": "t"}}
+
+
+def step(base: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    return {**base, **changed}
+
+
+def send(
+    http: httpx.Client, program: object, arrays: dict[str, Any] | None = None, **headers: str
+) -> httpx.Response:
+    body = save(
+        {"x": X} if arrays is None else arrays,
+        metadata={"params": json.dumps({"program": program})},
+    )
+    return http.post(PROGRAMS, content=body, headers={"content-type": SAFETENSORS, **headers})
+
+
+@pytest.fixture
+def clean(http: httpx.Client) -> Iterator[httpx.Client]:
+    http.delete(ALL)
+    yield http
+    http.delete(ALL)
+    assert memory(http) == 0
+    assert well(http).status_code == 200
+
+
+def test_steps_are_wired_by_name_and_only_the_outputs_come_back(clean: httpx.Client) -> None:
+    square = np.arange(9, dtype=np.float32).reshape(3, 3)
+    program = {"steps": [TURN, ADD], "outputs": {"y": "s", "turned": "t.out"}}
+
+    answer = send(clean, program, {"x": square})
+
+    outputs = load(answer.content)
+    assert outputs.keys() == {"y", "turned"}
+    np.testing.assert_array_equal(outputs["turned"], square.T)
+    np.testing.assert_array_equal(outputs["y"], square + square.T)
+    assert answer.headers["x-warpcall-device"].startswith("cpu")
+
+
+def test_a_step_of_several_outputs_gives_them_by_name(clean: httpx.Client) -> None:
+    x, w = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
+    gradients = {
+        "name": "g",
+        "op": "conv-backward",
+        "inputs": {"grad_output": "y", "x": "x", "weight": "w"},
+    }
+    steps = [{"name": "y", "op": "conv", "inputs": {"x": "x", "weight": "w"}}, gradients]
+
+    right = send(clean, {"steps": steps, "outputs": {"gw": "g.grad_weight"}}, {"x": x, "w": w})
+    vague = send(clean, {"steps": steps, "outputs": {"gw": "g"}}, {"x": x, "w": w})
+    absent = send(clean, {"steps": steps, "outputs": {"gw": "g.grad_bias"}}, {"x": x, "w": w})
+
+    assert load(right.content)["gw"].shape == (2, 3)
+    assert "must be g.grad_x or g.grad_weight" in problem_of(
+        vague, 422, "invalid-input", "outputs.gw"
+    )
+    assert "g, which gives grad_x, grad_weight" in problem_of(
+        absent, 422, "invalid-input", "outputs.gw"
+    )
+
+
+def test_it_comes_as_json_or_as_a_form_too(clean: httpx.Client) -> None:
+    program = {"steps": [TURN], "outputs": {"y": "t"}}
+    x = {"dtype": "F32", "shape": [2, 3], "data": X.tolist()}
+
+    as_json = clean.post(
+        PROGRAMS,
+        json={"inputs": {"x": x}, "params": {"program": program}},
+        headers={"accept": "application/json"},
+    )
+    as_form = clean.post(
+        PROGRAMS,
+        files={"x": ("x.npy", npy(np.asfortranarray(X)))},
+        data={"program": json.dumps(program)},
+    )
+
+    assert as_json.json()["outputs"]["y"]["data"] == X.T.tolist()
+    np.testing.assert_array_equal(load(as_form.content)["y"], X.T)
+
+
+def test_it_takes_kept_tensors_and_keeps_outputs(clean: httpx.Client) -> None:
+    put(clean, "photo")
+    program = {
+        "steps": [step(TURN, inputs={"x": "p"}), step(ADD, inputs={"a": "t", "b": "p"})],
+        "outputs": {"y": "s", "t": "t"},
+    }
+    headers = {"X-Warpcall-Tensors": "p=photo", "X-Warpcall-Keep": "t=turned"}
+
+    answer = send(clean, program, {}, **headers)
+    in_json = clean.post(
+        PROGRAMS,
+        json={"params": {"program": program}},
+        headers={**headers, "accept": "application/json"},
+    )
+
+    np.testing.assert_array_equal(load(answer.content)["y"], X + X)
+    np.testing.assert_array_equal(get(clean, "turned"), X.T)
+    assert in_json.json()["kept"]["t"]["id"] == "turned"
+    assert memory(clean) == 48
+
+
+def test_empty_tensors_pass_through_every_step(clean: httpx.Client) -> None:
+    x = np.zeros((0, 3), np.float32)
+    program = {
+        "steps": [TURN, step(ADD, inputs={"a": "t", "b": "x"})],
+        "outputs": {"y": "s", "same": "x"},
+    }
+
+    outputs = load(send(clean, program, {"x": x}).content)
+
+    assert outputs["y"].shape == outputs["same"].shape == (0, 3)
+
+
+GOOD = {"steps": [TURN], "outputs": {"y": "t"}}
+WRONG: tuple[tuple[object, str, str], ...] = (
+    (None, "program", "must have steps and outputs, got None"),
+    ({"steps": [TURN]}, "program", "must have steps and outputs"),
+    ({**GOOD, "more": 1}, "program", "must have steps and outputs"),
+    ({**GOOD, "steps": []}, "steps", f"1 to {MAX_STEPS} steps"),
+    ({**GOOD, "steps": [TURN] * (MAX_STEPS + 1)}, "steps", f"1 to {MAX_STEPS} steps"),
+    ({**GOOD, "steps": [3]}, "steps", "step 1 must have name, op, inputs"),
+    ({**GOOD, "steps": [step(TURN, keep=1)]}, "steps", "step 1 must have name, op, inputs"),
+    ({**GOOD, "steps": [TURN, TURN]}, "steps", "the name of step 2 must be like t or step_2, and its own"),
+    ({**GOOD, "steps": [step(TURN, name="a.b")]}, "steps", "the name of step 1"),
+    ({**GOOD, "steps": [step(TURN, op=3)]}, "t.op", "op must be a string, got 3"),
+    ({**GOOD, "steps": [step(TURN, params=[1])]}, "t.params", "params must be an object"),
+    ({**GOOD, "steps": [step(TURN, inputs={"x": 1})]}, "t.x", "step t (permute): x must name a tensor, a step"),
+    ({**GOOD, "steps": [step(TURN, inputs={"x": "y.z.w"})]}, "t.x", "must name a tensor, a step"),
+    ({**GOOD, "steps": [step(TURN, inputs={"x": "later"})]}, "t.x", "an earlier step (x), got 'later'"),
+    ({**GOOD, "steps": [step(TURN, inputs={"x": "t"})]}, "t.x", "an earlier step (x), got 't'"),
+    ({**GOOD, "steps": [step(TURN, inputs={"x": "x.out"})]}, "t.x", "an earlier step (x), got 'x.out'"),
+    ({**GOOD, "steps": [step(TURN, inputs={"y": "x"})]}, "t.y", "step t (permute): permute has no input 'y'"),
+    ({**GOOD, "steps": [step(TURN, params={})]}, "t.dims", "step t (permute): permute needs the parameter dims"),
+    ({**GOOD, "steps": [step(TURN, params={"dims": [0, 0]})]}, "t.dims", "step t (permute): dims must name each"),
+    ({**GOOD, "steps": [TURN, ADD], "outputs": {"y": "s"}}, "s.b", "step s (transpose-add): b must have shape (2, 3)"),
+    ({**GOOD, "steps": [TURN, step(TURN, name="u")]}, "u", "no step and no output uses the step u"),
+    ({**GOOD, "outputs": {}}, "outputs", "outputs must map 1 to"),
+    ({**GOOD, "outputs": {"a.b": "t"}}, "outputs", "names of outputs"),
+    ({**GOOD, "outputs": {"y": "u"}}, "outputs.y", "the output y must come from a tensor or an earlier step (x, t)"),
+    ({**GOOD, "outputs": {"y": "t.none"}}, "outputs.y", "which gives out, got 't.none'"),
+    ({**GOOD, "outputs": {"y": None}}, "outputs.y", "the output y must name a tensor"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "field", "message"), WRONG)
+def test_a_wrong_program_is_refused_before_anything_runs(
+    clean: httpx.Client, program: object, field: str, message: str
+) -> None:
+    before = metrics(clean)
+
+    answer = send(clean, program)
+
+    after = metrics(clean)
+    assert message in problem_of(answer, 422, "invalid-input", field)
+    kernels = 'warpcall_stage_seconds_count{stage="kernel"}'
+    assert after.get(kernels) == before.get(kernels)
+
+
+def test_an_op_that_is_not_there_is_named_with_its_step(clean: httpx.Client) -> None:
+    answer = send(clean, {**GOOD, "steps": [TURN, step(ADD, op="none")]})
+
+    assert problem_of(answer, 404, "not-found", "s.op").startswith(
+        "step s: there is no kernel 'none'"
+    )
+
+
+@pytest.mark.parametrize("name", ["t", "a.b", "2d", ""])
+def test_a_tensor_of_a_program_has_a_name_of_its_own(clean: httpx.Client, name: str) -> None:
+    answer = send(clean, GOOD, {"x": X, name: X})
+
+    problem_of(answer, 422, "invalid-input", name)
+
+
+def test_a_tensor_that_nothing_uses_is_refused_before_it_is_read(clean: httpx.Client) -> None:
+    answer = send(clean, GOOD, {"x": X, "y": X})
+
+    said = problem_of(answer, 422, "invalid-input", "y")
+    assert said == "no step and no output uses the tensor y"
+
+
+def test_a_program_has_no_other_parameters(clean: httpx.Client) -> None:
+    body = save({"x": X}, metadata={"params": json.dumps({"program": GOOD, "dims": [1]})})
+
+    answers = [
+        clean.post(PROGRAMS, content=body, headers={"content-type": SAFETENSORS}),
+        clean.post(PROGRAMS, json={"inputs": {}}),
+    ]
+
+    for answer in answers:
+        problem_of(answer, 422, "invalid-input", "program")
+
+
+def test_a_program_of_many_steps_gives_what_its_steps_give(clean: httpx.Client) -> None:
+    steps = [step(TURN, name="s0")]
+    steps += [step(TURN, name=f"s{i}", inputs={"x": f"s{i - 1}"}) for i in range(1, 101)]
+
+    answer = send(clean, {"steps": steps, "outputs": {"y": "s100"}})
+
+    np.testing.assert_array_equal(load(answer.content)["y"], X.T)
+
+
+def test_a_program_beyond_a_lanes_message_is_refused(clean: httpx.Client) -> None:
+    steps = [step(TURN, name=f"{'s' * 60}{i}") for i in range(MAX_STEPS)]
+    outputs = {f"{'y' * 60}{i}": f"{'s' * 60}{i}" for i in range(MAX_STEPS)}
+
+    answer = send(clean, {"steps": steps, "outputs": outputs})
+
+    assert "must be described in 61440 bytes" in problem_of(answer, 422, "invalid-input", "program")
+
+
+def test_what_is_dead_is_freed_before_the_end() -> None:
+    n = 1 << 10
+    steps: list[dict[str, Any]] = [step(ADD, name="s0", inputs={"a": "x", "b": "x"})]
+    steps += [
+        step(ADD, name=f"s{i}", inputs={"a": f"s{i - 1}", "b": f"s{i - 1}"}) for i in range(1, 60)
+    ]
+    program = {"steps": steps, "outputs": {"y": "s59"}}
+
+    settings = {"WARPCALL_ARENA_BYTES": "16MiB"}
+    with running_server(settings) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+        send(http, program, {"x": np.zeros((4, 4), np.float32)})
+        before = lane_peak_bytes(server)
+        answer = send(http, program, {"x": np.zeros((n, n), np.float32)})
+        after = lane_peak_bytes(server)
+
+    assert load(answer.content)["y"].shape == (n, n)
+    assert after - before < 15 * 4 * n * n, "not only the few of 60 tensors that are needed"
+
+
+def lane_peak_bytes(server: Server) -> int:
+    """The most memory that the lane ever had."""
+    status = Path(f"/proc/{lane_of(server).pid}/status").read_text()
+    return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0]) << 10
+
+
+def test_a_program_that_needs_more_memory_than_there_is_is_refused(clean: httpx.Client) -> None:
+    """4 MB each, which the first step spreads over each other to 128 GB."""
+    row, column = np.zeros((1 << 15, 1, 1, 32), np.float32), np.zeros((1 << 15, 32, 1), np.float32)
+    wide = {"name": "wide", "op": "transpose-add", "inputs": {"a": "a", "b": "b"}}
+    narrow = {"name": "n", "op": "isin", "inputs": {"elements": "wide", "test_elements": "t"}}
+    program = {"steps": [wide, narrow], "outputs": {"y": "n"}}
+
+    answer = send(clean, program, {"a": row, "b": column, "t": X[0]})
+
+    said = problem_of(answer, 413, "too-large", "n")
+    assert re.match(r"program needs 17\d{10} bytes on cpu at step n, it has \d+ for tensors", said)
+
+
+def test_nothing_of_a_refused_program_is_kept(clean: httpx.Client) -> None:
+    wrong = {"steps": [TURN, ADD], "outputs": {"y": "s"}}
+
+    answer = send(clean, wrong, None, **{"X-Warpcall-Keep": "*=a"})
+
+    assert answer.status_code == 422
+    assert listed(clean) == []

@@ -1,0 +1,281 @@
+"""Tensors that stay on a device: put, used, got, deleted, expired, refused, lost with their lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from demo.server import Server
+from tests.e2e.test_survives import until
+from tests.service.kept import ALL, X, get, listed, memory, put
+from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of, send_raw
+from warpcall import wire
+
+
+@pytest.fixture
+def kept(http: httpx.Client) -> Iterator[httpx.Client]:
+    """A client of the shared server that keeps nothing yet, nor in the end."""
+    http.delete(ALL)
+    yield http
+    http.delete(ALL)
+    assert memory(http) == 0
+
+
+def test_a_tensor_comes_back_as_it_was(kept: httpx.Client) -> None:
+    said = put(kept, "photo")
+
+    told = said.json()["kept"]["x"]
+    expires = datetime.fromisoformat(told.pop("expires"))
+    assert told == {"id": "photo", "dtype": "F32", "shape": [2, 3], "nbytes": 24, "device": "cpu"}
+    assert 500 < (expires - datetime.now(UTC)).total_seconds() < 601
+    assert said.headers["x-warpcall-device"].startswith("cpu")
+    assert "h2d" in said.headers["server-timing"]
+    np.testing.assert_array_equal(get(kept, "photo"), X)
+    assert memory(kept) == 24
+
+
+@pytest.mark.parametrize("dtype", wire.ITEMSIZE)
+@pytest.mark.parametrize("shape", [(), (3, 5), (2, 0, 3), (0, 1 << 40)], ids=str)
+def test_every_dtype_stays_bit_by_bit(
+    kept: httpx.Client, dtype: str, shape: tuple[int, ...]
+) -> None:
+    info = wire.TensorInfo("x", dtype, shape)
+    data = np.random.default_rng(1).integers(0, 2, info.nbytes, np.uint8).tobytes()
+    body = wire.encode_header(wire.lay_out([info])) + data
+
+    said = kept.put(f"{ALL}/x", content=body, headers={"content-type": SAFETENSORS})
+
+    assert said.status_code == 200, said.text
+    assert kept.get(f"{ALL}/x").content == body
+
+
+def test_it_can_come_in_every_format_and_go_in_every_one(kept: httpx.Client) -> None:
+    column = np.asfortranarray(X)
+    as_json = {"x": {"dtype": "F32", "shape": [2, 3], "data": X.tolist()}}
+
+    statuses = [
+        kept.put(f"{ALL}/form", files={"x": ("x.npy", npy(column))}).status_code,
+        kept.put(f"{ALL}/json", json={"inputs": as_json}).status_code,
+    ]
+    values = kept.get(f"{ALL}/form", headers={"accept": "application/json"}).json()["outputs"]
+    array = kept.get(f"{ALL}/json", headers={"accept": "application/x-npy"}).content
+
+    assert statuses == [200, 200]
+    assert values["form"]["data"] == X.tolist()
+    assert array == npy(X)
+
+
+def test_several_at_once_get_ids_of_the_servers(kept: httpx.Client) -> None:
+    body = save({"layer.0.weight": X, "b": X.T.copy()})
+
+    told = kept.put(ALL, content=body, headers={"content-type": SAFETENSORS}).json()["kept"]
+
+    assert told.keys() == {"layer.0.weight", "b"}
+    assert sorted(listed(kept)) == sorted(entry["id"] for entry in told.values())
+    np.testing.assert_array_equal(get(kept, told["b"]["id"]), X.T)
+
+
+def test_a_call_takes_them_and_leaves_its_output_there(kept: httpx.Client) -> None:
+    put(kept, "x")
+
+    plain = kept.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x"})
+    kept_too = kept.post(
+        f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
+    )
+    back = kept.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=y"})
+
+    np.testing.assert_array_equal(load(plain.content)["out"], X.T)
+    assert load(kept_too.content) == {}
+    np.testing.assert_array_equal(get(kept, "y"), X.T)
+    np.testing.assert_array_equal(load(back.content)["out"], X)
+    assert memory(kept) == 48
+
+
+def test_some_inputs_come_with_the_call_and_some_outputs_go_with_it(kept: httpx.Client) -> None:
+    x, w = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
+    put(kept, "weight", w)
+
+    answer = kept.post(
+        "/v1/kernels/conv-backward",
+        content=save({"grad_output": x, "x": x}),
+        headers={
+            "content-type": SAFETENSORS,
+            "X-Warpcall-Tensors": "weight=weight",
+            "X-Warpcall-Keep": "grad_weight",
+            "accept": "application/json",
+        },
+    ).json()
+
+    assert answer["outputs"].keys() == {"grad_x"}
+    assert get(kept, answer["kept"]["grad_weight"]["id"]).shape == (2, 3)
+
+
+def test_an_output_that_is_a_view_of_a_kept_tensor_has_memory_of_its_own(
+    kept: httpx.Client,
+) -> None:
+    put(kept, "x")
+    kept.post(
+        f"{PERMUTE}?dims=0,1", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
+    )
+
+    put(kept, "x", np.zeros_like(X))
+    kept.delete(f"{ALL}/x")
+
+    np.testing.assert_array_equal(get(kept, "y"), X)
+
+
+def test_what_is_put_under_an_id_in_use_takes_its_place(kept: httpx.Client) -> None:
+    put(kept, "x", np.zeros(1000))
+
+    put(kept, "x")
+
+    assert listed(kept) == ["x"]
+    np.testing.assert_array_equal(get(kept, "x"), X)
+    assert memory(kept) == 24
+
+
+def test_it_can_take_its_own_place(kept: httpx.Client) -> None:
+    put(kept, "x")
+    headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=x"}
+
+    for _ in range(3):
+        assert kept.post(f"{PERMUTE}?dims=1,0", headers=headers).status_code == 200
+
+    np.testing.assert_array_equal(get(kept, "x"), X.T)
+    assert memory(kept) == 24
+
+
+def test_what_was_deleted_is_gone_and_said_so(kept: httpx.Client) -> None:
+    put(kept, "x")
+
+    deleted = kept.delete(f"{ALL}/x")
+    missing = [
+        kept.get(f"{ALL}/x"),
+        kept.post(f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=x"}),
+        kept.delete(f"{ALL}/x"),
+    ]
+
+    assert deleted.json() == {"deleted": 1}
+    assert [problem_of(answer, 404, "not-found", field) for answer, field in zip(missing, ("x", "x", "id"), strict=True)] == [
+        "there is no tensor 'x': it was deleted"
+    ] * 3  # fmt: skip
+    assert "none was put here" in problem_of(
+        kept.get(f"{ALL}/nothing"), 404, "not-found", "nothing"
+    )
+
+
+WRONG_CALLS: tuple[tuple[dict[str, str], str | None, str], ...] = (
+    ({"X-Warpcall-Tensors": "x=x,x=x"}, "X-Warpcall-Tensors", "each name once"),
+    ({"X-Warpcall-Tensors": "x=../x"}, "X-Warpcall-Tensors", "1 to 64 of A-Z"),
+    ({"X-Warpcall-Tensors": "y=x"}, "y", "permute has no input 'y'"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "y=z"}, "X-Warpcall-Keep", "must name outputs, out, got 'y'"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "*=a,out=b"}, "X-Warpcall-Keep", "got both"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "*=" + "a" * 64}, "X-Warpcall-Keep", "1 to 64"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Ttl": "0"}, "X-Warpcall-Ttl", "above 0"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Ttl": "1e3"}, "X-Warpcall-Ttl", "got '1e3'"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Device": "cuda:9"}, "X-Warpcall-Device", "one of cpu, got 'cuda:9'"),
+    ({"X-Warpcall-Tensors": ",".join(f"x{i}=x" for i in range(257))}, "X-Warpcall-Tensors", "at most 256"),
+    ({"X-Warpcall-Keep": "out=y"}, "x", "permute needs the input x"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "field", "message"), WRONG_CALLS)
+def test_a_wrong_header_is_refused_and_leaves_nothing(
+    kept: httpx.Client, headers: dict[str, str], field: str | None, message: str
+) -> None:
+    put(kept, "x")
+
+    answer = kept.post(f"{PERMUTE}?dims=1,0", headers=headers)
+
+    assert message in problem_of(answer, 422, "invalid-input", field)
+    assert listed(kept) == ["x"]
+    assert memory(kept) == 24
+
+
+def test_an_input_cannot_come_twice(kept: httpx.Client) -> None:
+    put(kept, "x")
+
+    answer = kept.post(
+        f"{PERMUTE}?dims=1,0",
+        content=save({"x": X}),
+        headers={"content-type": SAFETENSORS, "X-Warpcall-Tensors": "x=x"},
+    )
+
+    assert "it came in both" in problem_of(answer, 422, "invalid-input", "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "field"),
+    [
+        (f"{ALL}/a b", save({"x": X}), {}, "id"),
+        (f"{ALL}/.x", save({"x": X}), {}, "id"),
+        (f"{ALL}/x/y", save({"x": X}), {}, "id"),
+        (f"{ALL}/x", save({"x": X, "y": X}), {}, "body"),
+        (ALL, save({}), {}, "body"),
+        (f"{ALL}/x", save({"x": X}, metadata={"params": '{"a": 1}'}), {}, "a"),
+        (f"{ALL}/x?ttl=5", save({"x": X}), {}, "ttl"),
+        (f"{ALL}/x", save({"x": X}), {"X-Warpcall-Keep": "x=y"}, "X-Warpcall-Keep"),
+        (f"{ALL}/x", save({"x": X})[:-1], {}, "body"),
+    ],
+)
+def test_a_wrong_put_is_refused_and_leaves_nothing(
+    kept: httpx.Client, path: str, body: bytes, headers: dict[str, str], field: str
+) -> None:
+    answer = kept.put(path, content=body, headers={"content-type": SAFETENSORS, **headers})
+
+    problem_of(answer, 422, "invalid-input", field)
+    assert listed(kept) == []
+
+
+def test_who_leaves_in_the_middle_of_a_put_leaves_nothing(
+    kept: httpx.Client, server: Server
+) -> None:
+    body = save({"x": np.zeros(1 << 18, np.float32)})
+    head = (
+        f"PUT {ALL}/x HTTP/1.1\nHost: x\nContent-Type: {SAFETENSORS}\nContent-Length: {len(body)}"
+    )
+
+    answer = send_raw(server, head, body[: len(body) // 2], finish=True)
+
+    assert answer.status == 422
+    assert listed(kept) == []
+    assert memory(kept) == 0
+
+
+def test_it_expires_unless_it_is_used_and_its_memory_comes_back(kept: httpx.Client) -> None:
+    put(kept, "short", np.zeros(1000), {"X-Warpcall-Ttl": "0.2"})
+    put(kept, "used", np.zeros(10), {"X-Warpcall-Ttl": "5"})
+    first = kept.get(ALL).json()["tensors"][-1]["expires"]
+
+    def gone() -> bool:
+        get(kept, "used")
+        return "short" not in listed(kept)
+
+    until(gone)
+
+    assert memory(kept) == 80
+    assert metrics(kept)['warpcall_user_tensor_bytes{user="local"}'] == 80
+    assert "unused for 0.2 s" in problem_of(kept.get(f"{ALL}/short"), 404, "not-found", "short")
+    assert kept.get(ALL).json()["tensors"][-1]["expires"] > first
+
+
+def test_tensors_put_and_used_from_many_threads_stay_apart(kept: httpx.Client) -> None:
+    def play(i: int) -> bool:
+        x = np.full((4, 5), i, np.int32)
+        put(kept, f"t{i}", x)
+        headers = {"X-Warpcall-Tensors": f"x=t{i}", "X-Warpcall-Keep": f"out=u{i}"}
+        kept.post(f"{PERMUTE}?dims=1,0", headers=headers)
+        same = np.array_equal(get(kept, f"u{i}"), x.T) and np.array_equal(get(kept, f"t{i}"), x)
+        return same and kept.delete(f"{ALL}/t{i}").status_code == 200
+
+    with ThreadPoolExecutor(8) as pool:
+        right = list(pool.map(play, range(40)))
+
+    assert all(right)
+    assert sorted(listed(kept)) == sorted(f"u{i}" for i in range(40))
