@@ -25,6 +25,8 @@ from warpcall_service import (
 from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
+from warpcall_service.jobs import routes as job_routes
+from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
@@ -43,22 +45,35 @@ SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
 
 def create_app(
-    settings: Settings, engine: LocalEngine, keeper: Keeper, stopping: Callable[[], bool]
+    settings: Settings,
+    engine: LocalEngine,
+    keeper: Keeper,
+    desk: Jobs,
+    stopping: Callable[[], bool],
 ) -> Edge:
     """The ASGI application over an engine that was started.
 
     Args:
         keeper: has the gate that everyone passes, and the ledger of what they use.
+        desk: takes benchmark jobs.
         stopping: whether the server is about to leave, for /readyz.
     """
     limits = Limits(settings)
     tensors = Tensors(settings, engine)
-    metrics = Metrics(lambda: [*lane_metrics(engine), *tensors.metrics(), *keeper.metrics()])
+    metrics = Metrics(
+        lambda: [
+            *lane_metrics(engine),
+            *tensors.metrics(),
+            *desk.scheduler.metrics(),
+            *keeper.metrics(),
+        ]
+    )
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
     app.include_router(routes.kernels(engine))
     app.include_router(routes.me(settings, engine, limits))
+    app.include_router(job_routes.jobs(desk, stopping))
     app.include_router(tensor_routes.tensors(settings, tensors))
     app.include_router(routes.health(engine, metrics, stopping))
     models, statistics = Models(engine.catalog), Statistics()

@@ -13,7 +13,7 @@ from warpcall_service.answers import Answer, Format
 from warpcall_service.body import Body, Watch
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import JOIN_BYTES, Exchange
-from warpcall_service.lane import Timing
+from warpcall_service.lane_status import Timing
 from warpcall_service.media import accepted
 from warpcall_service.params import brief
 from warpcall_service.problems import Headers

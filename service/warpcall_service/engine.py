@@ -10,13 +10,13 @@ from typing import Any
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.arena import Slot
-from warpcall_service.lane import Lane, LaneStatus, Timing
+from warpcall_service.lane import Lane
 from warpcall_service.lane_child import LaneLost
 from warpcall_service.lane_messages import frame
+from warpcall_service.lane_status import CLOSED, LaneStatus, Timing
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
-CLOSED = ("failed", "stopped")  # states of lanes that take no calls
 MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
 CACHED_QUESTION_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key
 
@@ -208,6 +208,11 @@ class LocalEngine:
         """
         lane = next(lane for lane in self._lanes if lane.arena is source.arena)
         return await lane.run(plan, source, target, target_offset, deadline)
+
+    @property
+    def every_lane(self) -> Sequence[Lane]:
+        """All lanes, for jobs."""
+        return self._lanes
 
     def free(self, lane: str, numbers: Iterable[int]) -> None:
         """Let a lane forget tensors that were kept there."""

@@ -9,8 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.arena import Arena, Slot
@@ -18,10 +17,10 @@ from warpcall_service.callers import LOCAL
 from warpcall_service.fair import FairQueue, Waiting
 from warpcall_service.lane_child import Child, LaneLost
 from warpcall_service.lane_messages import DONE, Hello
+from warpcall_service.lane_status import CLOSED, LaneStatus, State, Timing
+from warpcall_service.lease import Lease
 from warpcall_service.plan import Plan
 from warpcall_service.settings import Settings
-
-State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 
 # Calls handed to the process before the first is answered, so that one wake-up serves several; but
 # only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.
@@ -31,34 +30,6 @@ USER_SHARE = 0.75  # of an arena, that one user may hold in several slots: the r
 START_S = 5.0  # what a start takes, until one was measured; for Retry-After
 
 log = logging.getLogger("warpcall.lane")
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Where the time of one call went, in ms, and what ran it."""
-
-    queue_ms: float
-    h2d_ms: float
-    kernel_ms: float
-    d2h_ms: float
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class LaneStatus:
-    """One lane, for /readyz and /metrics. `reason` is empty while the state is ready."""
-
-    name: str
-    state: State
-    reason: str
-    device: str
-    pid: int | None
-    restarts: int
-    queued: int
-    in_flight: int
-    arena_used: int
-    arena_free: int
-    arena_waiting: int
 
 
 class Call:
@@ -115,6 +86,7 @@ class Lane:
 
     Attributes:
         hello: what the last process that became ready said.
+        lease: by which a job has the device between calls.
     """
 
     def __init__(self, device: str, settings: Settings, on_change: Callable[[Lane], None]) -> None:
@@ -129,6 +101,7 @@ class Lane:
         self._child: Child | None = None
         self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
+        self.lease = Lease(self._occupied, lambda: self._queue.count > 0, self._pump)
         self._sent_nbytes = 0
         self._freed: list[int] = []  # tensors that the process has not been told of yet
         self._last_id = 0
@@ -217,7 +190,7 @@ class Lane:
 
     def check_open(self) -> None:
         """Raise Unavailable if calls need not wait here."""
-        if self.state in ("failed", "stopped"):
+        if self.state in CLOSED:
             raise self._unavailable(f"{self.name} cannot run calls: {self.reason}")
 
     def kill(self, reason: str) -> None:
@@ -234,21 +207,26 @@ class Lane:
 
     async def stop(self) -> None:
         """End the process, whatever still runs, and unmap the arena."""
-        self._life.cancel()
-        await asyncio.wait((self._life,))
-        self._change("stopped", "the server is stopping")
-        if self._child is not None:
-            await self._child.end(kindly=True)
-            self._child = None
-        self._refuse_all(self._unavailable("the server is stopping"))
+        await self.close("stopped", "the server is stopping")
         self.arena.stop_prefault()
         await asyncio.wait((self._prefault,))
         self.arena.close()
+
+    async def close(self, state: State, reason: str) -> None:
+        """End the process, and use the device no more; `reason` is for whoever asks for it."""
+        self._life.cancel()
+        await asyncio.wait((self._life,))
+        self._change(state, reason)
+        if self._child is not None:
+            await self._child.end(kindly=state == "stopped")
+            self._child = None
+        self._refuse_all(self._unavailable(reason))
 
     # The process's lives
 
     async def _live(self) -> None:
         while True:
+            await self.lease.ended()  # a new process disturbs what is timed
             began = time.monotonic()
             how = ""
             try:
@@ -304,6 +282,7 @@ class Lane:
 
     def _change(self, state: State, reason: str) -> None:
         self.state, self.reason = state, reason
+        self.lease.step()
         self._on_change(self)
 
     def _refuse_all(self, problem: Problem) -> None:
@@ -318,6 +297,10 @@ class Lane:
 
     # Calls
 
+    def _occupied(self) -> bool:
+        """Whether the device has something to do, or is being made ready for it."""
+        return bool(self._sent) or self.state in ("starting", "restarting")
+
     def _wait(self, call: Call, *, urgent: bool = False) -> None:
         """Queue a call, among those of its user or before all."""
         call.waiting = self._queue.push(call.source.user, call.nbytes, call, urgent=urgent)
@@ -329,9 +312,9 @@ class Lane:
             waiting.item.waiting = None
 
     def _hand_over(self, call: Call) -> bool:
-        """Send a call to the process, unless it has enough to do."""
+        """Send a call to the process, unless it has enough to do, or a job has the device."""
         sent = self._sent
-        if self.state != "ready" or self._child is None:
+        if self.state != "ready" or self._child is None or self.lease.closed:
             return False
         if sent:  # one runs: others go ahead only if they are few and small
             ahead = self._sent_nbytes - sent[0].nbytes + call.nbytes
@@ -368,6 +351,7 @@ class Lane:
             self._pump()
         elif not self._sent:
             self._queue.rest()
+        self.lease.step()
 
     def _withdraw(self, call: Call) -> None:
         """The caller left: drop the call if it was not sent; else the lane finishes it."""

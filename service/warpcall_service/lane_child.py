@@ -76,7 +76,7 @@ class Child:
                 self._process = subprocess.Popen(  # nosec B603
                     [sys.executable, "-P", "-m", PROGRAM, f"--device={device}", *arguments],
                     pass_fds=list(fds.values()),
-                    env={**ENVIRONMENT, **_without_secrets()},
+                    env={**ENVIRONMENT, **without_secrets()},
                     stdin=subprocess.DEVNULL,
                     process_group=0,
                 )
@@ -221,6 +221,6 @@ class Child:
             self._questions.clear()
 
 
-def _without_secrets() -> dict[str, str]:
+def without_secrets() -> dict[str, str]:
     """This environment, less our settings: a lane gets arguments, and has no use for a password."""
     return {k: v for k, v in os.environ.items() if not k.upper().startswith("WARPCALL_")}

@@ -76,7 +76,7 @@ def main() -> None:
         raise SystemExit(1) from None
     touch.join()
     plans.sendall(frame(hello))
-    threading.Thread(target=_answer_plans, args=(plans,), daemon=True).start()
+    threading.Thread(target=_answer_plans, args=(plans, device.name), daemon=True).start()
     _run_calls(calls, device)
     os._exit(0)  # no thread or CUDA context has anything to tidy that the kernel does not
 
@@ -154,11 +154,19 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
                 os._exit(1)
 
 
-def _answer_plans(plans: socket.socket) -> None:
-    """Check calls before their bytes come, until the other side closes."""
-    while (question := read_frame(plans)) is not None:
+def _answer_plans(plans: socket.socket, device: str) -> None:
+    """Check calls before their bytes come, and jobs, until the other side closes."""
+    from warpcall_service.jobs import check
+
+    while (text := read_frame(plans)) is not None:
         try:
-            answer = _plan(json.loads(question))
+            question = json.loads(text)
+            if "job" in question:
+                answer: Any = check.answer(question["job"], device)
+            elif "compare" in question:
+                answer = check.compare(question["compare"])
+            else:
+                answer = _plan(question)
         except Exception as error:  # noqa: BLE001  # likewise
             answer = {"problem": _problem(error, "planning").to_json()}
         plans.sendall(frame(answer))

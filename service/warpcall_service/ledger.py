@@ -57,6 +57,12 @@ class Ledger:
         self._page[self._day, user, exchange.op].add(amount)
         self._sums[user].add(amount)
 
+    def add_device_time(self, user: str, op: str, seconds: float) -> None:
+        """Count time for which a job of the user had a device."""
+        amount = Amount(kernel_us=seconds * 1e6)
+        self._page[self._day, user, op].add(amount)
+        self._sums[user].add(amount)
+
     def take(self) -> Page:
         """What is not saved yet, to save it."""
         taken, self._page = self._page, defaultdict(Amount)

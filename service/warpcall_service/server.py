@@ -18,6 +18,7 @@ import uvloop
 from warpcall_service import users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.protocol import Connection
@@ -47,21 +48,27 @@ def serve(settings: Settings) -> None:
         listener = open_sockets.enter_context(listen(settings.host, settings.port))
         near = open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
         try:
-            loop.run(_serve(settings, listener, near, Keeper(store, keys)))
+            loop.run(_serve(settings, listener, near, store, Keeper(store, keys)))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
 
 async def _serve(
-    settings: Settings, listener: socket.socket, near: socket.socket | None, keeper: Keeper
+    settings: Settings,
+    listener: socket.socket,
+    near: socket.socket | None,
+    store: Store,
+    keeper: Keeper,
 ) -> None:
     stop = _Stop()
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
     keeper.start()
+    desk = Jobs(settings, engine, store, keeper.ledger)
+    desk.start()
     try:
-        app = create_app(settings, engine, keeper, lambda: server.should_exit)
+        app = create_app(settings, engine, keeper, desk, lambda: server.should_exit)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -88,6 +95,7 @@ async def _serve(
         sys.stdout.flush()
         await server.serve(sockets=[listener])
     finally:
+        await desk.stop()
         await engine.stop()
         await keeper.stop()
         log.info("the server has stopped")

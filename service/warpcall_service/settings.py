@@ -109,6 +109,21 @@ class Settings(BaseSettings):
     )
     retry_pause_s: Seconds = Field(60.0, description="before a failed lane is tried again")
 
+    job_max_cases: int = Field(1000, ge=1, description="of one job")
+    job_wall_s: Seconds = Field(7200.0, description="that one job may run")
+    job_stall_s: Seconds = Field(300.0, description="without progress, compiling among it")
+    job_block_s: Seconds = Field(10.0, description="that a job may keep calls off its device")
+    job_memory_bytes: ByteSize = Field(
+        ByteSize(0), ge=0, description="of a job's processes; 0: half of this machine's memory"
+    )
+    job_modules: str = Field(
+        "none",
+        pattern=r"^[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*$",
+        description="Python modules, separated by commas, with more implementations",
+    )
+    user_max_jobs: int = Field(1000, ge=1, description="of one user that are not finished")
+    user_running_jobs: int = Field(2, ge=1, description="of one user at a time")
+
     @classmethod
     def load(cls, **overrides: Any) -> Self:
         """The settings of this environment; `overrides` (as from the command line) win.

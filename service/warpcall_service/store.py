@@ -68,7 +68,10 @@ class Store:
                 return
             self.path = Path(str(parsed.database))
         self.label = str(self.path)
-        self._engine = sa.create_engine("sqlite://", creator=self._open, poolclass=sa.QueuePool)
+        # One connection stays open: another one is made in a fraction of a millisecond.
+        self._engine = sa.create_engine(
+            "sqlite://", creator=self._open, poolclass=sa.QueuePool, pool_size=1, max_overflow=14
+        )
         sa.event.listen(self._engine, "begin", _begin)
         sa.event.listen(self._engine, "checkin", _forget_immutable)
 

@@ -25,9 +25,17 @@ from warpcall_service.callers import ROLES, Role
 
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 OPEN = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
-NEEDS: dict[str, Role] = {"GET /metrics": "admin"}
+NEEDS: dict[str, Role] = {
+    "GET /metrics": "admin",
+    "POST /v1/jobs": "bench",
+    "POST /v1/jobs/preview": "bench",
+    "POST /v1/jobs/{id}/cancel": "bench",
+}
 CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"),  # and each op
+    *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
+    *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
+    "GET /v1/jobs/{id}/compare/{other}",
     *("GET /v2", "GET /v2/models/stats", "POST /v2/repository/index"),
     *(
         f"GET /v2/models/{{name}}{version}{what}"

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 
 from tests.service.databases import Database
 from warpcall.errors import NotFound
 from warpcall_service import ledger, users
+from warpcall_service.jobs import queue
 from warpcall_service.ledger import Amount
+from warpcall_service.revisions import v0001_users_keys_usage as first_revision
 from warpcall_service.schema import Base, Change, User
 from warpcall_service.store import Store, StoreError
 
@@ -42,7 +46,7 @@ def test_several_that_migrate_at_once_make_one_schema(database: Database) -> Non
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(Store.migrate, stores))
 
-    assert {store.revision() for store in stores} == {"0001"}
+    assert {store.revision() for store in stores} == {"0002"}
     for store in stores:
         store.close()
 
@@ -54,9 +58,9 @@ def test_a_schema_of_a_newer_server_is_refused_and_left_alone(database: Database
     for words in ([], ["migrate"], ["users", "add", "bob"], ["keys", "list"], ["usage"]):
         said = database.command(*words, status=1 if words else 2)
 
-        assert "has schema 9999, this server knows up to 0001" in said
+        assert "has schema 9999, this server knows up to 0002" in said
         assert "password" not in said
-    database.sql("UPDATE alembic_version SET version_num = '0001'")
+    database.sql("UPDATE alembic_version SET version_num = '0002'")
     assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
 
 
@@ -170,4 +174,34 @@ def test_usage_adds_up(database: Database) -> None:
         assert (row.requests, row.failures, row.bytes_in, row.bytes_out) == (3, 1, 6, 8)
         assert (row.kernel_us, other.user_name, other.requests) == (11, "bob", 1)
         assert [u.day for u in users.usage(session, "2026-11-21", "bob")] == ["2026-11-21"]
+    store.close()
+
+
+def test_an_upgrade_from_the_first_schema_keeps_what_there_is(database: Database) -> None:
+    store = database.store()
+    if store.path is not None:
+        store._make(store.path)
+    with store.write() as session:
+        context = MigrationContext.configure(session.connection())
+        with Operations.context(context):
+            first_revision.upgrade()
+        version = sa.table("alembic_version", sa.column("version_num", sa.String(32)))
+        session.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        session.execute(sa.insert(version).values(version_num="0001"))
+    with store.write() as session:
+        users.add_user(session, "alice")
+        session.flush()
+        key = users.create_key(session, "alice")[1]
+        ledger.save(session, {("2026-11-20", "alice", "permute"): Amount(7)})
+    before = store.revision()
+
+    assert store.migrate()
+
+    assert (before, store.revision()) == ("0001", "0002")
+    with store.write() as session:
+        assert [name.decode() for name in users.snapshot(session, users.Snapshot()).keys] == [
+            key[3:11]
+        ]
+        assert [row.requests for row in users.usage(session, "2026-01-01")] == [7]
+        assert queue.lock(session) == 0
     store.close()

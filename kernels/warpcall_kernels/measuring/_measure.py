@@ -121,7 +121,7 @@ class _Measurement:
         with self._failing_all():
             self._check()
             self._prepare()
-            if self._in_play():
+            if any(c.name in asked for c in self._in_play()):
                 rounds = Rounds(len(self._in_play()), self._precision, self._seed)
                 self._warm_up()
                 self._take_rounds(rounds)

@@ -1,0 +1,219 @@
+"""What the routes ask of the jobs: each request checked, passed to the database, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput
+from warpcall_service.callers import Caller
+from warpcall_service.engine import LocalEngine
+from warpcall_service.jobs import comparison, events, records, views
+from warpcall_service.jobs.messages import Checked
+from warpcall_service.jobs.models import (
+    WAITING,
+    Comparison,
+    JobDetails,
+    JobEvent,
+    JobList,
+    JobPreview,
+    JobRequest,
+    Queue,
+    Submitted,
+)
+from warpcall_service.jobs.office import Office
+from warpcall_service.jobs.records import Filter
+from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
+from warpcall_service.lane_messages import frame
+from warpcall_service.ledger import Ledger
+from warpcall_service.settings import Settings
+from warpcall_service.store import Store
+
+LOOK_S = 1.0  # between two looks at a job that another server may run
+
+
+class Jobs:
+    """Everything about jobs, for the routes.
+
+    Attributes:
+        office: for routes that only look something up.
+        scheduler: runs them.
+    """
+
+    def __init__(
+        self, settings: Settings, engine: LocalEngine, store: Store, ledger: Ledger
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self.office = Office(store)
+        self.scheduler = Scheduler(settings, engine, self.office, ledger)
+
+    def start(self) -> None:
+        """Begin to run jobs, in the running loop, over an engine that was started."""
+        self.scheduler.start()
+
+    async def stop(self) -> None:
+        """Put back what runs."""
+        await self.scheduler.stop()
+        self.office.close()
+
+    async def submit(
+        self, caller: Caller, request: JobRequest, idempotency_key: str | None
+    ) -> Submitted:
+        """Queue a job, or find the one that makes it unnecessary.
+
+        Raises:
+            InvalidInput: it names the field.
+            Busy: the user has too many that are not finished.
+            Forbidden: a high priority is for administrators.
+            Unavailable: the database cannot be written, or no lane can check it.
+        """
+        if request.priority == "high":
+            caller.check("admin")
+        known = await self.office.read(self._repeated, caller, request, idempotency_key)
+        if known is not None:
+            return known
+        checked = await self._check(request)
+        found, number = await self.office.write(
+            self._submit, caller, request, checked, idempotency_key
+        )
+        if not found.reused:
+            self.office.ring(number)
+            self.scheduler.wake()
+        return found
+
+    async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
+        """What a submission would come to; raises as `submit`."""
+        checked = await self._check(request)
+        return await self.office.read(_preview, caller, request, checked)
+
+    async def find(self, caller: Caller, job_id: str) -> JobDetails:
+        """One job."""
+        return await self.office.read(views.job, caller, job_id, self.scheduler.devices)
+
+    async def list(self, caller: Caller, wanted: Filter) -> JobList:
+        """A page of jobs."""
+        return await self.office.read(views.jobs, caller, wanted, self.scheduler.devices)
+
+    async def queue(self) -> Queue:
+        """Everyone's jobs that run or wait, in order."""
+        return await self.office.read(views.whole_queue, self.scheduler.devices)
+
+    async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
+        """End a job; again, or after its end, is harmless."""
+        number = await self.office.write(_cancel, caller, job_id)
+        self.scheduler.cancel(number)
+        self.office.ring(number)
+        return await self.find(caller, job_id)
+
+    async def events(
+        self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]
+    ) -> AsyncIterator[Sequence[JobEvent]]:
+        """What happens to a job after an event, until its end; empty now and then, when nothing does."""
+        while True:
+            number, state = await self.office.read(_number_and_state, caller, job_id)
+            bell = self.office.bell(number)
+            found = await self.office.read(_events, number, after)
+            if found or state in WAITING:
+                yield found
+            elif not found:
+                return
+            if found:
+                after = found[-1].sequence
+            elif stopping():
+                return
+            else:
+                await _rung(bell)
+
+    async def compare(self, caller: Caller, first_id: str, second_id: str) -> Comparison:
+        """Two jobs side by side."""
+        pair = await self.office.read(comparison.pair, caller, first_id, second_id)
+
+        async def ask(a: comparison.Samples, b: comparison.Samples) -> dict[str, Any]:
+            question = {"compare": {"a": a, "b": b}}
+            return await self._engine.ask(frame(question), "this comparison")
+
+        return await comparison.compared(pair, ask)
+
+    async def _check(self, request: JobRequest) -> Checked:
+        """Ask a lane, which knows the ops and the implementations."""
+        asked = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        question = {
+            "op": request.op,
+            "implementations": request.implementations,
+            "precision": request.precision,
+            "max_cases": self._settings.job_max_cases,
+            "host_bytes": memory_bytes(self._settings),
+            "modules": modules(self._settings),
+            **{name: asked[name] for name in ("cases", "sweep") if asked.get(name) is not None},
+        }
+        answer: Mapping[str, Any] = await self._engine.ask(frame({"job": question}), "this job")
+        checked: Checked = answer  # type: ignore[assignment]  # as check.py gives it
+        nominal_s = records.nominal_s(request, checked)
+        limit_s = self._settings.job_wall_s
+        if nominal_s > limit_s:
+            raise InvalidInput(
+                f"a job may run for {limit_s:g} s, these {len(checked['cases'])} cases with "
+                f"{len(request.implementations)} implementations at {request.precision} take some "
+                f"{nominal_s:.0f} s",
+                field="sweep" if request.sweep is not None else "cases",
+            )
+        return checked
+
+    def _repeated(
+        self, session: Session, caller: Caller, request: JobRequest, key: str | None
+    ) -> Submitted | None:
+        row = records.repeated(session, caller, request, key)
+        if row is None:
+            return None
+        return views.submitted(session, row, False, self.scheduler.devices)
+
+    def _submit(
+        self,
+        session: Session,
+        caller: Caller,
+        request: JobRequest,
+        checked: Checked,
+        key: str | None,
+    ) -> tuple[Submitted, int]:
+        limit = self._settings.user_max_jobs
+        row, created = records.submit(session, caller, request, checked, key, limit)
+        session.flush()
+        return views.submitted(session, row, created, self.scheduler.devices), row.number
+
+
+def _preview(session: Session, caller: Caller, request: JobRequest, checked: Checked) -> JobPreview:
+    estimate = records.estimated(session, request, checked)
+    found = None if request.fresh else records.answered(session, caller, request, checked)
+    return JobPreview(
+        cases=len(checked["cases"]),
+        nominal_s=estimate.nominal_s,
+        estimated_s=estimate.estimated_s,
+        device_bytes=max(case["device_bytes"] for case in checked["cases"]),
+        environment=checked["environment"],
+        reuses=None if found is None else found.id,
+    )
+
+
+def _cancel(session: Session, caller: Caller, job_id: str) -> int:
+    row = records.find(session, caller, job_id)
+    records.cancel(session, row)
+    return row.number
+
+
+def _number_and_state(session: Session, caller: Caller, job_id: str) -> tuple[int, str]:
+    row = records.find(session, caller, job_id)
+    return row.number, row.state
+
+
+def _events(session: Session, number: int, after: int) -> Sequence[JobEvent]:
+    return [views.event(row) for row in events.after(session, number, after)]
+
+
+async def _rung(bell: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(bell.wait(), LOOK_S)

@@ -1,0 +1,150 @@
+"""What measures: python -m warpcall_service.jobs.process, a new process for each job, below its guard.
+
+It does nothing but what its `Task` says, in one thread, and gives the device back after each timed block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from warpcall_service import logs
+from warpcall_service.jobs.messages import Task
+from warpcall_service.lane_messages import frame, read_frame
+
+PR_SET_PDEATHSIG = 1
+PROGRESS_S = 0.5  # between two frames that tell of the same
+MAX_DETAIL = 1000  # characters of an exception's text
+
+
+def main() -> None:
+    """Measure, tell, and leave."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    args = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != args.parent:
+        os._exit(1)  # it ended before the line above
+    os.set_inheritable(args.fd, False)
+    logs.set_up(quiet=True, level="WARNING")
+    with socket.socket(fileno=args.fd) as server:
+        text = read_frame(server)
+        if text is None:
+            return
+        task: Task = json.loads(text)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
+        resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
+        told = _Server(server)
+        try:
+            _measure(task, told)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is this job's end
+            told.say("ended", {"class": _class(error), "detail": _brief(error)})
+        else:
+            told.say("ended", {"class": "ok", "detail": ""})
+    os._exit(0)  # a lost device would hang in the tidying-up
+
+
+class _Server:
+    """The server's end of the socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._told: tuple[object, ...] = ()
+        self._told_at = 0.0
+
+    def say(self, what: str, value: object) -> None:
+        """Send a frame."""
+        self._sock.sendall(frame({what: value}))
+
+    def progress(self, position: int, event: Mapping[str, Any]) -> None:
+        """Tell what the sampler does, at once if it is something else, else now and then."""
+        what = (position, event.get("phase"), event.get("implementation"))
+        now = time.monotonic()
+        if what != self._told or now > self._told_at + PROGRESS_S:
+            self._told, self._told_at = what, now
+            self.say("progress", {"position": position, **event})
+
+    @contextlib.contextmanager
+    def lease(self, settle: Callable[[], None]) -> Iterator[None]:
+        """Have the device alone; `settle` waits until what runs there has ended."""
+        self.say("want", True)
+        if read_frame(self._sock) is None:
+            os._exit(1)  # the server has gone
+        try:
+            yield
+        finally:
+            settle()
+            self.say("release", True)
+
+
+def _measure(task: Task, server: _Server) -> None:
+    import torch
+
+    from warpcall_kernels import measuring
+
+    device = torch.device(task["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
+    elif task["threads"]:
+        torch.set_num_threads(task["threads"])
+    for module in task["modules"]:
+        measuring.load(module)
+    found = measuring.fingerprint(device)
+    server.say("hello", {"fingerprint": found, "environment": measuring.environment_class(found)})
+
+    def settle() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    for position, spec in task["cases"]:
+        result = measuring.measure(
+            measuring.make_case(task["op"], spec),
+            task["implementations"],
+            device,
+            measuring.PRECISIONS[task["precision"]],
+            seed=task["seed"] + position,
+            lease=lambda: server.lease(settle),
+            progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
+        )
+        server.say("result", {"position": position, "case": result.to_json()})
+        if result.device_lost:
+            raise DeviceLost("an error that sticks ended the use of the device")
+
+
+class DeviceLost(Exception):
+    """The CUDA context is of no use any more."""
+
+
+def _class(error: Exception) -> str:
+    import torch
+
+    from warpcall_kernels import InvalidInput
+
+    text = str(error)
+    if isinstance(error, InvalidInput):
+        return "invalid"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in text:
+        return "oom"
+    if isinstance(error, DeviceLost) or "CUDA error" in text:
+        return "cuda_error"
+    return "killed"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip()[:MAX_DETAIL]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""The queue in the database: which job is next, what its run leaves behind, what becomes of it.
+
+Whoever changes the order locks the clock's row first, so that servers which share a database take
+turns. Everything here takes a session, and blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall_service.jobs.events import note, now_ms
+from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
+from warpcall_service.jobs.order import Entry, forecast, in_order
+from warpcall_service.schema import Job, JobCase, JobClock, JobShare, Measurement
+
+MAX_ATTEMPTS = 2  # an interrupted job is run again, once
+RESUMED = -1  # before the priorities, which count from 0
+LOST_MS = 60_000  # a server that says nothing of its jobs for so long has gone
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job stands: 0 runs, 1 is next; times from now."""
+
+    position: int
+    starts_in_s: float
+    ends_in_s: float
+
+
+def lock(session: Session) -> int:
+    """Have the queue to oneself until the transaction ends; the virtual time.
+
+    Where nothing waits and nothing runs, nobody owes anything: the clock goes to the last end.
+    """
+    clock = session.get_one(JobClock, 1, with_for_update=True, populate_existing=True)
+    if (
+        session.scalars(sa.select(Job.number).where(Job.state.in_(WAITING)).limit(1)).first()
+        is None
+    ):
+        last = session.scalars(sa.select(sa.func.max(JobShare.end_us))).one()
+        clock.now_us = max(clock.now_us, last or 0)
+    return clock.now_us
+
+
+def claim(session: Session, runner: str, user_running: int) -> Job | None:
+    """Take the next job, if one may begin.
+
+    Args:
+        runner: the server that takes it.
+        user_running: jobs that one user may have running.
+    """
+    lock(session)
+    running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
+    for turn in in_order(_entries(session), _ends(session)):
+        if running[turn.entry.user] >= user_running:
+            continue
+        job = session.get_one(Job, turn.entry.number)
+        clock = session.get_one(JobClock, 1)
+        clock.now_us = max(clock.now_us, turn.begin_us)
+        session.merge(JobShare(user_name=job.user_name, end_us=turn.end_us))
+        job.runner, job.seen_ms = runner, now_ms()
+        job.started_ms = now_ms()
+        job.attempts += 1
+        advance(session, job, "preparing")
+        return job
+    return None
+
+
+def advance(session: Session, job: Job, state: State) -> None:
+    """Note that a job has come to another state."""
+    job.state = state
+    note(session, job, "state", {"state": state})
+
+
+def seen(session: Session, runner: str) -> None:
+    """Say that this server still has its jobs."""
+    session.execute(
+        sa.update(Job)
+        .where(Job.runner == runner, Job.state.in_(ACTIVE))
+        .values(seen_ms=now_ms())
+        .execution_options(synchronize_session=False)
+    )
+
+
+def to_cancel(session: Session, runner: str) -> Sequence[int]:
+    """The numbers of this server's jobs that somebody wants to end."""
+    return session.scalars(
+        sa.select(Job.number).where(
+            Job.runner == runner, Job.state.in_(ACTIVE), Job.cancel_ms.is_not(None)
+        )
+    ).all()
+
+
+def unmeasured(session: Session, job: Job) -> list[tuple[int, Any]]:
+    """Positions and specs of the cases that have no result yet."""
+    rows = session.execute(
+        sa.select(JobCase.position, JobCase.spec)
+        .where(JobCase.job_number == job.number, JobCase.result.is_(None))
+        .order_by(JobCase.position)
+    )
+    return [(position, json.loads(spec)) for position, spec in rows]
+
+
+def save_case(session: Session, job: Job, position: int, result: Mapping[str, Any]) -> None:
+    """Keep what a case gave; a second time changes nothing."""
+    case = session.get_one(JobCase, (job.number, position))
+    if case.result is not None:
+        return
+    case.result = zlib.compress(json.dumps(result, separators=(",", ":")).encode())
+    case.finished_ms = now_ms()
+    for told in result["implementations"]:
+        session.add(
+            Measurement(
+                job_number=job.number,
+                position=position,
+                implementation=told["name"],
+                series_sha256=series(job.op, told["name"], case.key),
+                environment=job.environment or "",
+                finished_ms=case.finished_ms,
+                status=told["status"],
+                summary=json.dumps({k: v for k, v in told.items() if k != "samples_us"}),
+            )
+        )
+    job.cases_done += 1
+    statuses = {told["name"]: told["status"] for told in result["implementations"]}
+    done = {"position": position, "case": case.key, "statuses": statuses}
+    note(session, job, "case", {**done, "cases_done": job.cases_done})
+
+
+def end(
+    session: Session,
+    job: Job,
+    state: State,
+    exit_class: ExitClass,
+    detail: str,
+    took_ms: int = 0,
+) -> None:
+    """A job has come to its end."""
+    if job.state in ACTIVE:
+        _settle(session, job, took_ms)
+    job.exit_class = exit_class
+    job.detail = detail
+    job.finished_ms = now_ms()
+    job.state = state
+    told = {"state": state, "exit_class": exit_class, "detail": detail}
+    note(session, job, "state", told)
+
+
+def interrupt(
+    session: Session, job: Job, detail: str, took_ms: int, *, counts: bool = True
+) -> None:
+    """What ran a job was lost: it is queued again, unless that happened before.
+
+    Args:
+        counts: as an attempt; what a server puts back that stops in good order does not.
+    """
+    if job.cancel_ms is not None:
+        end(session, job, "cancelled", "cancelled", "cancelled while it ran", took_ms)
+        return
+    if counts and job.attempts >= MAX_ATTEMPTS:
+        again = f"{detail}; it was run {job.attempts} times"
+        end(session, job, "interrupted", "interrupted", again, took_ms)
+        return
+    _settle(session, job, took_ms)
+    if not counts:
+        job.attempts -= 1
+    note(session, job, "state", {"state": "interrupted", "detail": detail})
+    job.runner = None
+    advance(session, job, "queued")
+
+
+def any_lost(session: Session, runner: str) -> bool:
+    """Whether another server's jobs wait for `recover`."""
+    return (
+        session.scalars(sa.select(Job.number).where(Job.state.in_(ACTIVE), _lost(runner))).first()
+        is not None
+    )
+
+
+def recover(session: Session, runner: str, *, starting: bool) -> int:
+    """Queue again what a server had that is no more; how many jobs these are.
+
+    Args:
+        starting: this server has just begun, so that whatever is said to run here does not.
+    """
+    lock(session)
+    lost = _lost(runner)
+    if starting:
+        lost = sa.or_(lost, Job.runner == runner)
+    jobs = session.scalars(sa.select(Job).where(Job.state.in_(ACTIVE), lost)).all()
+    for job in jobs:
+        ran_ms = max(0, (job.seen_ms or 0) - (job.started_ms or 0))
+        interrupt(session, job, "the server that ran it was lost", ran_ms)
+    return len(jobs)
+
+
+def places(session: Session, devices: int) -> dict[int, Place]:
+    """Where each job stands that has not ended, by number, those that run first."""
+    now = now_ms()
+    running = session.execute(
+        sa.select(Job.number, Job.started_ms, Job.estimated_ms)
+        .where(Job.state.in_(ACTIVE))
+        .order_by(Job.started_ms, Job.number)
+    ).all()
+    found: dict[int, Place] = {}
+    for number, started_ms, estimated_ms in running:
+        left_s = max(0, (started_ms or now) + estimated_ms - now) / 1e3
+        found[number] = Place(0, 0.0, left_s)
+    free = [place.ends_in_s for place in found.values()]
+    free += [0.0] * (devices - len(free))
+    entries = _entries(session)
+    estimates = {entry.number: entry.cost_us / 1e6 for entry in entries}
+    order = [turn.entry.number for turn in in_order(entries, _ends(session))]
+    times = forecast([estimates[number] for number in order], free)
+    for position, (number, (starts_s, ends_s)) in enumerate(zip(order, times, strict=True), 1):
+        found[number] = Place(position, starts_s, ends_s)
+    return found
+
+
+def unfinished(session: Session) -> Sequence[Job]:
+    """All jobs that run or wait."""
+    return session.scalars(sa.select(Job).where(Job.state.in_(WAITING))).all()
+
+
+def series(op: str, implementation: str, case_key: str) -> str:
+    """The line of a history that these belong to."""
+    return hashlib.sha256(json.dumps([op, implementation, case_key]).encode()).hexdigest()
+
+
+def _entries(session: Session) -> list[Entry]:
+    """What was begun before, and interrupted, comes before everything else."""
+    rank = sa.case((Job.started_ms.is_not(None), RESUMED), else_=Job.priority)
+    rows = session.execute(
+        sa.select(Job.number, Job.user_name, rank, Job.since_us, Job.cost_us).where(
+            Job.state == "queued"
+        )
+    )
+    return [Entry(*row) for row in rows]
+
+
+def _ends(session: Session) -> dict[str, int]:
+    return {
+        name: end for name, end in session.execute(sa.select(JobShare.user_name, JobShare.end_us))
+    }
+
+
+def _lost(runner: str) -> sa.ColumnElement[bool]:
+    return sa.and_(Job.seen_ms < now_ms() - LOST_MS, Job.runner != runner)
+
+
+def _settle(session: Session, job: Job, took_ms: int) -> None:
+    """Charge a user what his job took, instead of what it was thought to take."""
+    lock(session)
+    job.took_ms += took_ms
+    share = session.get(JobShare, job.user_name)
+    if share is not None:
+        share.end_us += took_ms * 1000 - job.cost_us

@@ -1,0 +1,108 @@
+"""What a run leaves in the database, written beside it and in order; nothing of it is lost.
+
+A database that cannot be written meanwhile stops no run: what there is to write waits, and is tried
+again until it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from warpcall_service.jobs import queue
+from warpcall_service.jobs.events import note
+from warpcall_service.jobs.models import State
+from warpcall_service.jobs.office import Office
+from warpcall_service.schema import Job
+from warpcall_service.store import StoreError
+
+AGAIN_S = 1.0
+PROGRESS_S = 2.0  # between two rows that tell of the same phase of the same implementation
+
+Change = Callable[[Session, Job], None]
+
+log = logging.getLogger("warpcall.jobs")
+
+
+class Record:
+    """The rows of one running job."""
+
+    def __init__(self, office: Office, number: int) -> None:
+        self._office = office
+        self._number = number
+        self._state: State = "preparing"
+        self._phase: tuple[object, ...] = ()
+        self._phase_at = 0.0
+        self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._writing = asyncio.create_task(self._write())
+
+    def tell(self, what: str, value: Any) -> None:
+        """Note what a `Run` tells."""
+        if what == "state":
+            self._advance(value)
+        elif what == "hello":
+            self.put(lambda session, job: _introduce(job, value))
+        elif what == "result":
+            position, case = value["position"], value["case"]
+            self.put(lambda session, job: queue.save_case(session, job, position, case))
+        elif what == "progress":
+            phase = (value["position"], value.get("phase"), value.get("implementation"))
+            now = time.monotonic()
+            if phase != self._phase or now > self._phase_at + PROGRESS_S:
+                self._phase, self._phase_at = phase, now
+                self.put(lambda session, job: note(session, job, "progress", value))
+
+    def put(self, change: Change) -> None:
+        """Make a change after those before it."""
+        self._changes.put_nowait(change)
+
+    async def close(self) -> None:
+        """Wait until all is written."""
+        await self._changes.join()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Write no more."""
+        self._writing.cancel()
+        await asyncio.wait((self._writing,))
+
+    def _advance(self, state: State) -> None:
+        """States follow each other; each comes once in a run."""
+        order: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
+        if order.index(state) > order.index(self._state):
+            self._state = state
+            self.put(lambda session, job: queue.advance(session, job, state))
+
+    async def _write(self) -> None:
+        while True:
+            change = await self._changes.get()
+            await self._make(change)
+            self._changes.task_done()
+            self._office.ring(self._number)
+
+    async def _make(self, change: Change) -> None:
+        while True:
+            try:
+                await self._office.write(self._changed, change)
+            except StoreError as error:
+                log.error("what a job did waits to be written: %s", error.detail)
+                await asyncio.sleep(AGAIN_S)
+            except Exception:
+                log.exception("something that a job did is lost")
+                return
+            else:
+                return
+
+    def _changed(self, session: Session, change: Change) -> None:
+        change(session, session.get_one(Job, self._number))
+
+
+def _introduce(job: Job, hello: dict[str, Any]) -> None:
+    job.fingerprint = json.dumps(hello["fingerprint"])
+    job.environment = hello["environment"]

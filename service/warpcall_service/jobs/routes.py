@@ -1,0 +1,255 @@
+"""The routes of benchmark jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, StringConstraints, ValidationError
+
+from warpcall.errors import (
+    Busy,
+    InvalidInput,
+    NotFound,
+    Problem,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    UnsupportedMedia,
+)
+from warpcall_service.callers import Calling, needs
+from warpcall_service.exchange import Exchange
+from warpcall_service.jobs import results
+from warpcall_service.jobs.desk import Jobs
+from warpcall_service.jobs.models import (
+    MAX_BODY_BYTES,
+    CaseKey,
+    Comparison,
+    History,
+    JobDetails,
+    JobEvent,
+    JobList,
+    JobPreview,
+    JobRequest,
+    Name,
+    Queue,
+    Results,
+    State,
+    Submitted,
+    Word,
+)
+from warpcall_service.jobs.records import Filter
+from warpcall_service.media import JSON
+from warpcall_service.openapi import problem_responses
+from warpcall_service.params import from_json
+
+EVENTS = "text/event-stream"
+KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open
+
+JobId = Annotated[str, StringConstraints(max_length=64)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        pattern=r"^[\x20-\x7e]{1,255}$",
+        description="submits once, however often it is sent: a new text for each new job",
+    ),
+]
+LastEventId = Annotated[int, Header(ge=0, le=2**31, description="the last event that was seen")]
+After = Annotated[int, Query(ge=0, le=2**31, description="the same, for whoever has no headers")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
+    """Submit, watch, cancel, and read what came of it."""
+    router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+    asking: list[type[Problem]] = [InvalidInput, TooLarge, UnsupportedMedia, TimedOut]
+    refused = problem_responses([*asking, Busy, Unavailable])
+    lost = problem_responses([NotFound, InvalidInput, Unavailable])
+    benching = needs("bench")
+    takes = {"requestBody": _body(JobRequest)}
+
+    @router.post(
+        "",
+        response_model=Submitted,
+        status_code=201,
+        responses={200: {"model": Submitted, "description": "It was there already"}, **refused},
+        dependencies=benching["dependencies"],
+        openapi_extra={**benching["openapi_extra"], **takes},
+    )
+    async def submit_job(
+        request: Request, caller: Calling, idempotency_key: IdempotencyKey = None
+    ) -> Response:
+        """Queue a benchmark; 200 if it is there already, by its Idempotency-Key or its results."""
+        wanted = await _read(request, JobRequest)
+        found = await desk.submit(caller, wanted, idempotency_key)
+        return _json(found, 200 if found.reused else 201)
+
+    @router.post(
+        "/preview",
+        response_model=JobPreview,
+        responses=refused,
+        dependencies=benching["dependencies"],
+        openapi_extra={**benching["openapi_extra"], **takes},
+    )
+    async def preview_job(request: Request, caller: Calling) -> Response:
+        """How many cases a submission has and how long it would take; nothing is queued."""
+        return _json(await desk.preview(caller, await _read(request, JobRequest)))
+
+    @router.get("", response_model=JobList, responses=lost)
+    async def list_jobs(
+        caller: Calling,
+        user: Name | None = None,
+        state: State | None = None,
+        op: Name | None = None,
+        tag: Word | None = None,
+        before: JobId | None = None,
+        limit: Limit = 50,
+    ) -> Response:
+        """Your jobs, an administrator's everyone's, the latest first."""
+        return _json(await desk.list(caller, Filter(user, state, op, tag, before, limit)))
+
+    @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
+    async def show_queue() -> Response:
+        """Everyone's jobs that run or wait, in the order in which they will run."""
+        return _json(await desk.queue())
+
+    @router.get("/history", response_model=History, responses=lost)
+    async def show_history(
+        caller: Calling,
+        op: Name,
+        implementation: Name,
+        case: Annotated[CaseKey, Query(description="as results have it under `case`")],
+        limit: Limit = 100,
+    ) -> Response:
+        """What an implementation took in a case, in one job after the other, the latest first."""
+        found = await desk.office.read(results.history, caller, op, implementation, case, limit)
+        return _json(found)
+
+    @router.get("/{id}", response_model=JobDetails, responses=lost)
+    async def show_job(id: JobId, caller: Calling) -> Response:
+        """One job: its state, its place in the queue, what it was asked, what ran it."""
+        return _json(await desk.find(caller, id))
+
+    @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
+    async def cancel_job(id: JobId, caller: Calling) -> Response:
+        """End a job, whether it waits or runs; what it has measured stays."""
+        return _json(await desk.cancel(caller, id))
+
+    @router.get(
+        "/{id}/events",
+        response_class=StreamingResponse,
+        responses={
+            200: {"content": {EVENTS: {"schema": {"type": "string"}}}},
+            204: {"description": "It has ended, and you have seen all"},
+            **lost,
+        },
+    )
+    async def watch_job(
+        id: JobId, caller: Calling, last_event_id: LastEventId = 0, after: After = 0
+    ) -> Response:
+        """What happens to a job, as server-sent events, until its end.
+
+        The id of an event is its `sequence`: whoever reconnects with Last-Event-ID misses none, and
+        sees none twice.
+        """
+        batches = desk.events(caller, id, max(last_event_id, after), stopping)
+        first = await anext(batches, None)  # a job that is not there is a problem, and no stream
+        if first is None:
+            return Response(status_code=204)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(_stream(first, batches), media_type=EVENTS, headers=headers)
+
+    @router.get(
+        "/{id}/results",
+        response_model=Results,
+        responses={
+            200: {"content": {media: {"schema": {"type": "string"}} for media in results.MEDIA}},
+            **problem_responses([NotFound, InvalidInput, UnsupportedMedia, Unavailable]),
+        },
+    )
+    async def show_results(
+        id: JobId,
+        caller: Calling,
+        format: Literal["json", "csv", "markdown", "parquet"] = "json",
+        samples: Annotated[bool, Query(description="all of them, too; JSON only")] = False,
+    ) -> Response:
+        """What was measured so far, a row for each implementation of each case."""
+        media, body = await desk.office.read(results.rendered, caller, id, format, samples)
+        return Response(body, media_type=media)
+
+    @router.get("/{id}/compare/{other}", response_model=Comparison, responses=lost)
+    async def compare_jobs(id: JobId, other: JobId, caller: Calling) -> Response:
+        """What both jobs measured: the times of `other` relative to those of `id`."""
+        return _json(await desk.compare(caller, id, other))
+
+    return router
+
+
+async def _stream(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[str]:
+    yield _batch(first) or ": here\n\n"
+    quiet = 0
+    async for batch in rest:
+        quiet = 0 if batch else quiet + 1
+        if batch:
+            yield _batch(batch)
+        elif quiet % KEEP_ALIVE_LOOKS == 0:
+            yield ": still here\n\n"
+
+
+def _batch(events: list[JobEvent]) -> str:
+    return "".join(
+        f"id: {event.sequence}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+        for event in events
+    )
+
+
+async def _read(request: Request, model: type[M]) -> M:
+    """The body of a request as a model.
+
+    Raises:
+        UnsupportedMedia: it is not JSON.
+        TooLarge: it is longer than any sensible one.
+        InvalidInput: it does not fit; the field is named.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != JSON:
+        raise UnsupportedMedia(
+            f"Content-Type must be {JSON}, got {media[:60] or 'none'}", field="content-type"
+        )
+    exchange: Exchange = request.scope["state"]["exchange"]
+    body = bytearray()
+    while not exchange.complete:
+        if max(len(body), exchange.declared or 0) > MAX_BODY_BYTES:
+            raise TooLarge(f"a job is described in at most {MAX_BODY_BYTES} bytes", field="body")
+        body += (await request.receive()).get("body", b"")
+    try:
+        return model.model_validate_json(_checked(bytes(body)))
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _checked(body: bytes) -> bytes:
+    from_json(body, "body")  # no name twice, no NaN, an object
+    return body
+
+
+def _refusal(error: ValidationError) -> InvalidInput:
+    fault: Mapping[str, Any] = error.errors()[0]
+    field = ".".join(map(str, fault["loc"])) or "body"
+    message = fault["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(fault["input"], dict) else f", got {fault['input']!r:.60}"
+    return InvalidInput(f"{field}: {message}{got}", field=field)
+
+
+def _json(model: BaseModel, status: int = 200) -> Response:
+    return Response(model.model_dump_json(), status, media_type=JSON)
+
+
+def _body(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs")
+    return {"required": True, "content": {JSON: {"schema": schema}}}

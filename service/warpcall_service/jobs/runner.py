@@ -1,0 +1,208 @@
+"""One attempt at a job: its processes started, watched, and ended to the last of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from warpcall_service.jobs import tree
+from warpcall_service.jobs.messages import MARK, Farewell, Task
+from warpcall_service.jobs.models import ExitClass
+from warpcall_service.lane_child import ENVIRONMENT, without_secrets
+from warpcall_service.lane_messages import LENGTH, frame
+from warpcall_service.lease import Lease
+from warpcall_service.settings import Settings
+
+WATCH_S = 0.1
+FAREWELL_S = tree.KIND_S + tree.DEAD_S + 3.0  # for the guard, once it was told to end the job
+LAST_WORDS_S = 5.0  # for what lies in the socket once all its processes are gone
+
+Told = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        exit_class: "interrupted" if neither the job nor this server meant it to end.
+        left: processes that could not be ended.
+        device_s: time that it had the device.
+    """
+
+    exit_class: ExitClass
+    detail: str
+    left: tuple[int, ...]
+    device_s: float
+    took_s: float
+
+
+class Run:
+    """A job's processes and the server's end of its socket.
+
+    Args:
+        mark: for the environment of these processes, by which they are found again.
+        lease: of the device's lane.
+        told: called with what the process says: `hello`, `progress`, `result`; and `state`.
+    """
+
+    def __init__(self, task: Task, mark: str, lease: Lease, settings: Settings, told: Told) -> None:
+        self._task = task
+        self._mark = mark
+        self._lease = lease
+        self._settings = settings
+        self._told = told
+        self._why: tuple[ExitClass, str] | None = None  # set by whoever ends it before its end
+        self._ending: tuple[ExitClass, str] | None = None  # as the process itself says
+        self._stopping = asyncio.Event()
+        self._began = self._heard = time.monotonic()
+        self._ready = False
+        self._waits = False  # for the device
+        self._device_s = 0.0
+
+    def stop(self, exit_class: ExitClass, detail: str) -> None:
+        """End it; what was said first counts."""
+        if self._why is None:
+            self._why = exit_class, detail
+        self._stopping.set()
+
+    async def run(self) -> Outcome:
+        """Measure, until it is done or has to end; afterwards nothing of it is left.
+
+        The device is the lane's again when this returns.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            guard = await self._start(theirs.fileno())
+        talking = asyncio.create_task(self._talk(ours))
+        watching = asyncio.create_task(self._watch())
+        try:
+            farewell = await self._farewell(guard)
+            # Whoever left the guard's sight has the mark all the same.
+            left = await asyncio.to_thread(tree.kill_marked, self._mark)
+            await asyncio.wait((talking,), timeout=LAST_WORDS_S)
+        finally:
+            watching.cancel()
+            talking.cancel()
+            await asyncio.wait((talking, watching))
+            self._release()
+        exit_class, detail = self._verdict(farewell)
+        took_s = time.monotonic() - self._began
+        return Outcome(exit_class, detail, tuple(sorted(left)), self._device_s, took_s)
+
+    async def _start(self, fd: int) -> asyncio.subprocess.Process:
+        python = (sys.executable, "-P", "-m")
+        return await asyncio.create_subprocess_exec(
+            *(*python, "warpcall_service.jobs.guard", str(self._task["memory_bytes"]), str(fd)),
+            *(*python, "warpcall_service.jobs.process", f"--fd={fd}"),
+            pass_fds=(fd,),
+            env={**ENVIRONMENT, **without_secrets(), MARK: self._mark},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    async def _farewell(self, guard: asyncio.subprocess.Process) -> Farewell | None:
+        """Wait until the guard has ended, and the job with it; None if it was killed."""
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        reading = asyncio.create_task(guard.stdout.read())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                with contextlib.suppress(OSError):
+                    guard.stdin.write(b"stop\n")
+                await asyncio.wait((reading,), timeout=FAREWELL_S)
+            said = reading.result() if reading.done() else b""
+        finally:
+            stopping.cancel()
+            reading.cancel()
+            guard.stdin.close()
+            with contextlib.suppress(ProcessLookupError):
+                guard.kill()  # it has said all that it had to say
+            await guard.wait()
+        farewell: Farewell | None = json.loads(said) if said else None
+        return farewell
+
+    def _verdict(self, farewell: Farewell | None) -> tuple[ExitClass, str]:
+        if self._why is not None:
+            return self._why
+        if farewell is not None and farewell["over_memory"]:
+            limit = self._task["memory_bytes"]
+            return "oom", f"its processes together took more than {limit} bytes of memory"
+        if self._ending is not None:
+            return self._ending
+        if farewell is None or farewell["status"] == -signal.SIGKILL:
+            return "interrupted", "its process was killed"
+        status = farewell["status"]
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        return "killed", f"its process ended {how} before it was done"
+
+    # What the process says
+
+    async def _talk(self, sock: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
+        try:
+            writer.write(frame(self._task))
+            while True:
+                nbytes = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
+                for what, value in json.loads(await reader.readexactly(nbytes)).items():
+                    self._heard = time.monotonic()
+                    await self._hear(what, value, writer)
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # it has ended, which the guard tells
+        finally:
+            writer.close()
+
+    async def _hear(self, what: str, value: Any, writer: asyncio.StreamWriter) -> None:
+        if what == "want":
+            self._told("state", "waiting_gpu")
+            self._waits = True
+            await self._lease.acquire()
+            self._waits = False
+            self._heard = time.monotonic()
+            self._told("state", "running")
+            writer.write(frame({"go": True}))
+        elif what == "release":
+            self._release()
+        elif what == "ended":
+            self._ending = value["class"], value["detail"]
+            self._told("state", "finalizing")
+        else:
+            self._ready = True
+            self._told(what, value)
+
+    def _release(self) -> None:
+        if self._lease.since is not None:
+            self._device_s += time.monotonic() - self._lease.since
+        self._lease.release()
+
+    async def _watch(self) -> None:
+        """End it when it hangs, keeps calls waiting, or takes too long altogether."""
+        settings = self._settings
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now = time.monotonic()
+            quiet_s = 0.0 if self._waits else now - self._heard
+            held_s = 0.0 if self._lease.since is None else now - self._lease.since
+            if held_s > settings.job_block_s:
+                self.stop(
+                    "timeout",
+                    f"it kept the device for more than {settings.job_block_s:g} s at a time",
+                )
+            elif not self._ready:
+                if now - self._began > settings.start_timeout_s:
+                    self.stop("timeout", f"it did not start within {settings.start_timeout_s:g} s")
+            elif quiet_s > settings.job_stall_s:
+                self.stop("timeout", f"it made no progress for {settings.job_stall_s:g} s")
+            elif now - self._began > settings.job_wall_s:
+                self.stop("timeout", f"it was not done within {settings.job_wall_s:g} s")

@@ -1,0 +1,320 @@
+"""The server's part in the queue: a job for each device that is free, and the end of each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from sqlalchemy.orm import Session
+
+from warpcall_service.engine import LocalEngine
+from warpcall_service.jobs import queue, tree
+from warpcall_service.jobs.messages import Task
+from warpcall_service.jobs.models import ExitClass, State
+from warpcall_service.jobs.office import Office
+from warpcall_service.jobs.record import Record
+from warpcall_service.jobs.runner import Outcome, Run
+from warpcall_service.lane import Lane
+from warpcall_service.lane_status import CLOSED
+from warpcall_service.ledger import Ledger
+from warpcall_service.schema import Job, Measurement
+from warpcall_service.settings import Settings
+from warpcall_service.store import StoreError
+
+LOOK_S = 1.0  # between two looks at the queue, where nothing of this server calls for one
+SEEN_LOOKS = 5  # looks between two times that it says it still has its jobs
+LOCK_FILE = "jobs.lock"
+
+# What becomes of a job that ended like this.
+STATES: dict[ExitClass, State] = {
+    "ok": "succeeded",
+    "timeout": "timed_out",
+    "cancelled": "cancelled",
+    "invalid": "invalid",
+}
+
+log = logging.getLogger("warpcall.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    number: int
+    id: str
+    user: str
+    op: str
+    task: Task
+
+
+class Scheduler:
+    """Begins jobs, and ends them.
+
+    Only one server runs the jobs of a data folder: whoever has the lock of a file in it.
+    """
+
+    def __init__(
+        self, settings: Settings, engine: LocalEngine, office: Office, ledger: Ledger
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._office = office
+        self._ledger = ledger
+        self._lock_file = _folder(settings) / LOCK_FILE
+        self._locked = False
+        self._runner = f"{socket.gethostname()}:{self._lock_file.parent}"[:255]
+        self._mark = hashlib.sha256(self._runner.encode()).hexdigest()[:16]
+        self._runs: dict[str, tuple[Run, asyncio.Task[None], int]] = {}  # by lane, with the job
+        self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
+        self._wake = asyncio.Event()
+        self._recovered = False
+        self._trouble = ""
+        self._queued = 0
+        self._ended: Counter[str] = Counter()
+        self._device_s: defaultdict[str, float] = defaultdict(float)
+        self._working: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def devices(self) -> int:
+        """Devices that jobs can run on."""
+        return sum(lane.state not in CLOSED for lane in self._engine.every_lane)
+
+    def start(self) -> None:
+        """Begin to work, in the running loop."""
+        self._working = asyncio.create_task(self._work())
+
+    def wake(self) -> None:
+        """There is something new in the queue."""
+        self._wake.set()
+
+    def cancel(self, number: int) -> None:
+        """End a job that runs here, if it does."""
+        for run, _, running in self._runs.values():
+            if running == number:
+                run.stop("cancelled", "cancelled while it ran")
+
+    async def stop(self) -> None:
+        """Put back what runs, and end."""
+        self._stopping = True
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait((self._working,))
+        for run, _, _ in self._runs.values():
+            run.stop("interrupted", "the server stopped")
+        if tasks := [task for _, task, _ in self._runs.values()]:
+            _, late = await asyncio.wait(tasks, timeout=self._settings.drain_timeout_s)
+            for task in late:  # the database cannot be written: the next server finds it as it is
+                task.cancel()
+
+    def metrics(self) -> Iterable[Metric]:
+        """Jobs, as Prometheus families."""
+        queued = GaugeMetricFamily("warpcall_jobs_queued", "Jobs that wait")
+        queued.add_metric([], self._queued)
+        running = GaugeMetricFamily("warpcall_job_running", "Whether a job runs", labels=["lane"])
+        leased = CounterMetricFamily(
+            "warpcall_job_device_seconds", "Time that jobs had the device", labels=["lane"]
+        )
+        quarantined = GaugeMetricFamily(
+            "warpcall_lane_quarantined",
+            "Whether something runs on the device that cannot be ended",
+            labels=["lane"],
+        )
+        for lane in self._engine.every_lane:
+            running.add_metric([lane.name], float(lane.name in self._runs))
+            leased.add_metric([lane.name], self._device_s[lane.name])
+            quarantined.add_metric([lane.name], float(lane.state == "quarantined"))
+        ended = CounterMetricFamily(
+            "warpcall_job_attempts", "Ends of runs of jobs, by their class", labels=["exit_class"]
+        )
+        for exit_class, number in self._ended.items():
+            ended.add_metric([exit_class], number)
+        return queued, running, leased, quarantined, ended
+
+    # The queue
+
+    async def _work(self) -> None:
+        looks = 0
+        while True:
+            self._wake.clear()
+            try:
+                await self._look(looks)
+            except StoreError as error:
+                self._note(error.detail)
+            except Exception:
+                log.exception("the queue of jobs cannot be looked at")
+            else:
+                self._note("")
+            looks += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), LOOK_S)
+
+    async def _look(self, looks: int) -> None:
+        if not self._lock():
+            return
+        if not self._recovered:
+            await self._office.write(queue.recover, self._runner, starting=True)
+            self._recovered = True
+        elif looks % SEEN_LOOKS == 0:
+            if self._runs:
+                await self._office.write(queue.seen, self._runner)
+            if await self._office.read(queue.any_lost, self._runner):
+                await self._office.write(queue.recover, self._runner, starting=False)
+        if self._runs:
+            for number in await self._office.read(queue.to_cancel, self._runner):
+                self.cancel(number)
+        self._queued = await self._office.read(_queued)
+        for lane in self._engine.every_lane if self._queued else ():
+            if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
+                claimed = await self._office.write(self._claim, lane.name)
+                if claimed is None:
+                    return
+                self._begin(claimed, lane)
+
+    def _lock(self) -> bool:
+        """Whether this server runs jobs: no other one that lives does so in this folder."""
+        if not self._locked:
+            try:
+                self._lock_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                fd = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                self._note(f"no jobs run: {self._lock_file} cannot be written: {error.strerror}")
+                return False
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(fd)
+                self._note(f"no jobs run here: another server has {self._lock_file}")
+                return False
+            self._locked = True  # until this process ends
+        return True
+
+    async def _is_clean(self, lane: Lane) -> bool:
+        """End what a server that was killed may have left on this device."""
+        if lane.name not in self._clean:
+            left = await asyncio.to_thread(tree.kill_marked, f"{self._mark}/{lane.name}/")
+            if left:
+                await self._quarantine(lane, left)
+                return False
+            self._clean.add(lane.name)
+        return True
+
+    def _claim(self, session: Session, device: str) -> _Claimed | None:
+        settings = self._settings
+        job = queue.claim(session, self._runner, settings.user_running_jobs)
+        if job is None:
+            return None
+        job.device = device
+        task: Task = {
+            "device": device,
+            "modules": modules(settings),
+            "op": job.op,
+            "implementations": json.loads(job.implementations),
+            "precision": job.precision,
+            "seed": secrets.randbits(31),
+            "cases": queue.unmeasured(session, job),
+            "memory_bytes": memory_bytes(settings),
+            "threads": settings.cpu_threads,
+        }
+        return _Claimed(job.number, job.id, job.user_name, job.op, task)
+
+    # A run
+
+    def _begin(self, claimed: _Claimed, lane: Lane) -> None:
+        self._office.ring(claimed.number)
+        record = Record(self._office, claimed.number)
+        mark = f"{self._mark}/{lane.name}/{claimed.id}"
+        run = Run(claimed.task, mark, lane.lease, self._settings, record.tell)
+        task = asyncio.create_task(self._see_through(run, claimed, lane, record))
+        self._runs[lane.name] = run, task, claimed.number
+        log.info("the job %s begins on %s", claimed.id, lane.name)
+
+    async def _see_through(self, run: Run, claimed: _Claimed, lane: Lane, record: Record) -> None:
+        try:
+            outcome = await self._outcome(run)
+            self._ended[outcome.exit_class] += 1
+            self._device_s[lane.name] += outcome.device_s
+            self._ledger.add_device_time(claimed.user, claimed.op, outcome.device_s)
+            log.info("the job %s ended on %s: %s", claimed.id, lane.name, outcome.exit_class)
+            if outcome.left:
+                await self._quarantine(lane, set(outcome.left))
+            stopping = self._stopping
+            record.put(lambda session, job: _end(session, job, outcome, stopping))
+            await record.close()
+        finally:
+            await record.abandon()
+            del self._runs[lane.name]
+            self.wake()
+
+    async def _outcome(self, run: Run) -> Outcome:
+        try:
+            return await run.run()
+        except OSError as error:
+            detail = f"its process could not be started: {error.strerror}"
+            return Outcome("killed", detail, (), 0.0, 0.0)
+
+    async def _quarantine(self, lane: Lane, left: set[int]) -> None:
+        pids = ", ".join(map(str, sorted(left)))
+        reason = f"processes of a job cannot be ended: {pids}; end them and restart the server"
+        log.error("%s is quarantined: %s", lane.name, reason)
+        await lane.close("quarantined", reason)
+
+    def _note(self, trouble: str) -> None:
+        """Log what began; the same again is silence."""
+        if trouble and trouble != self._trouble:
+            log.error(trouble)
+        self._trouble = trouble
+
+
+def modules(settings: Settings) -> list[str]:
+    """The operator's modules with implementations."""
+    return [] if settings.job_modules == "none" else settings.job_modules.split(",")
+
+
+def memory_bytes(settings: Settings) -> int:
+    """What the processes of a job may have together."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(settings.job_memory_bytes) or physical // 2
+
+
+def _folder(settings: Settings) -> Path:
+    try:
+        return settings.data_dir.expanduser().absolute()
+    except RuntimeError:  # a user without a home, whose database is elsewhere
+        return Path("/nonexistent")
+
+
+def _queued(session: Session) -> int:
+    return session.scalars(sa.select(sa.func.count(Job.number)).where(Job.state == "queued")).one()
+
+
+def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:
+    took_ms = round(outcome.took_s * 1e3)
+    exit_class, detail = outcome.exit_class, outcome.detail
+    if exit_class == "interrupted":
+        queue.interrupt(session, job, detail, took_ms, counts=not stopping)
+        return
+    if exit_class == "ok":
+        statuses = session.scalars(
+            sa.select(Measurement.status).where(Measurement.job_number == job.number).distinct()
+        ).all()
+        if "ok" not in statuses:
+            exit_class = _worst(statuses)
+            detail = "no implementation could be measured in any case"
+    queue.end(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
+
+
+def _worst(statuses: Iterable[str]) -> ExitClass:
+    order: tuple[ExitClass, ...] = ("wrong_result", "compile_error", "cuda_error", "oom")
+    return next((status for status in order if status in statuses), "invalid")

@@ -1,0 +1,85 @@
+"""All processes that a job has started, however they are related by now, and how to end them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from warpcall_service.jobs.messages import MARK
+
+KIND_S = 2.0  # between SIGTERM and SIGKILL
+DEAD_S = 5.0  # within which a killed process has gone, unless the kernel cannot end it
+POLL_S = 0.02
+_PROC = Path("/proc")
+
+
+def marked(mark: str) -> set[int]:
+    """Processes whose mark begins like this: it is in the environment, which everything inherits."""
+    wanted = f"{MARK}={mark}".encode()
+    found = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            environment = (_PROC / str(pid) / "environ").read_bytes()  # a zombie has none
+            if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
+                found.add(pid)
+    return found
+
+
+def below(root: int) -> set[int]:
+    """Processes that descend from `root`, without itself, and without zombies."""
+    parents, zombies = {}, set()
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError):
+            text = (_PROC / str(pid) / "stat").read_text()
+            state, parent = text[text.rindex(")") + 2 :].split()[:2]
+            parents[pid] = int(parent)
+            if state in "ZX":
+                zombies.add(pid)
+    found, newest = set[int](), {root}
+    while newest:
+        newest = {pid for pid, parent in parents.items() if parent in newest} - found
+        found |= newest
+    return found - zombies
+
+
+def exceed(pids: set[int], nbytes: int) -> bool:
+    """Whether these together have more memory than that."""
+    if sum(_sum_kb(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10 <= nbytes:
+        return False
+    # What forks share was counted for each; to look closer stops a process for milliseconds.
+    return (
+        sum(_sum_kb(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10
+        > nbytes
+    )
+
+
+def send(pids: set[int], number: signal.Signals) -> None:
+    """Send a signal to those that still live."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def kill_marked(mark: str) -> set[int]:
+    """Kill all with this mark; which of them are there after DEAD_S."""
+    deadline = time.monotonic() + DEAD_S
+    while left := marked(mark):
+        send(left, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_S)
+    return set()
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208  # faster
+
+
+def _sum_kb(pid: int, file: str, lines: tuple[str, ...]) -> int:
+    with contextlib.suppress(OSError):
+        text = (_PROC / str(pid) / file).read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(lines))
+    return 0

@@ -1,0 +1,125 @@
+"""Rows of the database as the models that the API gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from warpcall_service.callers import Caller
+from warpcall_service.jobs import queue, records
+from warpcall_service.jobs.models import (
+    PRIORITIES,
+    Job,
+    JobDetails,
+    JobEvent,
+    JobList,
+    Queue,
+    QueueEntry,
+    Submitted,
+)
+from warpcall_service.jobs.queue import Place
+from warpcall_service.jobs.records import Filter
+from warpcall_service.schema import Job as JobRow
+from warpcall_service.schema import JobEvent as EventRow
+
+PLACED = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
+
+
+def submitted(session: Session, row: JobRow, created: bool, devices: int) -> Submitted:
+    """A job that was just submitted, or found instead."""
+    return Submitted(**_fields(row, _places(session, [row], devices)), reused=not created)
+
+
+def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetails:
+    """All of one job."""
+    row = records.find(session, caller, job_id)
+    return JobDetails(
+        **_fields(row, _places(session, [row], devices)),
+        request=json.loads(row.request),
+        fingerprint=None if row.fingerprint is None else json.loads(row.fingerprint),
+    )
+
+
+def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobList:
+    """A page of jobs."""
+    found = records.listed(session, caller, wanted)
+    rows, more = found[: wanted.limit], len(found) > wanted.limit
+    places = _places(session, rows, devices)
+    return JobList(
+        jobs=[Job(**_fields(row, places)) for row in rows], next=rows[-1].id if more else None
+    )
+
+
+def whole_queue(session: Session, devices: int) -> Queue:
+    """Everyone's jobs that run or wait."""
+    places = queue.places(session, devices)
+    entries = []
+    for row in queue.unfinished(session):
+        place = places.get(row.number)
+        if place is None:
+            continue  # it came between the two looks
+        fields = _fields(row, places)
+        entries.append(
+            QueueEntry(
+                **{name: fields[name] for name in QueueEntry.model_fields if name in fields}
+                | {
+                    "position": place.position,
+                    "starts_in_s": place.starts_in_s,
+                    "ends_in_s": place.ends_in_s,
+                }
+            )
+        )
+    entries.sort(key=lambda entry: (entry.position, entry.ends_in_s))
+    return Queue(devices=devices, entries=entries)
+
+
+def event(row: EventRow) -> JobEvent:
+    """Something that happened."""
+    return JobEvent(
+        sequence=row.sequence, at=moment(row.at_ms), kind=row.kind, data=json.loads(row.data)
+    )
+
+
+def moment(ms: int) -> str:
+    """A time of day, UTC, as RFC 3339 has it."""
+    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _places(session: Session, rows: Any, devices: int) -> Mapping[int, Place]:
+    """Looked up only if one of the rows has a place."""
+    return queue.places(session, devices) if any(row.state in PLACED for row in rows) else {}
+
+
+def _fields(row: JobRow, places: Mapping[int, Place]) -> dict[str, Any]:
+    place = places.get(row.number)
+    return {
+        "id": row.id,
+        "user": row.user_name,
+        "op": row.op,
+        "implementations": json.loads(row.implementations),
+        "precision": row.precision,
+        "priority": PRIORITIES[row.priority],
+        "tags": json.loads(row.tags),
+        "note": row.note,
+        "state": row.state,
+        "exit_class": row.exit_class,
+        "detail": row.detail,
+        "cases_total": row.cases_total,
+        "cases_done": row.cases_done,
+        "attempts": row.attempts,
+        "cancel_requested": row.cancel_ms is not None,
+        "created_at": moment(row.created_ms),
+        "started_at": None if row.started_ms is None else moment(row.started_ms),
+        "finished_at": None if row.finished_ms is None else moment(row.finished_ms),
+        "estimated_s": row.estimated_ms / 1e3,
+        "took_s": row.took_ms / 1e3,
+        "position": place.position if place is not None and row.state == "queued" else None,
+        "starts_in_s": None if place is None else place.starts_in_s,
+        "ends_in_s": None if place is None else place.ends_in_s,
+        "device": row.device,
+        "environment": row.environment,
+    }

@@ -1,0 +1,109 @@
+"""Jobs as tests submit and await them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import psutil
+
+from demo.server import Server
+from warpcall_service.jobs.models import WAITING
+
+WAIT_S = 60.0
+CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
+JOB = {"op": "permute", "implementations": ["warpcall"], "cases": [CASE], "precision": "quick"}
+
+Job = dict[str, Any]
+
+
+def client(server: Server, key: str | None = None) -> httpx.Client:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=30)
+
+
+def submit(http: httpx.Client, key: str = "", **fields: Any) -> Job:
+    """Submit a quick job, and check that it was taken."""
+    headers = {"idempotency-key": key} if key else {}
+    answer = http.post("/v1/jobs", json={**JOB, **fields}, headers=headers)
+    assert answer.status_code in (200, 201), answer.text
+    assert (answer.status_code == 200) is answer.json()["reused"]
+    found: Job = answer.json()
+    return found
+
+
+def show(http: httpx.Client, job: Job) -> Job:
+    answer = http.get(f"/v1/jobs/{job['id']}")
+    assert answer.status_code == 200, answer.text
+    found: Job = answer.json()
+    return found
+
+
+def ended(http: httpx.Client, job: Job) -> Job:
+    """The job, once it has ended."""
+    return reached(http, job, lambda found: found["state"] not in WAITING)
+
+
+def reached(http: httpx.Client, job: Job, there: Callable[[Job], bool]) -> Job:
+    """The job, once it is as wanted."""
+    deadline = time.monotonic() + WAIT_S
+    while not there(found := show(http, job)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def results(http: httpx.Client, job: Job) -> dict[str, Any]:
+    answer = http.get(f"/v1/jobs/{job['id']}/results", params={"samples": True})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def events(http: httpx.Client, job: Job, last: int = 0) -> Iterator[dict[str, Any]]:
+    """What the stream sends after an event, until it ends."""
+    headers = {"last-event-id": str(last)} if last else {}
+    with http.stream("GET", f"/v1/jobs/{job['id']}/events", headers=headers) as answer:
+        assert answer.status_code in (200, 204)
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line[6:])
+
+
+def processes(server: Server) -> list[psutil.Process]:
+    """Everything below a server that belongs to jobs; the first is a guard."""
+    found = []
+    for child in psutil.Process(server.process.pid).children(recursive=True):
+        with gone_is_gone():
+            if lives(child) and not any("lane_process" in word for word in child.cmdline()):
+                found.append(child)
+    return found
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs: what waits for its parent to look does not."""
+    with gone_is_gone():
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def measurer(server: Server) -> psutil.Process:
+    """The process that measures; waits while there is none."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        for process in processes(server):
+            with gone_is_gone():
+                if "warpcall_service.jobs.process" in process.cmdline()[:4]:
+                    return process
+        time.sleep(0.02)
+    raise AssertionError("no process measures")
+
+
+@contextmanager
+def gone_is_gone() -> Iterator[None]:
+    with suppress(psutil.NoSuchProcess):
+        yield

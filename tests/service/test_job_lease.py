@@ -1,0 +1,252 @@
+"""The device is one's alone at a time: a job's for a timed block, and between blocks the calls'."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from demo.server import Server, running_server
+from tests.service.jobs import client, ended, reached, results, show, submit
+from tests.service.requests import well
+from warpcall.errors import Unavailable
+from warpcall_service.callers import LOCAL
+from warpcall_service.engine import LocalEngine
+from warpcall_service.jobs.messages import Task
+from warpcall_service.jobs.runner import Run
+from warpcall_service.lane import Lane
+from warpcall_service.lease import CALLS_TURN_S, Lease
+from warpcall_service.plan import InputTensor, Plan
+from warpcall_service.settings import Settings
+
+X = InputTensor("x", "F32", (64, 64))
+PATIENCE_S = 60.0
+
+
+class Watched(Lease):
+    """A lane's lease, which notes what the lane's process had computed by each hand-over.
+
+    Attributes:
+        blocks: nanoseconds that its thread for calls ran on a CPU within each block.
+        held_s: how long each was.
+        waited: calls that waited at the end of each.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        lease = lane.lease
+        super().__init__(lease._busy, lease._waiting, lease._pump)
+        self.blocks: list[int] = []
+        self.held_s: list[float] = []
+        self.waited: list[int] = []
+        self._lane = lane
+        self._before = 0
+
+    def _ran_ns(self) -> int:
+        return int(self._read("schedstat").split()[0])
+
+    def _sleeps(self) -> bool:
+        return self._read("stat").rpartition(")")[2].split()[0] == "S"
+
+    def _read(self, file: str) -> str:
+        pid = self._lane.status().pid
+        return Path(f"/proc/{pid}/task/{pid}/{file}").read_text()
+
+    async def acquire(self) -> None:
+        await super().acquire()
+        while not self._sleeps():  # it has sent its last answer, and goes back to wait for a call
+            await asyncio.sleep(0)
+        self._before = self._ran_ns()
+
+    def release(self) -> None:
+        if self.since is not None:
+            self.blocks.append(self._ran_ns() - self._before)
+            self.held_s.append(time.monotonic() - self.since)
+            self.waited.append(self._lane.status().queued)
+        super().release()
+
+
+async def until_queued(engine: LocalEngine, calls: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while engine.status()[0].queued < calls:
+            await asyncio.sleep(0)
+
+
+async def call(engine: LocalEngine, plan: Plan) -> float:
+    """One call; how long it took."""
+    began = time.monotonic()
+    slot = await engine.acquire(2 * X.nbytes, PATIENCE_S, LOCAL.name)
+    try:
+        await engine.run(plan, slot, slot, X.nbytes, began + PATIENCE_S)
+    finally:
+        slot.release()
+    return time.monotonic() - began
+
+
+def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> None:
+    """The whole path of a job, and 8 callers who never rest."""
+
+    async def play() -> tuple[Watched, str, list[float]]:
+        settings = Settings.load(devices="cpu", arena_bytes=8 << 20)
+        engine = LocalEngine(settings)
+        await engine.start()
+        try:
+            lane = engine.every_lane[0]
+            lease = lane.lease = Watched(lane)
+            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            took_s: list[float] = []
+
+            async def flood() -> None:
+                while True:
+                    took_s.append(await call(engine, plan))
+
+            floods = [asyncio.create_task(flood()) for _ in range(8)]
+            run = Run(task(), "test/lease", lease, settings, lambda what, value: None)
+            outcome = await run.run()
+            for one in floods:
+                one.cancel()
+            await asyncio.wait(floods)
+            assert all(one.cancelled() for one in floods)
+            return lease, outcome.exit_class, took_s
+        finally:
+            await engine.stop()
+
+    lease, exit_class, took_s = asyncio.run(play())
+
+    assert exit_class == "ok"
+    assert len(lease.blocks) > 10
+    assert sum(lease.waited) > len(lease.blocks), "calls came meanwhile"
+    assert set(lease.blocks) == {0}
+    assert len(took_s) > len(lease.blocks), "and were served between blocks"
+
+
+def task() -> Task:
+    spec = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
+    return {
+        "device": "cpu",
+        "modules": [],
+        "op": "permute",
+        "implementations": ["warpcall"],
+        "precision": "quick",
+        "seed": 1,
+        "cases": [(0, spec)],
+        "memory_bytes": 2 << 30,
+        "threads": 1,
+    }
+
+
+def test_a_block_waits_for_the_calls_before_it_and_they_for_one_block() -> None:
+    async def play() -> list[str]:
+        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+        await engine.start()
+        order: list[str] = []
+
+        async def one(name: str) -> None:
+            await call(engine, plan)
+            order.append(name)
+
+        try:
+            lease = engine.every_lane[0].lease
+            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            await lease.acquire()
+            waiting = [asyncio.create_task(one(f"call {i}")) for i in range(20)]
+            await until_queued(engine, 20)
+            order.append("first block ends")
+            lease.release()
+            await lease.acquire()
+            order.append("second block")
+            late = asyncio.create_task(one("late call"))
+            await until_queued(engine, 1)
+            lease.release()
+            lease.release()  # harmless
+            await asyncio.gather(*waiting, late)
+            return order
+        finally:
+            await engine.stop()
+
+    order = asyncio.run(play())
+
+    assert order[0] == "first block ends"
+    assert order[21:] == ["second block", "late call"]
+
+
+def test_calls_that_never_end_keep_a_block_off_for_a_turn_only() -> None:
+    async def play() -> None:
+        lease = Lease(busy=lambda: False, waiting=lambda: True, pump=lambda: None)
+        async with asyncio.timeout(PATIENCE_S + CALLS_TURN_S):
+            await lease.acquire()
+        assert lease.closed
+
+    asyncio.run(play())
+
+
+def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:
+    async def play() -> list[str]:
+        pumped: list[str] = []
+        lease = Lease(busy=lambda: True, waiting=lambda: False, pump=lambda: pumped.append("x"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await lease.acquire()
+        assert not lease.closed
+        return pumped
+
+    assert asyncio.run(play()) == ["x"]
+
+
+def test_a_quarantined_device_is_used_no_more_and_says_why() -> None:
+    async def play() -> tuple[str, str, bool]:
+        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+        await engine.start()
+        try:
+            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            process = psutil.Process(engine.status()[0].pid)
+            await engine.every_lane[0].close("quarantined", "process 7 cannot be ended")
+            with pytest.raises(Unavailable, match="cannot run calls: process 7 cannot be ended"):
+                await call(engine, plan)
+            status = engine.status()[0]
+            return status.state, status.reason, process.is_running()
+        finally:
+            await engine.stop()
+
+    found = asyncio.run(play())
+
+    assert found == ("quarantined", "process 7 cannot be ended", False)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server({"WARPCALL_ARENA_BYTES": "64MiB"}) as running:
+        yield running
+
+
+def test_calls_are_right_while_a_job_runs_and_a_killed_lane_harms_no_job(server: Server) -> None:
+    with client(server) as http, ThreadPoolExecutor(4) as pool:
+        job = submit(http)
+        reached(http, job, lambda found: found["state"] == "running")
+        answers = list(pool.map(lambda _: checked(http), range(200)))
+        running = show(http, job)["state"]
+        lane_of(server).kill()
+        done = ended(http, job)
+        server.wait_ready()
+        restarts = http.get("/readyz").json()["lanes"][0]["restarts"]
+        measured = results(http, job)["measurements"]
+
+    assert (running, restarts) == ("running", 1)
+    assert answers == [True] * 200
+    assert (done["state"], done["attempts"]) == ("succeeded", 1)
+    assert measured[0]["status"] == "ok"
+
+
+def lane_of(server: Server) -> psutil.Process:
+    children = psutil.Process(server.process.pid).children()
+    return next(p for p in children if "warpcall_service.lane_process" in p.cmdline())
+
+
+def checked(http: httpx.Client) -> bool:
+    answer = well(http)
+    return answer.status_code == 200 and answer.json()["outputs"]["out"]["data"] == [2, 1, 0]

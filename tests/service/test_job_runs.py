@@ -1,0 +1,267 @@
+"""Jobs that misbehave, and what is killed: each ends as it should, nothing of it stays, calls go on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from demo.server import Server, running_server
+from tests.service.databases import Database
+from tests.service.jobs import (
+    CASE,
+    Job,
+    client,
+    ended,
+    events,
+    lives,
+    measurer,
+    processes,
+    reached,
+    results,
+    submit,
+)
+from tests.service.requests import well
+from warpcall_service.jobs.messages import MARK
+from warpcall_service.schema import Job as Row
+
+ROOT = Path(__file__).parents[2]
+CALL_WITHIN_S = 15.0
+SETTINGS = {
+    "WARPCALL_ARENA_BYTES": "16MiB",
+    "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
+    "WARPCALL_JOB_STALL_S": "6",
+    "WARPCALL_JOB_BLOCK_S": "2",
+    "WARPCALL_JOB_MEMORY_BYTES": "1GiB",
+    "PYTHONPATH": str(ROOT),
+}
+BUSY = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server(SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with client(server) as http:
+        yield http
+        assert well(http).status_code == 200
+        assert processes(server) == []
+
+
+@pytest.mark.parametrize(
+    ("implementation", "state", "exit_class", "detail"),
+    [
+        ("hang", "timed_out", "timeout", "no progress for 6 s"),
+        ("hang-when-timed", "timed_out", "timeout", "kept the device for more than 2 s"),
+        ("allocate", "failed", "oom", ""),
+        ("allocate-in-forks", "failed", "oom", "its processes together took more than"),
+        ("leave", "failed", "killed", "exit status 3"),
+        ("crash", "failed", "killed", "SIGSEGV"),
+        ("wrong", "failed", "wrong_result", "no implementation"),
+    ],
+)
+def test_an_implementation_that_misbehaves_ends_its_job_and_nothing_else(
+    implementation: str,
+    state: str,
+    exit_class: str,
+    detail: str,
+    server: Server,
+    http: httpx.Client,
+) -> None:
+    lane = lane_pid(server)
+
+    job = ended(http, submit(http, implementations=[implementation]))
+
+    began = time.monotonic()
+    assert well(http).status_code == 200
+    assert time.monotonic() - began < CALL_WITHIN_S
+    assert (job["state"], job["exit_class"]) == (state, exit_class), job
+    assert detail in job["detail"]
+    assert processes(server) == []
+    assert lane_pid(server) == lane, "the lane has noticed nothing"
+
+
+def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behind(
+    server: Server, http: httpx.Client
+) -> None:
+    job = submit(http, implementations=["fork", "wrong", "refuse"])
+    reached(http, job, lambda found: found["state"] == "running")
+    sleeper = next(p for p in processes(server) if p.name() == "sleep")
+
+    done = ended(http, job)
+
+    found = {m["implementation"]: m for m in results(http, job)["measurements"]}
+    assert (done["state"], done["exit_class"]) == ("succeeded", "ok")
+    assert {name: m["status"] for name, m in found.items()} == {
+        "fork": "ok",
+        "wrong": "wrong_result",
+        "refuse": "compile_error",
+    }
+    assert found["fork"]["median_us"] > 0
+    assert found["wrong"]["median_us"] is None
+    assert not lives(sleeper)
+    assert processes(server) == []
+
+
+def test_a_cancelled_job_is_dead_at_once_and_keeps_what_it_measured(
+    server: Server, http: httpx.Client
+) -> None:
+    job = submit(http, cases=BUSY)
+    reached(http, job, lambda found: found["cases_done"] >= 1)
+    running = [measurer(server), *processes(server)]
+
+    http.post(f"/v1/jobs/{job['id']}/cancel")
+    done = ended(http, job)
+
+    assert not any(map(lives, running))
+    assert (done["state"], done["exit_class"]) == ("cancelled", "cancelled")
+    measured = results(http, job)["measurements"]
+    assert len(measured) == done["cases_done"] >= 1
+    assert {m["status"] for m in measured} == {"ok"}
+
+
+def test_a_job_that_waits_is_cancelled_without_having_run(http: httpx.Client) -> None:
+    first, second = submit(http, cases=BUSY), submit(http, fresh=True)
+
+    done = http.post(f"/v1/jobs/{second['id']}/cancel").json()
+    again = http.post(f"/v1/jobs/{second['id']}/cancel").json()
+    http.post(f"/v1/jobs/{first['id']}/cancel")
+
+    assert (done["state"], done["attempts"]) == ("cancelled", 0)
+    assert again["finished_at"] == done["finished_at"]
+    assert ended(http, first)["state"] == "cancelled"
+
+
+def test_a_killed_process_interrupts_its_job_which_runs_again_once(
+    server: Server, http: httpx.Client
+) -> None:
+    job = submit(http, cases=BUSY)
+    reached(http, job, lambda found: found["cases_done"] >= 1)
+    first = measurer(server)
+    first.kill()
+    reached(http, job, lambda found: found["attempts"] == 2)
+    second = measurer(server)
+    second.kill()
+    done = ended(http, job)
+
+    assert first.pid != second.pid
+    assert (done["state"], done["exit_class"], done["attempts"]) == ("interrupted",) * 2 + (2,)
+    assert states(http, job).count("interrupted") == 2
+    measured = results(http, job)["measurements"]
+    assert len({m["case"] for m in measured}) == len(measured) == done["cases_done"]
+
+
+def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client) -> None:
+    job = submit(http, implementations=["fork"], fresh=True)
+    reached(http, job, lambda found: found["state"] == "running")
+    before = processes(server)
+    guard = next(p for p in before if "warpcall_service.jobs.guard" in p.cmdline())
+    assert {"sleep"} < {process.name() for process in before}
+
+    guard.kill()
+    reached(http, job, lambda found: found["attempts"] == 2)
+    left = [process for process in before if lives(process)]
+    http.post(f"/v1/jobs/{job['id']}/cancel")
+
+    assert left == []
+    assert ended(http, job)["state"] == "cancelled"
+
+
+def lane_pid(server: Server) -> int:
+    return next(
+        child.pid
+        for child in psutil.Process(server.process.pid).children()
+        if "warpcall_service.lane_process" in child.cmdline()
+    )
+
+
+def states(http: httpx.Client, job: Job) -> list[str]:
+    return [event["data"]["state"] for event in events(http, job) if event["kind"] == "state"]
+
+
+def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
+    keys = {user: sqlite.key(user, "bench") for user in ("alice", "bob", "carol")}
+    settings = {**SETTINGS, **sqlite.settings}
+    jobs: list[tuple[str, Job]] = []
+    with doomed_server(settings) as server:
+        with client(server, keys["alice"]) as http:
+            jobs.append(("alice", submit(http, cases=BUSY)))
+            reached(http, jobs[0][1], lambda found: found["cases_done"] >= 1)
+        for user in ("alice", "bob", "carol"):
+            with client(server, keys[user]) as http:
+                jobs += [(user, submit(http, key=f"{user}-{i}", fresh=True)) for i in range(7)]
+        with client(server, keys["carol"]) as http:
+            before = http.get("/v1/jobs/queue").json()["entries"]
+            done_before = before[0]["cases_done"]
+        left = [measurer(server), *processes(server)]
+
+    stray = stray_of(settings)
+    with running_server(settings) as server, client(server, keys["alice"]) as http:
+        first = reached(http, jobs[0][1], lambda found: found["attempts"] == 2)
+        after = http.get("/v1/jobs/queue").json()["entries"]
+        again = [submit(http, key=f"alice-{i}", fresh=True)["id"] for i in range(7)]
+        listed = http.get("/v1/jobs").json()["jobs"]
+        states_seen = states_so_far(http, jobs[0][1])
+        measured = results(http, first)["measurements"]
+
+    store = sqlite.store()
+    with store.read() as session:
+        row = session.get_one(Row, 1)
+        put_back = row.state, row.attempts
+    store.close()
+    assert not any(map(lives, left))
+    assert stray.wait(0) == -signal.SIGKILL, "what a killed guard left is found by its mark"
+    assert len(before) == len(after) == 22
+    assert [e["id"] for e in after] == [e["id"] for e in before], "the order is as it was"
+    users = [entry["user"] for entry in after]
+    assert sorted(users[1:3]) == sorted(users[3:5]) == ["bob", "carol"]
+    assert again == [job["id"] for user, job in jobs[1:] if user == "alice"], "nothing twice"
+    assert len(listed) == 8
+    assert states_seen.count("interrupted") == 1
+    assert first["cases_done"] >= done_before
+    assert len({m["case"] for m in measured}) == len(measured) >= done_before
+    assert put_back == ("queued", 1), "a server that stops in good order puts its job back"
+
+
+def stray_of(settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process as a job of that server, and its guard, would have left it when both were killed."""
+    whose = f"{socket.gethostname()}:{settings['WARPCALL_DATA_DIR']}"
+    mark = f"{hashlib.sha256(whose.encode()).hexdigest()[:16]}/cpu/000000000000"
+    return subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: mark})
+
+
+@contextmanager
+def doomed_server(settings: dict[str, str]) -> Iterator[Server]:
+    """A server that is killed at the end."""
+    try:
+        with running_server(settings) as server:
+            yield server
+            server.process.kill()
+            server.process.wait()
+    except RuntimeError as error:
+        assert "ended with status -9" in str(error)  # noqa: PT017  # as it should
+
+
+def states_so_far(http: httpx.Client, job: Job) -> list[str]:
+    """Of a job that runs: the stream would go on."""
+    found = []
+    for event in events(http, job):
+        if event["kind"] == "state":
+            found.append(event["data"]["state"])
+        if found[-2:] == ["queued", "preparing"] and "interrupted" in found:
+            return found
+    return found
