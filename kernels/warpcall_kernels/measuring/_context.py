@@ -59,14 +59,12 @@ def parse_device(device: torch.device | str) -> torch.device:
     except RuntimeError:
         found = torch.device("meta")
     if found.type == "cuda" and torch.cuda.is_available():
-        return torch.device(
-            "cuda", torch.cuda.current_device() if found.index is None else found.index
-        )
-    if found.type != "cpu":
-        raise InvalidInput(
-            "device", f"device must be cpu, or cuda where there is one, got {device}"
-        )
-    return found
+        index = torch.cuda.current_device() if found.index is None else found.index
+        if index < torch.cuda.device_count():
+            return torch.device("cuda", index)
+    elif found.type == "cpu":
+        return found
+    raise InvalidInput("device", f"device must be cpu, or cuda where there is one, got {device}")
 
 
 @contextlib.contextmanager
