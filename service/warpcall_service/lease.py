@@ -22,6 +22,7 @@ class Lease:
         busy: whether the lane's process has calls.
         waiting: whether calls wait for it.
         pump: lets the lane go on.
+        turn_s: the most that a block waits for calls to be served.
 
     Attributes:
         closed: calls are not handed to the lane's process: a job has the device, or is about to.
@@ -29,19 +30,24 @@ class Lease:
     """
 
     def __init__(
-        self, busy: Callable[[], bool], waiting: Callable[[], bool], pump: Callable[[], None]
+        self,
+        busy: Callable[[], bool],
+        waiting: Callable[[], bool],
+        pump: Callable[[], None],
+        turn_s: float = CALLS_TURN_S,
     ) -> None:
         self.closed = False
         self.since: float | None = None
         self._busy = busy
         self._waiting = waiting
         self._pump = pump
+        self._turn_s = turn_s
         self._changed: asyncio.Future[None] | None = None  # there while a job waits
 
     async def acquire(self) -> None:
         """Wait until nothing runs on the device, and keep it so until `release`; one job at a time."""
         assert self.since is None
-        turn_ends = time.monotonic() + CALLS_TURN_S
+        turn_ends = time.monotonic() + self._turn_s
         try:
             while self._waiting() and (left_s := turn_ends - time.monotonic()) > 0:
                 await self._change(left_s)

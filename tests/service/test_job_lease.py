@@ -21,7 +21,7 @@ from warpcall_service.engine import LocalEngine
 from warpcall_service.jobs.messages import Task
 from warpcall_service.jobs.runner import Run
 from warpcall_service.lane import Lane
-from warpcall_service.lease import CALLS_TURN_S, Lease
+from warpcall_service.lease import Lease
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
@@ -141,44 +141,38 @@ def task() -> Task:
 
 
 def test_a_block_waits_for_the_calls_before_it_and_they_for_one_block() -> None:
-    async def play() -> list[str]:
+    async def play() -> tuple[list[bool], bool]:
         engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
         await engine.start()
-        order: list[str] = []
-
-        async def one(name: str) -> None:
-            await call(engine, plan)
-            order.append(name)
-
         try:
-            lease = engine.every_lane[0].lease
+            lane = engine.every_lane[0]
+            old = lane.lease
+            lease = lane.lease = Lease(old._busy, old._waiting, old._pump, turn_s=PATIENCE_S)
             plan = await engine.plan("permute", [X], {"dims": [1, 0]})
             await lease.acquire()
-            waiting = [asyncio.create_task(one(f"call {i}")) for i in range(20)]
+            early = [asyncio.create_task(call(engine, plan)) for _ in range(20)]
             await until_queued(engine, 20)
-            order.append("first block ends")
+            begun = [one.done() for one in early]
             lease.release()
             await lease.acquire()
-            order.append("second block")
-            late = asyncio.create_task(one("late call"))
+            await asyncio.gather(*early)  # the device is the job's again
+            late = asyncio.create_task(call(engine, plan))
             await until_queued(engine, 1)
+            kept_back = not late.done()
             lease.release()
             lease.release()  # harmless
-            await asyncio.gather(*waiting, late)
-            return order
+            await late
+            return begun, kept_back
         finally:
             await engine.stop()
 
-    order = asyncio.run(play())
-
-    assert order[0] == "first block ends"
-    assert order[21:] == ["second block", "late call"]
+    assert asyncio.run(play()) == ([False] * 20, True)
 
 
 def test_calls_that_never_end_keep_a_block_off_for_a_turn_only() -> None:
     async def play() -> None:
-        lease = Lease(busy=lambda: False, waiting=lambda: True, pump=lambda: None)
-        async with asyncio.timeout(PATIENCE_S + CALLS_TURN_S):
+        lease = Lease(lambda: False, lambda: True, lambda: None, turn_s=0.01)
+        async with asyncio.timeout(PATIENCE_S):
             await lease.acquire()
         assert lease.closed
 
