@@ -223,12 +223,16 @@ CASES = (
     *_large((4, 1024, 8192), 16),
 )
 
-COMMON = tuple(
-    _case("common", (*rows, length), (rows[1], taps), bias=bias)
-    for rows in ((1, 1), (1, 8), (8, 64))
-    for length in (100, 1000, 16000)
-    for taps in (3, 4, 5, 7, 9, 15, 31, 63, 128)
-    for bias in (False, True)
+DEMO = _case("the demo's", (1, 8, 48_000), (8, 31), params={"padding_l": 15})
+COMMON = (
+    DEMO,
+    *(
+        _case("common", (*rows, length), (rows[1], taps), bias=bias)
+        for rows in ((1, 1), (1, 8), (8, 64))
+        for length in (100, 1000, 16000)
+        for taps in (3, 4, 5, 7, 9, 15, 31, 63, 128)
+        for bias in (False, True)
+    ),
 )
 
 OP = Op(

@@ -368,7 +368,9 @@ OP = Op(
     outputs=(Output("grad_x", "[..., K]", "the gradient of x, 0 where the output is 0"),),
     equivalent="scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output",
     cases=CASES,
-    common=tuple(_case("common", shape) for shape in _softmax_common.COMMON_SHAPES),
+    common=tuple(
+        _case("common", shape) for shape in (*_softmax_common.COMMON_SHAPES, _softmax_common.DEMO)
+    ),
     params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
     tolerance=TOLERANCE,
 )
