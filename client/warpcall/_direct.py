@@ -159,14 +159,21 @@ class _Exchange:
 
     async def more(self, deadline: float) -> bytes:
         """The next piece of an answer, as it comes; empty at its end."""
+        data: bytes | None = None
         while True:
-            event = self._parser.next_event()
+            try:
+                event = self._parser.next_event()
+            except h11.RemoteProtocolError:
+                if data == b"":
+                    raise ConnectionResetError("the end of the answer is missing") from None
+                raise
             if isinstance(event, h11.Data):
                 return bytes(event.data)
             if isinstance(event, h11.EndOfMessage):
                 return b""
             if event is h11.NEED_DATA:
-                self._parser.receive_data(await self._receive_some(deadline))
+                data = await self._receive_some(deadline)
+                self._parser.receive_data(data)
 
     async def _send(self) -> bool:
         """Send the request; False if the server answered (or left) before all of it was out."""

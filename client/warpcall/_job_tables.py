@@ -47,11 +47,12 @@ def remarks(results: Told) -> list[str]:
     lines = []
     for row in results["measurements"]:
         if row["error"]:
-            lines.append(f"{row['implementation']} in {row['case']}: {one_line(row['error'])}")
-    loose = [case["case"] for case in results.get("cases", []) if not case["converged"]]
+            lines.append(f"{row['implementation']}, {row['case']}: {one_line(row['error'])}")
+    loose = sum(not case["converged"] for case in results.get("cases", []))
     if loose:
         lines.append(
-            f"not converged, a higher precision may narrow the intervals: {', '.join(loose)}"
+            f"{loose} of {len(results['cases'])} cases did not converge: a higher precision may "
+            "narrow the intervals"
         )
     tagged = {tag for case in results.get("cases", []) for tag in case["tags"]}
     if tagged:

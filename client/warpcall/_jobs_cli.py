@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -36,12 +36,11 @@ STATES = (
     "queued", "preparing", "waiting_gpu", "running", "finalizing", "succeeded", "failed", "invalid",
     "cancelled", "timed_out", "interrupted",
 )  # fmt: skip
-OPTIONS = {
+OPTIONS = {  # by the field that the server names
     "implementations": "--vs",
-    "sweep.dtype": "--dtype",
-    "sweep.shape": "--shape",
     "tags": "--tag",
     "note": "--note",
+    "sweep": "--shape, --dtype",
 }
 MAX_LISTED = 500
 LOOK_S = 1.0  # between two looks of `top`
@@ -50,6 +49,13 @@ INTERRUPTED = 130  # as a shell has it for Ctrl-C
 JobId = Annotated[str, typer.Argument(metavar="ID", help="As `warpcall jobs` shows it.")]
 
 app = typer.Typer()
+
+
+def _number(given: str | int) -> int:
+    text = str(given)  # the default comes as it is
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LISTED):
+        raise UsageError(f"--limit must be 1 to {MAX_LISTED}, got {text!r}")
+    return int(text)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -105,8 +111,9 @@ def bench(
     _check("--priority", priority, PRIORITIES)
     names = implementations_of(vs)
     with Client(url) as gpu:
-        sweep = sweep_of(gpu.kernel(op), words or [], shape, dtype, size or [])
-        with _options_named():
+        declaration = gpu.kernel(op)
+        sweep = sweep_of(declaration, words or [], shape, dtype, size or [])
+        with _options_named([p["name"] for p in declaration["params"]]):
             job = gpu.jobs.submit(
                 op, implementations=names, sweep=sweep, precision=precision, priority=priority,
                 tags=tag, note=note, fresh=fresh,
@@ -123,7 +130,7 @@ def jobs(
     op: Annotated[str | None, typer.Option(help="Only those of this op.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
     user: Annotated[str | None, typer.Option(help="For administrators: only this user's.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", parser=_number, help="At most so many.")] = 20,
     before: Annotated[
         str | None, typer.Option(metavar="ID", help="The last job of the page before.")
     ] = None,
@@ -133,8 +140,6 @@ def jobs(
     """List your benchmark jobs, the latest first."""
     if state is not None:
         _check("--state", state, STATES)
-    if not 1 <= limit <= MAX_LISTED:
-        raise UsageError(f"--limit must be 1 to {MAX_LISTED}, got {limit}")
     with Client(url) as gpu:
         found = gpu.jobs.list(state=state, op=op, tag=tag, user=user, before=before, limit=limit)
     if as_json:
@@ -265,16 +270,21 @@ def _print_results(job: dict[str, Any], results: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _options_named() -> Iterator[None]:
+def _options_named(params: Collection[str]) -> Iterator[None]:
     """Errors of the server, with the option at fault rather than the field."""
     try:
         yield
     except InvalidInput as error:
-        field = error.field or ""
-        known = OPTIONS.get(field) or OPTIONS.get(field.partition(".")[0])
+        field, _, rest = (error.field or "").partition(".")
+        if rest in params:
+            known: str | None = f"--{rest.replace('_', '-')}"
+        elif "sizes" in (error.field or "").split("."):
+            known = "--size"
+        else:
+            known = OPTIONS.get(field)
         if known is None:
             raise
-        raise UsageError(f"{known}: {error.detail}") from None
+        raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None
 
 
 def _check(option: str, given: str, allowed: tuple[str, ...]) -> None:

@@ -44,8 +44,9 @@ class JobFailed(WarpcallError):
     """
 
     def __init__(self, job: Mapping[str, Any]) -> None:
-        why = ": ".join(str(job.get(name)) for name in ("exit_class", "detail") if job.get(name))
-        super().__init__(f"the job {job['id']} {job['state']}: {why}")
+        words = dict.fromkeys(str(job.get(name)) for name in ("state", "exit_class"))
+        why = f": {job['detail']}" if job.get("detail") else ""
+        super().__init__(f"the job {job['id']} did not succeed: {', '.join(words)}{why}")
         self.job = dict(job)
 
 
