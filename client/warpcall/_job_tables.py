@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,32 +14,74 @@ from warpcall._job_progress import span, waiting
 Told = Mapping[str, Any]
 
 
-def results_table(results: Told, first: str) -> Table:
-    """A row for each implementation of each case; `first` is what the others are compared with."""
-    table = Table(
-        "case", "implementation", "median", "95 % CI", f"time / {first}", "95 % CI", "verdict", "GB/s",
-        "of the limit", box=None, pad_edge=False,
-    )  # fmt: skip
-    before = None
+RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
+COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
+
+
+def results_lines(results: Told, first: str) -> list[str]:
+    """A heading for each case, and below it a row for each implementation.
+
+    Args:
+        first: the implementation that the others are compared with.
+    """
+    rows = []
     for row in results["measurements"]:
-        case = row["case"].partition(" ")[2] or row["case"]
-        shown = escape("" if case == before else case)
-        before = case
-        if row["median_us"] is None:
-            table.add_row(shown, row["implementation"], escape(row["status"]))
-            continue
-        table.add_row(
-            shown,
-            row["implementation"],
-            time_of(row["median_us"]),
-            interval(time_of, row["ci_low_us"], row["ci_high_us"]),
-            "" if row["ratio"] is None else f"{row['ratio']:.3f}",
-            interval("{:.3f}".format, row["ratio_low"], row["ratio_high"]),
+        ok = row["median_us"] is not None
+        cells = (
+            microseconds(row["median_us"]),
+            interval(microseconds, row["ci_low_us"], row["ci_high_us"]),
+            ratio(row["ratio"]),
+            interval(ratio, row["ratio_low"], row["ratio_high"]),
             row["verdict"] or "",
             "" if row["gb_per_s"] is None else f"{row['gb_per_s']:.4g}",
             "" if row["share_of_limit"] is None else f"{row['share_of_limit']:.0%}",
         )
-    return table
+        rows.append((row["case"], row["implementation"], cells if ok else (row["status"],)))
+    return [
+        f"times in us; ratio and verdict: to {first}, above 1 takes longer; limit: a copy's speed",
+        *by_case(RESULTS, rows),
+    ]
+
+
+def comparison_lines(found: Told) -> list[str]:
+    """Two jobs side by side, case by case."""
+    rows = []
+    for row in found["rows"]:
+        cells = (
+            microseconds(row["a_us"]),
+            microseconds(row["b_us"]),
+            ratio(row["ratio"]),
+            interval(ratio, row["ratio_low"], row["ratio_high"]),
+            row["verdict"],
+        )
+        rows.append((row["case"], row["implementation"], cells))
+    told = "times in us; ratio and verdict: of b to a, above 1 takes longer"
+    return [told, *by_case(COMPARED, rows)]
+
+
+def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
+    """Lines of 80 characters where that will do: cases have lines of their own, not a column."""
+    whole = [cells for *_, cells in rows if len(cells) == len(names)]
+    widths = [max(map(len, column)) for column in zip(names, *whole, strict=True)]
+    label_width = max(len(label) for _, label, _ in rows)
+
+    def line(label: str, cells: Sequence[str]) -> str:
+        aligned = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))
+        return " ".join((f"  {label:{label_width}}", *aligned)).rstrip()
+
+    lines, before = [line("", names)], None
+    for case, label, cells in rows:
+        if case != before:
+            lines.append(case)
+        before = case
+        lines.append(line(label, cells))
+    return lines
+
+
+def converged(results: Told) -> str:
+    """In how many cases the intervals came to be as narrow as they should."""
+    cases = results.get("cases", [])
+    return f"{sum(bool(case['converged']) for case in cases)} of {len(cases)} cases converged"
 
 
 def remarks(results: Told) -> list[str]:
@@ -48,12 +90,6 @@ def remarks(results: Told) -> list[str]:
     for row in results["measurements"]:
         if row["error"]:
             lines.append(f"{row['implementation']}, {row['case']}: {one_line(row['error'])}")
-    loose = sum(not case["converged"] for case in results.get("cases", []))
-    if loose:
-        lines.append(
-            f"{loose} of {len(results['cases'])} cases did not converge: a higher precision may "
-            "narrow the intervals"
-        )
     tagged = {tag for case in results.get("cases", []) for tag in case["tags"]}
     if tagged:
         lines.append(f"tags: {', '.join(sorted(tagged))}")
@@ -74,23 +110,6 @@ def jobs_table(jobs: Iterable[Told]) -> Table:
             job["precision"],
             f"{ago(job['created_at'])} ago",
             escape(" ".join(job["tags"])),
-        )
-    return table
-
-
-def comparison_table(found: Told) -> Table:
-    """Two jobs side by side."""
-    columns = ("case", "implementation", "a", "b", "b / a", "95 % CI", "b is")
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in found["rows"]:
-        table.add_row(
-            escape(row["case"]),
-            row["implementation"],
-            time_of(row["a_us"]),
-            time_of(row["b_us"]),
-            f"{row['ratio']:.3f}",
-            interval("{:.3f}".format, row["ratio_low"], row["ratio_high"]),
-            row["verdict"],
         )
     return table
 
@@ -123,14 +142,19 @@ def lanes_table(health: Told) -> Table:
     return table
 
 
-def time_of(us: float) -> str:
-    """A time with its unit, four digits."""
-    return f"{us:.4g} us" if us < 1e4 else f"{us / 1e3:.4g} ms" if us < 1e7 else f"{us / 1e6:.4g} s"
+def microseconds(us: float | None) -> str:
+    """Four digits, more before the point if there are more."""
+    return "" if us is None else f"{us:.4g}" if us < 1e3 else f"{us:,.0f}"
 
 
-def interval(form: Any, low: float | None, high: float | None) -> str:
+def ratio(value: float | None) -> str:
+    """Three digits after the point."""
+    return "" if value is None else f"{value:.3f}"
+
+
+def interval(form: Callable[[float], str], low: float | None, high: float | None) -> str:
     """Both ends; nothing if one is not known."""
-    return "" if low is None or high is None else f"{form(low)} to {form(high)}"
+    return "" if low is None or high is None else f"{form(low)}-{form(high)}"
 
 
 def ago(moment: str) -> str:

@@ -19,13 +19,14 @@ from warpcall._cli_output import Json, Url, console, print_json
 from warpcall._files import UsageError
 from warpcall._job_progress import span, waiting
 from warpcall._job_tables import (
-    comparison_table,
+    comparison_lines,
+    converged,
     jobs_table,
     lanes_table,
     one_line,
     queue_table,
     remarks,
-    results_table,
+    results_lines,
 )
 from warpcall._jobs import Job
 from warpcall.errors import InvalidInput
@@ -186,11 +187,8 @@ def compare(
     if as_json:
         print_json(found)
         return
-    if found["rows"]:
-        console().print(comparison_table(found))
-    else:
-        sys.stdout.write("they have measured nothing in common\n")
-    lines = [f"only in a: {key}" for key in found["only_a"]]
+    lines = comparison_lines(found) if found["rows"] else ["they have measured nothing in common"]
+    lines += [f"only in a: {key}" for key in found["only_a"]]
     lines += [f"only in b: {key}" for key in found["only_b"]]
     lines += [
         f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
@@ -262,11 +260,15 @@ def _tell_results(job: Job, *, as_json: bool) -> None:
 
 
 def _print_results(job: dict[str, Any], results: dict[str, Any]) -> None:
+    lines = []
     if results["measurements"]:
-        console().print(results_table(results, job["implementations"][0]))
-    told = [f"{job['id']} {job['state']}: {job['op']} on {job['device'] or 'no device'}"]
-    told += remarks(results)
-    sys.stdout.write("".join(f"{line}\n" for line in told))
+        lines += results_lines(results, job["implementations"][0])
+    device = f" on {job['device']}" if job["device"] else ""
+    lines.append(
+        f"{job['id']} {job['state']}{device} in {span(job['took_s'])}, {converged(results)}"
+    )
+    lines += remarks(results)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 @contextmanager
