@@ -59,6 +59,18 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
     return Body(wire.encode_header(placed, metadata), [flats[info.name] for info in placed])
 
 
+def json_body(value: object) -> Body:
+    """A body of JSON.
+
+    Raises:
+        InvalidInput: a value that JSON does not have.
+    """
+    try:
+        return Body(_PARAM_JSON.encode(value).encode(), [])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the body must be JSON: {error}", field="body") from None
+
+
 def decode(body: Bytes, kind: Kind[ArrayT]) -> dict[str, ArrayT]:
     """The tensors of a body, as views of it.
 

@@ -10,12 +10,14 @@ from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._async_ops import AsyncOps
 from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
-from warpcall._direct import BlockingWaiter, DirectRoad, LoopWaiter
+from warpcall._direct import DirectRoad
 from warpcall._http import Road, run_now
+from warpcall._jobs import AsyncJobs, Jobs
 from warpcall._ops import Ops
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._remote import AsyncRemoteTensor, Given, Handle, RemoteTensor
+from warpcall._waiters import BlockingWaiter, LoopWaiter
 from warpcall.errors import InvalidInput
 
 TIMEOUT_S = 60.0
@@ -151,6 +153,11 @@ class Client(_Base, Ops):
         """An empty program: ops called on it run together, in one request; see Program."""
         return Program(self._core)
 
+    @property
+    def jobs(self) -> Jobs:
+        """Benchmark jobs: submit, watch, cancel and compare them; see Jobs."""
+        return Jobs(self._core)
+
     def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops that the server has."""
         return run_now(self._core.kernels())
@@ -232,6 +239,11 @@ class AsyncClient(_Base, AsyncOps):
     def program(self) -> AsyncProgram:
         """An empty program, whose `run` is awaited."""
         return AsyncProgram(self._core)
+
+    @property
+    def jobs(self) -> AsyncJobs:
+        """Client.jobs, whose methods are awaited."""
+        return AsyncJobs(self._core)
 
     async def kernels(self) -> list[dict[str, Any]]:
         """Client.kernels, awaited."""

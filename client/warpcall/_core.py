@@ -14,10 +14,10 @@ from typing import Any, Generic
 
 from warpcall import wire
 from warpcall._arrays import ArrayT, Kind, kind_of
-from warpcall._body import Body, decode, decode_all, encode
+from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._buffers import Buffers
 from warpcall._config import Config
-from warpcall._http import ConnectionFailed, Reply, Request, Road
+from warpcall._http import ConnectionFailed, Reply, Request, Road, Stream, joined
 from warpcall._progress import Display
 from warpcall._remote import Given, Handle, headers_of, new_id, split
 from warpcall.errors import Busy, InvalidInput, NotFound, Problem, TransportError, Unavailable
@@ -99,6 +99,11 @@ class Core:
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:
             self._headers["Authorization"] = f"Bearer {config.api_key}"
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether bars are wanted."""
+        return self._display.wanted
 
     async def call(
         self,
@@ -196,12 +201,43 @@ class Core:
 
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
         """The JSON at a path."""
-        headers = {"Accept": "application/json"}
-        reply = await self._exchange("GET", path, headers, None, path, accepted)
+        return await self.ask("GET", path, accepted=accepted)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        value: object = None,
+        headers: Mapping[str, str] | None = None,
+        accepted: tuple[int, ...] = (200,),
+    ) -> Any:
+        """Send a value as JSON, if there is one; the answer's."""
+        sent, body = {"Accept": "application/json", **(headers or {})}, None
+        if value is not None:
+            sent["Content-Type"] = "application/json"
+            body = json_body(value)
+        reply = await self._exchange(method, path, sent, body, path, accepted)
         try:
             return json.loads(reply.body.tobytes())
         except ValueError as error:
             raise TransportError(f"{path} must answer in JSON, got {_text(reply)!r}") from error
+
+    async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
+        """An answer that comes piece by piece; None if there is nothing (more) to come."""
+        fields = {**self._headers, **headers}
+        deadline = time.monotonic() + quiet_s
+        stream = await self.road.open(Request("GET", self.config.prefix + path, deadline, fields))
+        if stream.status == 200:
+            return stream
+        try:
+            chunks = []
+            while chunk := await stream.read(quiet_s):
+                chunks.append(chunk)
+        finally:
+            await stream.close()
+        if stream.status == 204:
+            return None
+        raise problem_of(Reply(stream.status, stream.headers, joined(chunks)))
 
     async def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops."""

@@ -8,47 +8,22 @@ Written once, over non-blocking sockets; the two flavours differ in how they wai
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import select
 import socket
-import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
 
 import h11
 
-from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined
+from warpcall._http import ConnectionFailed, Reply, Request, Stream, content_length, joined
 from warpcall._progress import Meter
+from warpcall._waiters import Address, Waiter
 from warpcall.errors import TransportError
 
 RECEIVE_BYTES = 256 << 10  # one read; measured on loopback
 HEAD_BYTES = 64 << 10  # one read of an answer's head, and its largest size
-MAX_CONNECTIONS = 32  # of one client; further calls wait for one
 MAX_IDLE_S = 55.0  # a connection unused for longer is likely dropped by something on the way
-
-
-Address = tuple[str, int] | str  # host, without brackets, and port; or the path of a Unix socket
-
-
-class Waiter(Protocol):
-    """How a flavour waits. `deadline` is on the clock of time.monotonic; past it, TimeoutError."""
-
-    async def connect(self, address: Address, deadline: float) -> socket.socket: ...
-
-    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
-        """Bytes sent; 0 if the peer has said something, or left, and so may not read any more."""
-        ...
-
-    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
-        """Bytes received into `view`; 0 at the end."""
-        ...
-
-    def room(self, deadline: float) -> contextlib.AbstractAsyncContextManager[None]: ...
-
-    async def sleep(self, seconds: float) -> None: ...
 
 
 class DirectRoad:
@@ -69,15 +44,22 @@ class DirectRoad:
     async def send(self, request: Request) -> Reply:
         if self._closed:
             raise RuntimeError("this client is closed")
-        try:
+        with _translated(self._authority):
             async with self._waiter.room(request.deadline):
                 return await self._exchange(request)
-        except TimeoutError as error:
-            raise TransportError(f"{self._authority} did not answer in time") from error
-        except OSError as error:
-            raise ConnectionFailed(f"the connection to {self._authority} broke: {error}") from error
-        except h11.RemoteProtocolError as error:
-            raise TransportError(f"{self._authority} did not answer in HTTP: {error}") from error
+
+    async def open(self, request: Request) -> Stream:
+        """On a connection of its own, which takes none from the calls."""
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        with _translated(self._authority):
+            sock = await self._connect(request.deadline)
+            try:
+                exchange = _Exchange(sock, self._waiter, request, self._authority)
+                return _DirectStream(sock, exchange, await exchange.begin(), self._authority)
+            except BaseException:
+                sock.close()
+                raise
 
     async def sleep(self, seconds: float) -> None:
         await self._waiter.sleep(seconds)
@@ -138,26 +120,18 @@ class _Exchange:
         self._request = request
         self._authority = authority
         self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+        self._whole = False
         self.reusable = False
 
     async def run(self) -> Reply:
-        broken: OSError | None = None
-        try:
-            whole = await self._send()
-        except TimeoutError:
-            raise
-        except OSError as error:  # the server may have answered before it closed
-            broken, whole = error, False
-        try:
-            response = await self._head()
-        except OSError as error:
-            raise broken or error from None
-        headers = {
-            name.decode().lower(): value.decode("latin-1") for name, value in response.headers
-        }
+        response = await self.begin()
+        headers = _headers(response)
         announced = content_length(headers)
         if announced is None:
-            return Reply(response.status_code, headers, joined(await self._unannounced()))
+            chunks = []
+            while chunk := await self.more(self._request.deadline):
+                chunks.append(chunk)
+            return Reply(response.status_code, headers, joined(chunks))
         reply = Reply(response.status_code, headers, self._request.memory.take(announced))
         early, _ = self._parser.trailing_data
         view = reply.body.data
@@ -166,8 +140,40 @@ class _Exchange:
         self._request.meter.received(len(early))
         await self._receive(view[len(early) :], self._request.meter)
         keeps = headers.get("connection", "").lower() != "close" and response.http_version != b"1.0"
-        self.reusable = whole and keeps and len(early) <= announced
+        self.reusable = self._whole and keeps and len(early) <= announced
         return reply
+
+    async def begin(self) -> h11.Response:
+        """Send the request, and read the head of its answer."""
+        broken: OSError | None = None
+        try:
+            self._whole = await self._send()
+        except TimeoutError:
+            raise
+        except OSError as error:  # the server may have answered before it closed
+            broken = error
+        try:
+            return await self._head()
+        except OSError as error:
+            raise broken or error from None
+
+    async def more(self, deadline: float) -> bytes:
+        """The next piece of an answer, as it comes; empty at its end."""
+        data: bytes | None = None
+        while True:
+            try:
+                event = self._parser.next_event()
+            except h11.RemoteProtocolError:
+                if data == b"":
+                    raise ConnectionResetError("the end of the answer is missing") from None
+                raise
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            if isinstance(event, h11.EndOfMessage):
+                return b""
+            if event is h11.NEED_DATA:
+                data = await self._receive_some(deadline)
+                self._parser.receive_data(data)
 
     async def _send(self) -> bool:
         """Send the request; False if the server answered (or left) before all of it was out."""
@@ -206,25 +212,14 @@ class _Exchange:
             if isinstance(event, h11.Response):
                 return event
             if event is h11.NEED_DATA:
-                data = await self._receive_some()
+                data = await self._receive_some(self._request.deadline)
                 if not data:
                     raise ConnectionResetError("the server left without an answer")
                 self._parser.receive_data(data)
 
-    async def _unannounced(self) -> list[bytes]:
-        chunks = []
-        while True:
-            event = self._parser.next_event()
-            if isinstance(event, h11.Data):
-                chunks.append(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                return chunks
-            elif event is h11.NEED_DATA:
-                self._parser.receive_data(await self._receive_some())
-
-    async def _receive_some(self) -> bytes:
+    async def _receive_some(self, deadline: float) -> bytes:
         space = bytearray(HEAD_BYTES)
-        n = await self._waiter.receive(self._sock, memoryview(space), self._request.deadline)
+        n = await self._waiter.receive(self._sock, memoryview(space), deadline)
         return bytes(space[:n])
 
     async def _receive(self, view: memoryview, meter: Meter) -> None:
@@ -239,131 +234,39 @@ class _Exchange:
             view = view[n:]
 
 
-class BlockingWaiter:
-    """Waits in the calling thread."""
+class _DirectStream:
+    """An answer that is read piece by piece."""
 
-    def __init__(self) -> None:
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+    def __init__(
+        self, sock: socket.socket, exchange: _Exchange, response: h11.Response, authority: str
+    ) -> None:
+        self._sock, self._exchange, self._authority = sock, exchange, authority
+        self.status: int = response.status_code
+        self.headers: Mapping[str, str] = _headers(response)
 
-    async def connect(self, address: Address, deadline: float) -> socket.socket:
-        if not isinstance(address, str):
-            return socket.create_connection(address, timeout=_left(deadline))
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.settimeout(_left(deadline))
-            sock.connect(address)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+    async def read(self, quiet_s: float) -> bytes:
+        with _translated(self._authority):
+            return await self._exchange.more(time.monotonic() + quiet_s)
 
-    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
-        sock.setblocking(False)
-        while True:
-            try:
-                return sock.send(piece)
-            except BlockingIOError:
-                poll = select.poll()  # not select, which ends at 1024 descriptors
-                poll.register(sock, select.POLLIN | select.POLLOUT)
-                for _, event in poll.poll(_left(deadline) * 1000):
-                    if event & select.POLLIN:
-                        return 0
-
-    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
-        sock.settimeout(_left(deadline))  # waits in C: at 64 MB a third faster than polling here
-        return sock.recv_into(view)
-
-    @contextlib.asynccontextmanager
-    async def room(self, deadline: float) -> AsyncIterator[None]:
-        if not self._room.acquire(timeout=_left(deadline)):
-            raise TimeoutError("the deadline passed")
-        try:
-            yield
-        finally:
-            self._room.release()
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
+    async def close(self) -> None:
+        self._sock.close()
 
 
-class LoopWaiter:
-    """Waits in the running asyncio loop (or uvloop)."""
+def _headers(response: h11.Response) -> dict[str, str]:
+    """Names in lower case."""
+    return {name.decode().lower(): value.decode("latin-1") for name, value in response.headers}
 
-    def __init__(self) -> None:
-        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
 
-    async def connect(self, address: Address, deadline: float) -> socket.socket:
-        async with asyncio.timeout(_left(deadline)):
-            failure: OSError | None = None
-            for family, where in await self._resolve(address):
-                sock = socket.socket(family)
-                sock.setblocking(False)
-                try:
-                    await asyncio.get_running_loop().sock_connect(sock, where)
-                except BaseException as error:
-                    sock.close()
-                    if not isinstance(error, OSError):
-                        raise
-                    failure = error
-                else:
-                    return sock
-            raise failure or OSError(f"{address[0]} has no address")
-
-    async def _resolve(self, address: Address) -> list[tuple[int, Any]]:
-        """Families, and the addresses in them, to try one after the other."""
-        if isinstance(address, str):
-            return [(socket.AF_UNIX, address)]
-        host, port = address
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [(family, where) for family, _, _, _, where in found]
-
-    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
-        while True:
-            try:
-                return sock.send(piece)
-            except BlockingIOError:
-                if await self._readable(sock, deadline, or_writable=True):
-                    return 0
-
-    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
-        while True:
-            try:
-                return sock.recv_into(view)
-            except BlockingIOError:
-                await self._readable(sock, deadline)
-
-    async def _readable(
-        self, sock: socket.socket, deadline: float, *, or_writable: bool = False
-    ) -> bool:
-        """Wait until `sock` is readable (or writable); whether it is the former."""
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[bool] = loop.create_future()
-
-        def report(readable: bool) -> None:
-            if not found.done():
-                found.set_result(readable)
-
-        loop.add_reader(sock, report, True)
-        if or_writable:
-            loop.add_writer(sock, report, False)
-        try:
-            async with asyncio.timeout(_left(deadline)):
-                return await found
-        finally:
-            loop.remove_reader(sock)
-            loop.remove_writer(sock)
-
-    @contextlib.asynccontextmanager
-    async def room(self, deadline: float) -> AsyncIterator[None]:
-        async with asyncio.timeout(_left(deadline)):
-            await self._room.acquire()
-        try:
-            yield
-        finally:
-            self._room.release()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+@contextlib.contextmanager
+def _translated(authority: str) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise TransportError(f"{authority} did not answer in time") from error
+    except OSError as error:
+        raise ConnectionFailed(f"the connection to {authority} broke: {error}") from error
+    except h11.RemoteProtocolError as error:
+        raise TransportError(f"{authority} did not answer in HTTP: {error}") from error
 
 
 def _is_quiet(sock: socket.socket) -> bool:
@@ -376,11 +279,3 @@ def _is_quiet(sock: socket.socket) -> bool:
     except OSError:
         pass
     return False
-
-
-def _left(deadline: float) -> float:
-    """Seconds until the deadline; past it, TimeoutError."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("the deadline passed")
-    return seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -64,7 +64,24 @@ class Road(Protocol):
         """Raises TransportError, as ConnectionFailed where another try may succeed."""
         ...
 
+    async def open(self, request: Request) -> Stream:
+        """Begin to read an answer that comes piece by piece; raises as `send`."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Stream(Protocol):
+    """An answer that is read as it comes; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    async def read(self, quiet_s: float) -> bytes:
+        """The next piece, empty at the end; TransportError after so many seconds without one."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -78,6 +95,19 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise RuntimeError("a blocking road suspended")
+
+
+def each_now(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """What an asynchronous generator over a road that never suspends gives, never None."""
+
+    async def following() -> T | None:
+        return await anext(items, None)
+
+    try:
+        while (item := run_now(following())) is not None:
+            yield item
+    finally:
+        run_now(items.aclose())
 
 
 def joined(chunks: list[bytes]) -> Bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import httpx
 
-from warpcall._http import ConnectionFailed, Reply, Request, content_length, joined
+from warpcall._http import ConnectionFailed, Reply, Request, Stream, content_length, joined
 from warpcall.errors import TransportError
 
 LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16)
@@ -32,6 +32,11 @@ class HttpxRoad:
                 return intake.reply()
             finally:
                 response.close()
+
+    async def open(self, request: Request) -> Stream:
+        with _translated(self._client.base_url):
+            built = _built(self._client, request, _pieces(request))
+            return _Stream(self._client.send(built, stream=True))
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
@@ -58,11 +63,50 @@ class AsyncHttpxRoad:
             finally:
                 await response.aclose()
 
+    async def open(self, request: Request) -> Stream:
+        with _translated(self._client.base_url):
+            built = _built(self._client, request, _pieces_async(request))
+            return _AsyncStream(await self._client.send(built, stream=True))
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+class _Stream:
+    """An answer that is read piece by piece; httpx waits for each as long as for the first."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._chunks = response.iter_raw()
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+
+    async def read(self, quiet_s: float) -> bytes:
+        with _translated(self._response.url):
+            return next(self._chunks, b"")
+
+    async def close(self) -> None:
+        self._response.close()
+
+
+class _AsyncStream:
+    """The same, in the running loop."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._chunks = response.aiter_raw()
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+
+    async def read(self, quiet_s: float) -> bytes:
+        with _translated(self._response.url):
+            return await anext(self._chunks, b"")
+
+    async def close(self) -> None:
+        await self._response.aclose()
 
 
 def _pieces(request: Request) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The command `warpcall`: list ops, run one on files, ask a server how it is."""
+"""The command `warpcall`: list ops, run one on files, time it, ask a server how it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from warpcall import Answer, Client, WarpcallError, __version__, _tensor_cli
+from warpcall import Answer, Client, WarpcallError, __version__, _jobs_cli, _tensor_cli
 from warpcall._arrays import Array, code_of
 from warpcall._cli_output import Json, Url, console, print_json
 from warpcall._client import TIMEOUT_S
@@ -30,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(_tensor_cli.app, name="tensors")
+app.add_typer(_jobs_cli.app)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 WarpcallError
 ├── TransportError            no answer came: refused, reset, timed out on the way
+├── JobFailed                 a benchmark job ended without success
 └── Problem                   the server answered with an RFC 9457 problem
     ├── NotFound          404 not-found
     ├── InvalidInput      422 invalid-input
@@ -33,6 +34,20 @@ class WarpcallError(Exception):
 
 class TransportError(WarpcallError):
     """No answer came from the server; `__cause__` holds the transport's own error."""
+
+
+class JobFailed(WarpcallError):
+    """A benchmark job ended in another way than well; what it had measured is kept.
+
+    Args:
+        job: as the server tells of it.
+    """
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        words = dict.fromkeys(str(job.get(name)) for name in ("state", "exit_class"))
+        why = f": {job['detail']}" if job.get("detail") else ""
+        super().__init__(f"the job {job['id']} did not succeed: {', '.join(words)}{why}")
+        self.job = dict(job)
 
 
 class Problem(WarpcallError):

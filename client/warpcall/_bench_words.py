@@ -1,0 +1,120 @@
+"""What is typed after `warpcall bench OP`, as the sweep that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from warpcall import wire
+from warpcall._files import UsageError
+from warpcall._options import option, split_words
+
+OURS = "warpcall"
+SHORT = {"f": "fp", "bf": "bf", "i": "int", "u": "uint"}
+EXAMPLE_SHAPES = "4096x4096,8192x8192"
+
+
+def sweep_of(
+    declaration: Mapping[str, Any],
+    words: Sequence[str],
+    shape: str | None,
+    dtype: str | None,
+    sizes: Sequence[str],
+) -> dict[str, Any]:
+    """The sweep of these shapes and dtypes, with the op's own options once or with several values.
+
+    Raises:
+        UsageError: it names the option, what was given and what is allowed.
+    """
+    sweep: dict[str, Any] = {"shapes": shapes_of(shape), "dtypes": dtypes_of(dtype)}
+    params = _params(declaration, words)
+    if params:
+        sweep["params"] = params
+    if sizes:
+        sweep["sizes"] = sizes_of(sizes)
+    return sweep
+
+
+def shapes_of(text: str | None) -> list[list[int]]:
+    """Shapes such as 4096x4096,100."""
+    given = "nothing" if text is None else repr(text)
+    wrong = UsageError(f"--shape must be shapes such as {EXAMPLE_SHAPES}, got {given}")
+    shapes = [part.split("x") for part in (text or "").split(",")]
+    if not all(size.isascii() and size.isdigit() and len(size) < 19 for s in shapes for size in s):
+        raise wrong
+    return [[int(size) for size in shape] for shape in shapes]
+
+
+def dtypes_of(text: str | None) -> list[str]:
+    """Dtypes such as bf16,fp32 as the wire calls them."""
+    known = dtype_words()
+    codes = []
+    for word in (text or "").split(","):
+        code = known.get(word.lower()) or (word.upper() if word.upper() in wire.ITEMSIZE else None)
+        if code is None:
+            given = "nothing" if text is None else repr(word)
+            raise UsageError(f"--dtype must be of {', '.join(known)}, got {given}")
+        codes.append(code)
+    return codes
+
+
+def dtype_words() -> dict[str, str]:
+    """Codes of the wire by the words that people type: bf16, fp32, int64, bool."""
+    words = {}
+    for code in wire.ITEMSIZE:
+        kind, digits = code.rstrip("0123456789").lower(), code.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        word = SHORT[kind] + digits if kind in SHORT and digits.isdigit() else code.lower()
+        words[word] = code
+    return words
+
+
+def implementations_of(text: str) -> list[str]:
+    """Ours, then those that it is compared with."""
+    names = [name for name in text.split(",") if name != OURS]
+    if not all(names) or len({*names}) < len(names):
+        raise UsageError(
+            f"--vs must be names such as torch,torch.compile,copy, each once, got {text!r}"
+        )
+    return [OURS, *names]
+
+
+def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:
+    """Sizes such as taps=3,7."""
+    sizes: dict[str, list[int | str]] = {}
+    for word in given:
+        name, _, text = word.partition("=")
+        values = text.split(",")
+        if not name or not all(values) or name in sizes:
+            raise UsageError(f"--size must be such as taps=3,7, each name once, got {word!r}")
+        sizes[name] = [int(v) if v.isascii() and v.isdigit() else v for v in values]
+    return sizes
+
+
+def _params(declaration: Mapping[str, Any], words: Sequence[str]) -> dict[str, list[Any]]:
+    """The op's options; one that is given again has another value in other cases."""
+    rounds = _rounds(words)
+    values: dict[str, list[Any]] = {}
+    required = [p for p in declaration["params"] if p["required"]]
+    optional = {**declaration, "params": [{**p, "required": False} for p in declaration["params"]]}
+    for group in rounds:
+        files, params = split_words(optional, group)
+        if files:
+            raise UsageError(f"bench takes one op, then options, got {files[0]!r} as well")
+        for name, value in params.items():
+            if value not in values.setdefault(name, []):
+                values[name].append(value)
+    for p in required:
+        if p["name"] not in values:
+            raise UsageError(f"{declaration['name']} needs {option(p)}")
+    return values
+
+
+def _rounds(words: Sequence[str]) -> list[list[str]]:
+    """An option with its value each, as `split_words` takes one of a name only."""
+    groups: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") or not groups:
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return groups

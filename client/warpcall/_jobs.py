@@ -1,0 +1,380 @@
+"""Benchmark jobs in the SDK: submit, list, watch, cancel, read and compare them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from urllib.parse import urlencode
+
+from warpcall._http import each_now, run_now
+from warpcall._job_events import events
+from warpcall._job_progress import Bar
+from warpcall._remote import new_id
+from warpcall.errors import InvalidInput, JobFailed, TransportError
+
+if TYPE_CHECKING:
+    from warpcall._core import Core
+
+PATH = "/v1/jobs"
+ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what cannot be read as another path
+CREATED = (200, 201)
+MEMBERS = {"id", "state", "cases_total", "cases_done"}  # of a job, at least
+WAITING = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
+
+Format = Literal["csv", "markdown", "parquet"]
+
+
+class JobHandle:
+    """A benchmark job on a server.
+
+    Attributes:
+        id: its name there.
+        told: what the server last told of it, as docs/http-api.md has it.
+    """
+
+    def __init__(self, core: Core, told: Any) -> None:
+        if not isinstance(told, dict) or not told.keys() >= MEMBERS:
+            raise TransportError(f"the server must tell of a job, got {told!r:.60}")
+        self._core = core
+        self.id = str(told["id"])
+        self.told: dict[str, Any] = told
+
+    @property
+    def state(self) -> str:
+        """As last told: queued, preparing, waiting_gpu, running, finalizing; then succeeded, failed,
+        invalid, cancelled, timed_out or interrupted."""
+        return str(self.told["state"])
+
+    @property
+    def ended(self) -> bool:
+        """Whether it had ended when last told."""
+        return self.state not in WAITING
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, {self.state} on {self._core.config.url})"
+
+    async def _refresh(self) -> None:
+        self.told = JobHandle(self._core, await self._core.get_json(path_of(self.id))).told
+
+    async def _cancel(self) -> None:
+        path = path_of(self.id, "/cancel")
+        self.told = JobHandle(self._core, await self._core.ask("POST", path)).told
+
+    async def _wait(self, timeout_s: float | None) -> dict[str, Any]:
+        bar = Bar(self.told, self._core.shows_progress)
+        try:
+            async with aclosing(self._events(0, timeout_s)) as happened:
+                async for event in happened:
+                    bar.tell(event)
+        finally:
+            bar.close()
+        await self._refresh()
+        if self.state != "succeeded":
+            raise JobFailed(self.told)
+        return await self._results(samples=False)
+
+    def _events(self, after: int, timeout_s: float | None) -> AsyncGenerator[dict[str, Any], None]:
+        if timeout_s is not None and not timeout_s > 0:
+            raise InvalidInput(f"timeout_s must be above 0, got {timeout_s}", field="timeout_s")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return events(
+            self._core, path_of(self.id, "/events"), after, deadline, f"the job {self.id}"
+        )
+
+    async def _results(self, *, samples: bool) -> dict[str, Any]:
+        found = await self._core.get_json(
+            path_of(self.id, "/results" + ("?samples=true" if samples else ""))
+        )
+        if not isinstance(found, dict) or not isinstance(found.get("measurements"), list):
+            raise TransportError(f"the server must tell of results, got {found!r:.60}")
+        return found
+
+
+class Job(JobHandle):
+    """A benchmark job, as Client.jobs gives it."""
+
+    def refresh(self) -> Job:
+        """Ask how it is now; itself."""
+        run_now(self._refresh())
+        return self
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Wait until it has ended, with a bar if stderr is a terminal; its results.
+
+        Their `measurements` are rows, one for each implementation of each case, with `median_us`,
+        `ci_low_us`, `ci_high_us`, `ratio`, `verdict` and more: see docs/http-api.md.
+
+        Raises:
+            JobFailed: it ended otherwise than well; what it measured is in `results`.
+            TimedOut: it had not ended after `timeout_s`, and goes on.
+        """
+        return run_now(self._wait(timeout_s))
+
+    def events(self, after: int = 0, *, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """What happened to it after the event `after`, and happens, until its end; each once."""
+        return each_now(self._events(after, timeout_s))
+
+    def results(self, *, samples: bool = False) -> dict[str, Any]:
+        """What it has measured so far; with all samples, if you like."""
+        return run_now(self._results(samples=samples))
+
+    def cancel(self) -> Job:
+        """End it; what it has measured stays. Itself."""
+        run_now(self._cancel())
+        return self
+
+
+class AsyncJob(JobHandle):
+    """Job for AsyncClient; its methods are awaited."""
+
+    async def refresh(self) -> AsyncJob:
+        """Job.refresh, awaited."""
+        await self._refresh()
+        return self
+
+    async def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Job.wait, awaited."""
+        return await self._wait(timeout_s)
+
+    def events(
+        self, after: int = 0, *, timeout_s: float | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Job.events, for `async for`."""
+        return self._events(after, timeout_s)
+
+    async def results(self, *, samples: bool = False) -> dict[str, Any]:
+        """Job.results, awaited."""
+        return await self._results(samples=samples)
+
+    async def cancel(self) -> AsyncJob:
+        """Job.cancel, awaited."""
+        await self._cancel()
+        return self
+
+
+JobT = TypeVar("JobT", bound=JobHandle)
+
+
+class _Desk(Generic[JobT]):
+    """What both flavours ask of the server."""
+
+    def __init__(self, core: Core, kind: type[JobT]) -> None:
+        self._core = core
+        self._kind = kind
+
+    async def _submit(self, request: Mapping[str, object], key: str | None) -> JobT:
+        body = {name: value for name, value in request.items() if value is not None}
+        headers = {"Idempotency-Key": new_id() if key is None else key}
+        return self._kind(self._core, await self._core.ask("POST", PATH, body, headers, CREATED))
+
+    async def _get(self, id_: str) -> JobT:
+        return self._kind(self._core, await self._core.get_json(path_of(id_)))
+
+    async def _list(self, wanted: Mapping[str, object]) -> list[JobT]:
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        found = await self._object(f"{PATH}?{query}", "jobs")
+        return [self._kind(self._core, told) for told in found["jobs"]]
+
+    async def _queue(self) -> dict[str, Any]:
+        return await self._object(f"{PATH}/queue", "entries")
+
+    async def _compare(self, a: str, b: str) -> dict[str, Any]:
+        return await self._object(path_of(a, f"/compare/{checked(b)}"), "rows")
+
+    async def _object(self, path: str, member: str) -> dict[str, Any]:
+        found = await self._core.get_json(path)
+        if not isinstance(found, dict) or not isinstance(found.get(member), list):
+            raise TransportError(f"{path} must list {member}, got {found!r:.60}")
+        return found
+
+
+class Jobs(_Desk[Job]):
+    """Benchmarks on the server's devices, each in its turn.
+
+    job = gpu.jobs.submit(
+        "permute", sweep={"shapes": [[64, 64]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
+    )
+    for row in job.wait()["measurements"]:
+        print(row["case"], row["implementation"], row["median_us"], row["verdict"])
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core, Job)
+
+    def submit(
+        self,
+        op: str,
+        *,
+        implementations: Sequence[str] | None = None,
+        cases: Sequence[Mapping[str, object]] | None = None,
+        sweep: Mapping[str, object] | None = None,
+        precision: str | None = None,
+        priority: str | None = None,
+        tags: Sequence[str] | None = None,
+        note: str | None = None,
+        fresh: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Queue a benchmark; docs/http-api.md says what each argument means, and what it is if left out.
+
+        Args:
+            idempotency_key: a submission that is sent again with it finds the first one's job; by
+                default a new one, so that a retry after a lost answer makes no second job.
+
+        Raises:
+            InvalidInput: what cannot be measured; `field` names it.
+            Busy: you have too many jobs that are not finished.
+        """
+        request = _request(
+            op, implementations, cases, sweep, precision, priority, tags, note, fresh
+        )
+        return run_now(self._submit(request, idempotency_key))
+
+    def get(self, id: str) -> Job:
+        """One job, or NotFound."""
+        return run_now(self._get(id))
+
+    def list(
+        self,
+        *,
+        state: str | None = None,
+        op: str | None = None,
+        tag: str | None = None,
+        user: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Job]:
+        """Your jobs (an administrator's everyone's), the latest first, at most `limit` (50).
+
+        Args:
+            before: the id of the last job of the page before.
+        """
+        wanted = {"state": state, "op": op, "tag": tag, "user": user}
+        return run_now(self._list({**wanted, "before": before, "limit": limit}))
+
+    def queue(self) -> dict[str, Any]:
+        """Everyone's jobs that run or wait, in order, in `entries`."""
+        return run_now(self._queue())
+
+    def cancel(self, id: str) -> Job:
+        """End a job, whether it waits or runs."""
+        return self.get(id).cancel()
+
+    def events(self, id: str, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Job.events of one."""
+        return self.get(id).events(after)
+
+    def results(self, id: str, *, samples: bool = False) -> dict[str, Any]:
+        """Job.results of one."""
+        return self.get(id).results(samples=samples)
+
+    def compare(self, a: str, b: str) -> dict[str, Any]:
+        """What both measured, in `rows`: `ratio` is b over a, above 1 means that b is slower."""
+        return run_now(self._compare(a, b))
+
+
+class AsyncJobs(_Desk[AsyncJob]):
+    """Jobs for AsyncClient; its methods are awaited."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core, AsyncJob)
+
+    async def submit(
+        self,
+        op: str,
+        *,
+        implementations: Sequence[str] | None = None,
+        cases: Sequence[Mapping[str, object]] | None = None,
+        sweep: Mapping[str, object] | None = None,
+        precision: str | None = None,
+        priority: str | None = None,
+        tags: Sequence[str] | None = None,
+        note: str | None = None,
+        fresh: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncJob:
+        """Jobs.submit, awaited."""
+        request = _request(
+            op, implementations, cases, sweep, precision, priority, tags, note, fresh
+        )
+        return await self._submit(request, idempotency_key)
+
+    async def get(self, id: str) -> AsyncJob:
+        """Jobs.get, awaited."""
+        return await self._get(id)
+
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        op: str | None = None,
+        tag: str | None = None,
+        user: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[AsyncJob]:
+        """Jobs.list, awaited."""
+        wanted = {"state": state, "op": op, "tag": tag, "user": user}
+        return await self._list({**wanted, "before": before, "limit": limit})
+
+    async def queue(self) -> dict[str, Any]:
+        """Jobs.queue, awaited."""
+        return await self._queue()
+
+    async def cancel(self, id: str) -> AsyncJob:
+        """Jobs.cancel, awaited."""
+        return await (await self.get(id)).cancel()
+
+    async def events(self, id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Jobs.events, for `async for` over what is awaited."""
+        return (await self.get(id)).events(after)
+
+    async def results(self, id: str, *, samples: bool = False) -> dict[str, Any]:
+        """Jobs.results, awaited."""
+        return await (await self.get(id)).results(samples=samples)
+
+    async def compare(self, a: str, b: str) -> dict[str, Any]:
+        """Jobs.compare, awaited."""
+        return await self._compare(a, b)
+
+
+def path_of(id_: str, rest: str = "") -> str:
+    """The path of a job, or of something about it."""
+    return f"{PATH}/{checked(id_)}{rest}"
+
+
+def checked(id_: str) -> str:
+    """An id that can be one."""
+    if not isinstance(id_, str) or not ID.fullmatch(id_):
+        raise InvalidInput(
+            f"the id of a job must be letters, digits, - and _, at most 64, got {id_!r:.60}",
+            field="id",
+        )
+    return id_
+
+
+def _request(
+    op: str,
+    implementations: Sequence[str] | None,
+    cases: Sequence[Mapping[str, object]] | None,
+    sweep: Mapping[str, object] | None,
+    precision: str | None,
+    priority: str | None,
+    tags: Sequence[str] | None,
+    note: str | None,
+    fresh: bool | None,
+) -> dict[str, object]:
+    return {
+        "op": op,
+        "implementations": implementations,
+        "cases": cases,
+        "sweep": sweep,
+        "precision": precision,
+        "priority": priority,
+        "tags": tags,
+        "note": note,
+        "fresh": fresh,
+    }

@@ -1,0 +1,294 @@
+"""`warpcall bench`, `jobs`, `watch`, `cancel`, `compare` and `top`: benchmarks from a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from warpcall import Client, JobFailed
+from warpcall._bench_words import implementations_of, sweep_of
+from warpcall._cli_output import Json, Url, console, print_json
+from warpcall._files import UsageError
+from warpcall._job_progress import span, waiting
+from warpcall._job_tables import (
+    comparison_lines,
+    converged,
+    jobs_table,
+    lanes_table,
+    one_line,
+    queue_table,
+    remarks,
+    results_lines,
+)
+from warpcall._jobs import Job
+from warpcall.errors import InvalidInput
+
+PRECISIONS = ("quick", "standard", "publish")
+PRIORITIES = ("high", "normal", "low")
+STATES = (
+    "queued", "preparing", "waiting_gpu", "running", "finalizing", "succeeded", "failed", "invalid",
+    "cancelled", "timed_out", "interrupted",
+)  # fmt: skip
+OPTIONS = {  # by the field that the server names
+    "implementations": "--vs",
+    "tags": "--tag",
+    "note": "--note",
+    "sweep": "--shape, --dtype",
+}
+MAX_LISTED = 500
+LOOK_S = 1.0  # between two looks of `top`
+INTERRUPTED = 130  # as a shell has it for Ctrl-C
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="As `warpcall jobs` shows it.")]
+
+app = typer.Typer()
+
+
+def _number(given: str | int) -> int:
+    text = str(given)  # the default comes as it is
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LISTED):
+        raise UsageError(f"--limit must be 1 to {MAX_LISTED}, got {text!r}")
+    return int(text)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def bench(
+    op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OPTIONS OF THE OP]",
+            help="Such as --dims 1,0; again with another value for more cases.",
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="SHAPES", help="Of the first input: 4096x4096,8192x8192."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPES", help="Of the first input: bf16,fp32.")
+    ] = None,
+    vs: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="What is timed beside ours: torch, torch.compile, copy (the limit), others' too.",
+        ),
+    ] = "torch",
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=N,N", help="Sizes that the shape leaves open: taps=3,7."),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(help="quick (2 s an implementation of a case), standard (10), publish (60)."),
+    ] = "standard",
+    priority: Annotated[str, typer.Option(help="high (administrators), normal, low.")] = "normal",
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="To find it by; can be repeated.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="For readers.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what you have measured before.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit it, and do not wait.")] = False,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Time an op against others, in the queue of the server's devices.
+
+    \b
+    warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
+    """
+    _check("--precision", precision, PRECISIONS)
+    _check("--priority", priority, PRIORITIES)
+    names = implementations_of(vs)
+    with Client(url) as gpu:
+        declaration = gpu.kernel(op)
+        sweep = sweep_of(declaration, words or [], shape, dtype, size or [])
+        with _options_named([p["name"] for p in declaration["params"]]):
+            job = gpu.jobs.submit(
+                op, implementations=names, sweep=sweep, precision=precision, priority=priority,
+                tags=tag, note=note, fresh=fresh,
+            )  # fmt: skip
+        if detach:
+            _tell_detached(job, as_json=as_json)
+        else:
+            _tell_results(job, as_json=as_json)
+
+
+@app.command()
+def jobs(
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    op: Annotated[str | None, typer.Option(help="Only those of this op.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
+    user: Annotated[str | None, typer.Option(help="For administrators: only this user's.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", parser=_number, help="At most so many.")] = 20,
+    before: Annotated[
+        str | None, typer.Option(metavar="ID", help="The last job of the page before.")
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """List your benchmark jobs, the latest first."""
+    if state is not None:
+        _check("--state", state, STATES)
+    with Client(url) as gpu:
+        found = gpu.jobs.list(state=state, op=op, tag=tag, user=user, before=before, limit=limit)
+    if as_json:
+        print_json([job.told for job in found])
+    elif found:
+        console().print(jobs_table(job.told for job in found))
+    else:
+        sys.stdout.write("no jobs\n")
+
+
+@app.command()
+def watch(id: JobId, as_json: Json = False, url: Url = None) -> None:
+    """Wait for a job and show what it measured; Ctrl-C leaves it running."""
+    with Client(url) as gpu:
+        _tell_results(gpu.jobs.get(id), as_json=as_json)
+
+
+@app.command()
+def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
+    """End a job, whether it waits or runs; what it has measured stays."""
+    with Client(url) as gpu:
+        before = gpu.jobs.get(id)
+        was_over = before.ended
+        job = before.cancel()
+    if as_json:
+        print_json(job.told)
+    elif was_over:
+        sys.stdout.write(f"{id} had ended before: {job.state}\n")
+    else:
+        kept = f"{job.told['cases_done']} of {job.told['cases_total']} cases are measured"
+        sys.stdout.write(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}\n")
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A job's id.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another's, compared with the first.")],
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Show two jobs side by side: what changed from the first to the second."""
+    with Client(url) as gpu:
+        found = gpu.jobs.compare(a, b)
+    if as_json:
+        print_json(found)
+        return
+    lines = comparison_lines(found) if found["rows"] else ["they have measured nothing in common"]
+    lines += [f"only in a: {key}" for key in found["only_a"]]
+    lines += [f"only in b: {key}" for key in found["only_b"]]
+    lines += [
+        f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
+        for name, (theirs, ours) in found["differences"].items()
+    ]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+@app.command()
+def top(as_json: Json = False, url: Url = None) -> None:
+    """Show the queue and the devices, live on a terminal; Ctrl-C ends it."""
+    with Client(url) as gpu:
+        if as_json:
+            print_json({"lanes": gpu.health().get("lanes", []), "queue": gpu.jobs.queue()})
+        elif not sys.stdout.isatty():
+            console().print(_overview(gpu))
+        else:
+            _show_live(gpu)
+
+
+def _show_live(gpu: Client) -> None:
+    try:
+        with Live(_overview(gpu), console=console(), screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(LOOK_S)
+                live.update(_overview(gpu), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _overview(gpu: Client) -> Group:
+    queue = gpu.jobs.queue()
+    waits = sum(entry["position"] > 0 for entry in queue["entries"])
+    runs = len(queue["entries"]) - waits
+    said = f"\n{runs} running, {waits} waiting, on {queue['devices']} for jobs"
+    return Group(lanes_table(gpu.health()), Text(said), queue_table(queue))
+
+
+def _tell_detached(job: Job, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job.told)
+        return
+    if job.ended:
+        said = f"{job.id} has measured this already; --fresh measures again"
+    else:
+        said = f"{job.id} {waiting(job.told)}, takes some {span(job.told['estimated_s'])}"
+    sys.stdout.write(f"{said}\nwarpcall watch {job.id}\n")
+
+
+def _tell_results(job: Job, *, as_json: bool) -> None:
+    """Wait for a job's end, and print what it measured; what failed has its own exit code."""
+    failure: JobFailed | None = None
+    try:
+        results = job.wait()
+    except JobFailed as error:
+        failure, results = error, job.results()
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"warpcall: {job.id} goes on: `warpcall watch {job.id}` comes back to it, "
+            f"`warpcall cancel {job.id}` ends it\n"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print_json(results)
+    else:
+        _print_results(job.told, results)
+    if failure is not None:
+        raise failure
+
+
+def _print_results(job: dict[str, Any], results: dict[str, Any]) -> None:
+    lines = []
+    if results["measurements"]:
+        lines += results_lines(results, job["implementations"][0])
+    device = f" on {job['device']}" if job["device"] else ""
+    lines.append(
+        f"{job['id']} {job['state']}{device} in {span(job['took_s'])}, {converged(results)}"
+    )
+    lines += remarks(results)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+@contextmanager
+def _options_named(params: Collection[str]) -> Iterator[None]:
+    """Errors of the server, with the option at fault rather than the field."""
+    try:
+        yield
+    except InvalidInput as error:
+        field, _, rest = (error.field or "").partition(".")
+        if rest in params:
+            known: str | None = f"--{rest.replace('_', '-')}"
+        elif "sizes" in (error.field or "").split("."):
+            known = "--size"
+        else:
+            known = OPTIONS.get(field)
+        if known is None:
+            raise
+        raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None
+
+
+def _check(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise UsageError(f"{option} must be one of {', '.join(allowed)}, got {given!r}")

@@ -1,0 +1,237 @@
+"""Benchmark jobs from Python and from a shell, on a real server's CPU lane."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from demo.server import Server
+from warpcall import AsyncClient, Client, InvalidInput, JobFailed, NotFound, cli
+
+CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
+LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two
+BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")
+QUICK = (*BENCH, "--vs", "copy", "--precision", "quick")
+
+Warpcall = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def warpcall(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Warpcall:
+    """The command: exit code, stdout and stderr."""
+    monkeypatch.setenv("WARPCALL_URL", server.url)
+
+    def run(*words: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def gpu(server: Server) -> Iterator[Client]:
+    with Client(server.url) as gpu:
+        yield gpu
+
+
+@pytest.fixture(scope="module")
+def measured(server: Server) -> str:
+    """The id of a job that has measured QUICK, submitted and awaited as a program does it."""
+    sweep = {"shapes": [(8, 8)], "dtypes": ["F32"], "params": {"dims": [(1, 0)]}}
+    with Client(server.url) as gpu:
+        job = gpu.jobs.submit(
+            "permute", implementations=("warpcall", "copy"), sweep=sweep, precision="quick"
+        )
+        ours, copy = job.wait()["measurements"]
+
+        assert job.ended
+        assert (job.state, job.told["cases_done"]) == ("succeeded", 1)
+        assert (ours["implementation"], ours["ratio"]) == ("warpcall", None)
+        assert copy["ci_low_us"] <= copy["median_us"] <= copy["ci_high_us"]
+        assert copy["share_of_limit"] == 1
+        return job.id
+
+
+def test_what_was_measured_is_told_again_and_compared(measured: str, gpu: Client) -> None:
+    job = gpu.jobs.get(measured)
+
+    happened = list(job.events())
+    late = list(job.events(after=happened[-2]["sequence"]))
+    results = gpu.jobs.results(measured, samples=True)
+    same = gpu.jobs.compare(measured, measured)
+
+    assert [event["sequence"] for event in happened] == list(range(1, len(happened) + 1))
+    assert happened[-1]["data"]["state"] == "succeeded"
+    assert late == happened[-1:]
+    assert len(results["cases"][0]["samples_us"]["copy"]) == results["measurements"][1]["n"]
+    assert [row["ratio"] for row in same["rows"]] == [1, 1]
+    assert measured in [found.id for found in gpu.jobs.list(op="permute", state="succeeded")]
+    assert gpu.jobs.list(tag="nobody") == []
+
+
+def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Server) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(server.url) as gpu:
+            job = await gpu.jobs.submit("permute", cases=LONG, precision="quick", tags=["async"])
+            queue = await gpu.jobs.queue()
+            watching = asyncio.create_task(job.wait())
+            async for event in job.events():
+                if event["kind"] == "progress":
+                    break
+            cancelled = await gpu.jobs.cancel(job.id)
+            with pytest.raises(JobFailed, match="cancelled") as failure:
+                await watching
+            listed = await gpu.jobs.list(tag="async")
+            again = await gpu.jobs.compare(measured, job.id)
+            results = await gpu.jobs.results(job.id)
+
+            assert job.id in [entry["id"] for entry in queue["entries"]]
+            assert cancelled.told["cancel_requested"]
+            assert failure.value.job["id"] == job.id
+            assert [found.state for found in listed] == ["cancelled"]
+            assert (again["rows"], len(again["only_a"])) == ([], 2)
+            assert results["measurements"] == []
+
+    asyncio.run(scenario())
+
+
+def test_mistakes_are_refused_with_the_field(gpu: Client) -> None:
+    with pytest.raises(InvalidInput, match="implementations must be of") as refused:
+        gpu.jobs.submit("permute", implementations=["nobody's"], cases=[CASE])
+    with pytest.raises(NotFound, match="there is no job 'nope'"):
+        gpu.jobs.get("nope")
+
+    assert refused.value.field == "implementations"
+
+
+def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
+    code, out, err = warpcall(*QUICK)
+    watched = warpcall("watch", measured)
+    as_json = warpcall(*QUICK, "--json")
+
+    explained, head, case, ours, copy, *told = out.splitlines()
+    assert (code, err) == (0, "")
+    assert "to warpcall, above 1 takes longer" in explained
+    assert head.split()[-3:] == ["verdict", "GB/s", "limit"]
+    assert case == "permute x=F32[8,8] dims=1,0"
+    assert ours.split()[0] == "warpcall"
+    assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
+    assert told[0].startswith(f"{measured} succeeded on cpu in ")  # it was measured: the same job
+    assert watched == (0, out, "")
+    assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
+        "warpcall",
+        "copy",
+    ]
+
+
+def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall: Warpcall) -> None:
+    detached = warpcall(
+        *BENCH, "--dims", "0,1", "--precision", "publish", "--tag", "long", "--detach", "--json"
+    )
+    id_ = json.loads(detached[1])["id"]
+    listed = warpcall("jobs", "--tag", "long")
+    top = warpcall("top")
+    overview = json.loads(warpcall("top", "--json")[1])
+    cancelled = warpcall("cancel", id_)
+    watched = warpcall("watch", id_)
+    again = json.loads(warpcall("cancel", id_, "--json")[1])
+    over = warpcall("cancel", id_)
+    compared = warpcall("compare", measured, measured)
+    rows = json.loads(warpcall("compare", measured, id_, "--json")[1])["rows"]
+
+    assert [line.split()[0] for line in listed[1].splitlines()] == ["id", id_]
+    assert "cpu (torch reference)" in top[1]
+    assert f" {id_} " in top[1]
+    assert id_ in [entry["id"] for entry in overview["queue"]["entries"]]
+    assert cancelled[1].startswith(f"{id_} is ")
+    assert watched[0] == 1
+    assert watched[2] == (
+        f"warpcall: the job {id_} did not succeed: cancelled: {again['detail']}\n"
+    )
+    assert again["state"] == "cancelled"
+    assert over[1] == f"{id_} had ended before: cancelled\n"
+    assert compared[1].count(" 1.000 ") == 2
+    assert rows == []
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(
+    gpu: Client, server: Server
+) -> None:
+    job = gpu.jobs.submit("permute", cases=LONG, precision="quick", note="interrupted")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from warpcall import cli; cli.main()", "watch", job.id]
+    environment = {**os.environ, "WARPCALL_URL": server.url, "COLUMNS": "200"}
+    watching = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while b"/20 cases" not in shown:
+        shown += os.read(ours, 4096)
+
+    watching.send_signal(signal.SIGINT)
+    shown += rest_of(ours)
+    code = watching.wait(30)
+    state = job.refresh().state
+    job.cancel()
+
+    assert code == 130
+    assert f"`warpcall watch {job.id}` comes back to it".encode() in shown
+    assert state not in ("cancelled", "failed")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bench", "permute"), "--shape must be shapes such as 4096x4096,8192x8192, got nothing"),
+        ((*BENCH, "--shape", "4x"), "--shape must be shapes such as 4096x4096,8192x8192, got '4x'"),
+        ((*BENCH, "--dtype", "fp31"), "--dtype must be of uint64, int64, fp64, c64, fp32"),
+        ((*BENCH, "--dims", "1,2"), "--dims: dims must name each of the 2 dims of x once"),
+        ((*BENCH, "--foo"), "permute has no option --foo, it takes --dims N,N,..."),
+        ((*BENCH, "x.npy"), "bench takes one op, then options, got 'x.npy' as well"),
+        ((*BENCH, "--vs", "tirch"), "--vs: implementations must be of warpcall, torch"),
+        ((*BENCH, "--vs", "torch,torch"), "--vs must be names such as"),
+        ((*BENCH, "--precision", "-1"), "--precision must be one of quick, standard, publish"),
+        ((*BENCH, "--priority", "0"), "--priority must be one of high, normal, low, got '0'"),
+        ((*BENCH, "--size", "taps"), "--size must be such as taps=3,7, each name once, got 'taps'"),
+        ((*BENCH, "--size", "taps=3"), "--size: permute has no size 'taps'"),
+        ((*BENCH, "--tag", "?"), "--tag: "),
+        ((*BENCH, "--shape", "8x8,8x8"), "--shape, --dtype: permute x=F32[8,8] dims=1,0 is there"),
+        ((*BENCH, "--shape", "99999999x99999999"), "--shape, --dtype: permute x=F32[99999999"),
+        (("jobs", "--state", "well"), "--state must be one of queued, preparing"),
+        (("jobs", "--limit", "many"), "--limit must be 1 to 500, got 'many'"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_line_that_names_the_option(
+    words: tuple[str, ...], message: str, warpcall: Warpcall
+) -> None:
+    code, out, err = warpcall(*words)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def rest_of(terminal: int) -> bytes:
+    """What a terminal shows until its program leaves it."""
+    shown = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # EIO: nobody has the other end any more
+            piece = b""
+        if not piece:
+            os.close(terminal)
+            return shown
+        shown += piece
