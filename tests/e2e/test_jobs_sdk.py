@@ -130,8 +130,9 @@ def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
     assert case == "permute x=F32[8,8] dims=1,0"
     assert ours.split()[0] == "warpcall"
     assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
-    assert told[0].startswith(f"{measured} succeeded on cpu in ")  # it was measured: the same job
-    assert watched == (0, out, "")
+    assert told[0].startswith(f"{measured} succeeded on cpu in ")
+    assert "ago (--fresh measures anew), " in told[0]  # it was measured: it is the same job
+    assert watched[1].splitlines()[:-1] == out.splitlines()[:-1]
     assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
         "warpcall",
         "copy",
@@ -168,27 +169,29 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
     assert rows == []
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(
+def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
     gpu: Client, server: Server
 ) -> None:
+    first = gpu.jobs.submit("permute", cases=LONG[:1], precision="publish", fresh=True)
     job = gpu.jobs.submit("permute", cases=LONG, precision="quick", note="interrupted")
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from warpcall import cli; cli.main()", "watch", job.id]
     environment = {**os.environ, "WARPCALL_URL": server.url, "COLUMNS": "200"}
     watching = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    shown = b""
-    while b"/20 cases" not in shown:
-        shown += os.read(ours, 4096)
 
+    queued = shown_until(b"queued, number 1, starts in some", ours)
+    first.cancel()
+    running = shown_until(b"rounds ", ours)
     watching.send_signal(signal.SIGINT)
-    shown += rest_of(ours)
+    last = rest_of(ours)
     code = watching.wait(30)
     state = job.refresh().state
     job.cancel()
 
+    assert b"0/20 cases" in queued + running
     assert code == 130
-    assert f"`warpcall watch {job.id}` comes back to it".encode() in shown
+    assert f"`warpcall watch {job.id}` comes back to it".encode() in last
     assert state not in ("cancelled", "failed")
 
 
@@ -221,6 +224,14 @@ def test_what_is_typed_wrong_is_one_line_that_names_the_option(
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def shown_until(wanted: bytes, terminal: int) -> bytes:
+    """What a terminal shows until it has shown this."""
+    shown = b""
+    while wanted not in shown:
+        shown += os.read(terminal, 4096)
+    return shown
 
 
 def rest_of(terminal: int) -> bytes:
