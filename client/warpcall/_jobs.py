@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import urlencode
 
 from warpcall._http import each_now, run_now
@@ -24,6 +24,19 @@ CREATED = (200, 201)
 MEMBERS = {"id", "state", "cases_total", "cases_done"}  # of a job, at least
 WAITING = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
 LOOK_S = 2.0  # between two looks at the place in the queue
+
+
+class JobRequest(TypedDict, total=False):
+    """What a job is asked for; docs/http-api.md says what each means, and what it is if left out."""
+
+    implementations: Sequence[str] | None
+    cases: Sequence[Mapping[str, object]] | None
+    sweep: Mapping[str, object] | None
+    precision: str | None
+    priority: str | None
+    tags: Sequence[str] | None
+    note: str | None
+    fresh: bool
 
 
 class JobHandle:
@@ -163,8 +176,8 @@ class _Desk(Generic[JobT]):
         self._core = core
         self._kind = kind
 
-    async def _submit(self, request: Mapping[str, object], key: str | None) -> JobT:
-        body = {name: value for name, value in request.items() if value is not None}
+    async def _submit(self, op: str, request: JobRequest, key: str | None) -> JobT:
+        body = {"op": op, **{name: value for name, value in request.items() if value is not None}}
         headers = {"Idempotency-Key": new_id() if key is None else key}
         return self._kind(self._core, await self._core.ask("POST", PATH, body, headers, CREATED))
 
@@ -212,19 +225,13 @@ class Jobs(_Desk[Job]):
         self,
         op: str,
         *,
-        implementations: Sequence[str] | None = None,
-        cases: Sequence[Mapping[str, object]] | None = None,
-        sweep: Mapping[str, object] | None = None,
-        precision: str | None = None,
-        priority: str | None = None,
-        tags: Sequence[str] | None = None,
-        note: str | None = None,
-        fresh: bool | None = None,
         idempotency_key: str | None = None,
+        **request: Unpack[JobRequest],
     ) -> Job:
-        """Queue a benchmark; docs/http-api.md says what each argument means, and what it is if left out.
+        """Queue a benchmark.
 
         Args:
+            request: either `cases` or a `sweep`, and more; see JobRequest.
             idempotency_key: a submission that is sent again with it finds the first one's job; by
                 default a new one, so that a retry after a lost answer makes no second job.
 
@@ -232,10 +239,7 @@ class Jobs(_Desk[Job]):
             InvalidInput: what cannot be measured; `field` names it.
             Busy: you have too many jobs that are not finished.
         """
-        request = _request(
-            op, implementations, cases, sweep, precision, priority, tags, note, fresh
-        )
-        return run_now(self._submit(request, idempotency_key))
+        return run_now(self._submit(op, request, idempotency_key))
 
     def get(self, id: str) -> Job:
         """One job, or NotFound."""
@@ -290,21 +294,11 @@ class AsyncJobs(_Desk[AsyncJob]):
         self,
         op: str,
         *,
-        implementations: Sequence[str] | None = None,
-        cases: Sequence[Mapping[str, object]] | None = None,
-        sweep: Mapping[str, object] | None = None,
-        precision: str | None = None,
-        priority: str | None = None,
-        tags: Sequence[str] | None = None,
-        note: str | None = None,
-        fresh: bool | None = None,
         idempotency_key: str | None = None,
+        **request: Unpack[JobRequest],
     ) -> AsyncJob:
         """Jobs.submit, awaited."""
-        request = _request(
-            op, implementations, cases, sweep, precision, priority, tags, note, fresh
-        )
-        return await self._submit(request, idempotency_key)
+        return await self._submit(op, request, idempotency_key)
 
     async def get(self, id: str) -> AsyncJob:
         """Jobs.get, awaited."""
@@ -374,27 +368,3 @@ def checked(id_: str) -> str:
             field="id",
         )
     return id_
-
-
-def _request(
-    op: str,
-    implementations: Sequence[str] | None,
-    cases: Sequence[Mapping[str, object]] | None,
-    sweep: Mapping[str, object] | None,
-    precision: str | None,
-    priority: str | None,
-    tags: Sequence[str] | None,
-    note: str | None,
-    fresh: bool | None,
-) -> dict[str, object]:
-    return {
-        "op": op,
-        "implementations": implementations,
-        "cases": cases,
-        "sweep": sweep,
-        "precision": precision,
-        "priority": priority,
-        "tags": tags,
-        "note": note,
-        "fresh": fresh,
-    }
