@@ -174,11 +174,7 @@ def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
 ) -> None:
     first = gpu.jobs.submit("permute", cases=LONG[:1], precision="publish", fresh=True)
     job = gpu.jobs.submit("permute", cases=LONG, precision="quick", note="interrupted")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from warpcall import cli; cli.main()", "watch", job.id]
-    environment = {**os.environ, "WARPCALL_URL": server.url, "COLUMNS": "200"}
-    watching = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
+    watching, ours = on_terminal(server, "watch", job.id)
 
     queued = shown_until(b"queued, number 1, starts in some", ours)
     first.cancel()
@@ -193,6 +189,20 @@ def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
     assert code == 130
     assert f"`warpcall watch {job.id}` comes back to it".encode() in last
     assert state not in ("cancelled", "failed")
+
+
+def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> None:
+    watching, ours = on_terminal(server, "top")
+
+    shown_until(b"0 running, 0 waiting, on 1 for jobs", ours)
+    job = gpu.jobs.submit("permute", cases=LONG, precision="quick")
+    shown_until(job.id.encode(), ours)
+    job.cancel()
+    shown_until(b"0 running, 0 waiting", ours)
+    watching.send_signal(signal.SIGINT)
+    rest_of(ours)
+
+    assert watching.wait(30) == 0
 
 
 @pytest.mark.parametrize(
@@ -224,6 +234,16 @@ def test_what_is_typed_wrong_is_one_line_that_names_the_option(
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def on_terminal(server: Server, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The command with a terminal of its own, and the end of it on which one sees what it shows."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from warpcall import cli; cli.main()", *words]
+    settings = {"WARPCALL_URL": server.url, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
+    running = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=os.environ | settings)
+    os.close(theirs)
+    return running, ours
 
 
 def shown_until(wanted: bytes, terminal: int) -> bytes:
