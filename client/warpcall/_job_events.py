@@ -37,11 +37,11 @@ async def events(
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         stream = None
         try:
-            stream = await core.open(path, headers, _quiet_s(deadline, name))
+            stream = await core.open(path, headers, quiet_s(deadline, name))
             if stream is None:
                 return
             parser = Parser()
-            while piece := await stream.read(_quiet_s(deadline, name)):
+            while piece := await stream.read(quiet_s(deadline, name)):
                 heard = time.monotonic()
                 for event in parser.feed(piece):
                     after = int(event["sequence"])
@@ -52,12 +52,12 @@ async def events(
             if time.monotonic() > heard + core.timeout_s or not core.retries:
                 raise
         except TransportError:
-            _quiet_s(deadline, name)  # it was the deadline that ended the wait
+            quiet_s(deadline, name)  # it was the deadline that ended the wait
             raise
         finally:
             if stream is not None:
                 await stream.close()
-        await core.road.sleep(min(PAUSE_S, _quiet_s(deadline, name)))
+        await core.road.sleep(min(PAUSE_S, quiet_s(deadline, name)))
 
 
 def is_last(event: dict[str, Any]) -> bool:
@@ -97,7 +97,7 @@ def _event(value: bytes) -> dict[str, Any]:
     raise TransportError(f"the server must send events of a job, got {value!r:.60}")
 
 
-def _quiet_s(deadline: float | None, name: str) -> float:
+def quiet_s(deadline: float | None, name: str) -> float:
     """How long to wait for the next piece."""
     if deadline is None:
         return QUIET_S

@@ -47,6 +47,15 @@ class Bar:
             rounds = f" {data['rounds']}" if "rounds" in data else ""
             self._show(self._done + share, what + rounds)
 
+    @property
+    def shown(self) -> bool:
+        """Whether anyone can see it."""
+        return self._progress is not None
+
+    def show(self, what: str) -> None:
+        """Say what the job does."""
+        self._show(self._done, what)
+
     def close(self) -> None:
         """Take it away."""
         if self._progress is not None:

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import urlencode
 
 from warpcall._http import each_now, run_now
-from warpcall._job_events import events
-from warpcall._job_progress import Bar
+from warpcall._job_events import events, quiet_s
+from warpcall._job_progress import Bar, waiting
 from warpcall._remote import new_id
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 
@@ -23,8 +23,20 @@ ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what cannot be read as another path
 CREATED = (200, 201)
 MEMBERS = {"id", "state", "cases_total", "cases_done"}  # of a job, at least
 WAITING = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
+LOOK_S = 2.0  # between two looks at the place in the queue
 
-Format = Literal["csv", "markdown", "parquet"]
+
+class JobRequest(TypedDict, total=False):
+    """What a job is asked for; docs/http-api.md says what each means, and what it is if left out."""
+
+    implementations: Sequence[str] | None
+    cases: Sequence[Mapping[str, object]] | None
+    sweep: Mapping[str, object] | None
+    precision: str | None
+    priority: str | None
+    tags: Sequence[str] | None
+    note: str | None
+    fresh: bool
 
 
 class JobHandle:
@@ -41,6 +53,10 @@ class JobHandle:
         self._core = core
         self.id = str(told["id"])
         self.told: dict[str, Any] = told
+
+    @property
+    def _name(self) -> str:
+        return f"the job {self.id}"
 
     @property
     def state(self) -> str:
@@ -64,9 +80,14 @@ class JobHandle:
         self.told = JobHandle(self._core, await self._core.ask("POST", path)).told
 
     async def _wait(self, timeout_s: float | None) -> dict[str, Any]:
+        deadline = deadline_of(timeout_s)
         bar = Bar(self.told, self._core.shows_progress)
         try:
-            async with aclosing(self._events(0, timeout_s)) as happened:
+            while bar.shown and self.state == "queued":  # its place in the queue is no event
+                bar.show(waiting(self.told))
+                await self._core.road.sleep(min(LOOK_S, quiet_s(deadline, self._name)))
+                await self._refresh()
+            async with aclosing(self._events(0, deadline)) as happened:
                 async for event in happened:
                     bar.tell(event)
         finally:
@@ -76,21 +97,11 @@ class JobHandle:
             raise JobFailed(self.told)
         return await self._results(samples=False)
 
-    def _events(self, after: int, timeout_s: float | None) -> AsyncGenerator[dict[str, Any], None]:
-        if timeout_s is not None and not timeout_s > 0:
-            raise InvalidInput(f"timeout_s must be above 0, got {timeout_s}", field="timeout_s")
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        return events(
-            self._core, path_of(self.id, "/events"), after, deadline, f"the job {self.id}"
-        )
+    def _events(self, after: int, deadline: float | None) -> AsyncGenerator[dict[str, Any], None]:
+        return events(self._core, path_of(self.id, "/events"), after, deadline, self._name)
 
     async def _results(self, *, samples: bool) -> dict[str, Any]:
-        found = await self._core.get_json(
-            path_of(self.id, "/results" + ("?samples=true" if samples else ""))
-        )
-        if not isinstance(found, dict) or not isinstance(found.get("measurements"), list):
-            raise TransportError(f"the server must tell of results, got {found!r:.60}")
-        return found
+        return await results_of(self._core, self.id, samples=samples)
 
 
 class Job(JobHandle):
@@ -115,7 +126,7 @@ class Job(JobHandle):
 
     def events(self, after: int = 0, *, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
         """What happened to it after the event `after`, and happens, until its end; each once."""
-        return each_now(self._events(after, timeout_s))
+        return each_now(self._events(after, deadline_of(timeout_s)))
 
     def results(self, *, samples: bool = False) -> dict[str, Any]:
         """What it has measured so far; with all samples, if you like."""
@@ -143,7 +154,7 @@ class AsyncJob(JobHandle):
         self, after: int = 0, *, timeout_s: float | None = None
     ) -> AsyncIterator[dict[str, Any]]:
         """Job.events, for `async for`."""
-        return self._events(after, timeout_s)
+        return self._events(after, deadline_of(timeout_s))
 
     async def results(self, *, samples: bool = False) -> dict[str, Any]:
         """Job.results, awaited."""
@@ -165,8 +176,8 @@ class _Desk(Generic[JobT]):
         self._core = core
         self._kind = kind
 
-    async def _submit(self, request: Mapping[str, object], key: str | None) -> JobT:
-        body = {name: value for name, value in request.items() if value is not None}
+    async def _submit(self, op: str, request: JobRequest, key: str | None) -> JobT:
+        body = {"op": op, **{name: value for name, value in request.items() if value is not None}}
         headers = {"Idempotency-Key": new_id() if key is None else key}
         return self._kind(self._core, await self._core.ask("POST", PATH, body, headers, CREATED))
 
@@ -180,6 +191,12 @@ class _Desk(Generic[JobT]):
 
     async def _queue(self) -> dict[str, Any]:
         return await self._object(f"{PATH}/queue", "entries")
+
+    async def _cancel(self, id_: str) -> JobT:
+        return self._kind(self._core, await self._core.ask("POST", path_of(id_, "/cancel")))
+
+    def _events(self, id_: str, after: int) -> AsyncGenerator[dict[str, Any], None]:
+        return events(self._core, path_of(id_, "/events"), after, None, f"the job {id_}")
 
     async def _compare(self, a: str, b: str) -> dict[str, Any]:
         return await self._object(path_of(a, f"/compare/{checked(b)}"), "rows")
@@ -208,19 +225,13 @@ class Jobs(_Desk[Job]):
         self,
         op: str,
         *,
-        implementations: Sequence[str] | None = None,
-        cases: Sequence[Mapping[str, object]] | None = None,
-        sweep: Mapping[str, object] | None = None,
-        precision: str | None = None,
-        priority: str | None = None,
-        tags: Sequence[str] | None = None,
-        note: str | None = None,
-        fresh: bool | None = None,
         idempotency_key: str | None = None,
+        **request: Unpack[JobRequest],
     ) -> Job:
-        """Queue a benchmark; docs/http-api.md says what each argument means, and what it is if left out.
+        """Queue a benchmark.
 
         Args:
+            request: either `cases` or a `sweep`, and more; see JobRequest.
             idempotency_key: a submission that is sent again with it finds the first one's job; by
                 default a new one, so that a retry after a lost answer makes no second job.
 
@@ -228,10 +239,7 @@ class Jobs(_Desk[Job]):
             InvalidInput: what cannot be measured; `field` names it.
             Busy: you have too many jobs that are not finished.
         """
-        request = _request(
-            op, implementations, cases, sweep, precision, priority, tags, note, fresh
-        )
-        return run_now(self._submit(request, idempotency_key))
+        return run_now(self._submit(op, request, idempotency_key))
 
     def get(self, id: str) -> Job:
         """One job, or NotFound."""
@@ -261,15 +269,15 @@ class Jobs(_Desk[Job]):
 
     def cancel(self, id: str) -> Job:
         """End a job, whether it waits or runs."""
-        return self.get(id).cancel()
+        return run_now(self._cancel(id))
 
     def events(self, id: str, after: int = 0) -> Iterator[dict[str, Any]]:
         """Job.events of one."""
-        return self.get(id).events(after)
+        return each_now(self._events(id, after))
 
     def results(self, id: str, *, samples: bool = False) -> dict[str, Any]:
         """Job.results of one."""
-        return self.get(id).results(samples=samples)
+        return run_now(results_of(self._core, id, samples=samples))
 
     def compare(self, a: str, b: str) -> dict[str, Any]:
         """What both measured, in `rows`: `ratio` is b over a, above 1 means that b is slower."""
@@ -286,21 +294,11 @@ class AsyncJobs(_Desk[AsyncJob]):
         self,
         op: str,
         *,
-        implementations: Sequence[str] | None = None,
-        cases: Sequence[Mapping[str, object]] | None = None,
-        sweep: Mapping[str, object] | None = None,
-        precision: str | None = None,
-        priority: str | None = None,
-        tags: Sequence[str] | None = None,
-        note: str | None = None,
-        fresh: bool | None = None,
         idempotency_key: str | None = None,
+        **request: Unpack[JobRequest],
     ) -> AsyncJob:
         """Jobs.submit, awaited."""
-        request = _request(
-            op, implementations, cases, sweep, precision, priority, tags, note, fresh
-        )
-        return await self._submit(request, idempotency_key)
+        return await self._submit(op, request, idempotency_key)
 
     async def get(self, id: str) -> AsyncJob:
         """Jobs.get, awaited."""
@@ -326,19 +324,35 @@ class AsyncJobs(_Desk[AsyncJob]):
 
     async def cancel(self, id: str) -> AsyncJob:
         """Jobs.cancel, awaited."""
-        return await (await self.get(id)).cancel()
+        return await self._cancel(id)
 
-    async def events(self, id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
-        """Jobs.events, for `async for` over what is awaited."""
-        return (await self.get(id)).events(after)
+    def events(self, id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Jobs.events, for `async for`."""
+        return self._events(id, after)
 
     async def results(self, id: str, *, samples: bool = False) -> dict[str, Any]:
         """Jobs.results, awaited."""
-        return await (await self.get(id)).results(samples=samples)
+        return await results_of(self._core, id, samples=samples)
 
     async def compare(self, a: str, b: str) -> dict[str, Any]:
         """Jobs.compare, awaited."""
         return await self._compare(a, b)
+
+
+async def results_of(core: Core, id_: str, *, samples: bool) -> dict[str, Any]:
+    """What a job has measured so far."""
+    path = path_of(id_, "/results?samples=true" if samples else "/results")
+    found = await core.get_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("measurements"), list):
+        raise TransportError(f"the server must tell of results, got {found!r:.60}")
+    return found
+
+
+def deadline_of(timeout_s: float | None) -> float | None:
+    """On the clock of time.monotonic; None for no deadline."""
+    if timeout_s is not None and not timeout_s > 0:
+        raise InvalidInput(f"timeout_s must be above 0, got {timeout_s}", field="timeout_s")
+    return None if timeout_s is None else time.monotonic() + timeout_s
 
 
 def path_of(id_: str, rest: str = "") -> str:
@@ -354,27 +368,3 @@ def checked(id_: str) -> str:
             field="id",
         )
     return id_
-
-
-def _request(
-    op: str,
-    implementations: Sequence[str] | None,
-    cases: Sequence[Mapping[str, object]] | None,
-    sweep: Mapping[str, object] | None,
-    precision: str | None,
-    priority: str | None,
-    tags: Sequence[str] | None,
-    note: str | None,
-    fresh: bool | None,
-) -> dict[str, object]:
-    return {
-        "op": op,
-        "implementations": implementations,
-        "cases": cases,
-        "sweep": sweep,
-        "precision": precision,
-        "priority": priority,
-        "tags": tags,
-        "note": note,
-        "fresh": fresh,
-    }

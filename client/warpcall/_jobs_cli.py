@@ -19,6 +19,7 @@ from warpcall._cli_output import Json, Url, console, print_json
 from warpcall._files import UsageError
 from warpcall._job_progress import span, waiting
 from warpcall._job_tables import (
+    ago,
     comparison_lines,
     converged,
     jobs_table,
@@ -241,6 +242,7 @@ def _tell_detached(job: Job, *, as_json: bool) -> None:
 def _tell_results(job: Job, *, as_json: bool) -> None:
     """Wait for a job's end, and print what it measured; what failed has its own exit code."""
     failure: JobFailed | None = None
+    measured_before = bool(job.told.get("reused")) and job.ended
     try:
         results = job.wait()
     except JobFailed as error:
@@ -254,19 +256,19 @@ def _tell_results(job: Job, *, as_json: bool) -> None:
     if as_json:
         print_json(results)
     else:
-        _print_results(job.told, results)
+        _print_results(job.told, results, " (--fresh measures anew)" if measured_before else "")
     if failure is not None:
         raise failure
 
 
-def _print_results(job: dict[str, Any], results: dict[str, Any]) -> None:
+def _print_results(job: dict[str, Any], results: dict[str, Any], hint: str) -> None:
     lines = []
     if results["measurements"]:
         lines += results_lines(results, job["implementations"][0])
     device = f" on {job['device']}" if job["device"] else ""
-    lines.append(
-        f"{job['id']} {job['state']}{device} in {span(job['took_s'])}, {converged(results)}"
-    )
+    when = f"{ago(job['finished_at'])} ago{hint}" if job["finished_at"] else "just now"
+    took = span(job["took_s"])
+    lines.append(f"{job['id']} {job['state']}{device} in {took}, {when}, {converged(results)}")
     lines += remarks(results)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 

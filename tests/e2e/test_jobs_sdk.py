@@ -130,8 +130,9 @@ def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
     assert case == "permute x=F32[8,8] dims=1,0"
     assert ours.split()[0] == "warpcall"
     assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
-    assert told[0].startswith(f"{measured} succeeded on cpu in ")  # it was measured: the same job
-    assert watched == (0, out, "")
+    assert told[0].startswith(f"{measured} succeeded on cpu in ")
+    assert "ago (--fresh measures anew), " in told[0]  # it was measured: it is the same job
+    assert watched[1].splitlines()[:-1] == out.splitlines()[:-1]
     assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
         "warpcall",
         "copy",
@@ -168,28 +169,40 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
     assert rows == []
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(
+def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
     gpu: Client, server: Server
 ) -> None:
+    first = gpu.jobs.submit("permute", cases=LONG[:1], precision="publish", fresh=True)
     job = gpu.jobs.submit("permute", cases=LONG, precision="quick", note="interrupted")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from warpcall import cli; cli.main()", "watch", job.id]
-    environment = {**os.environ, "WARPCALL_URL": server.url, "COLUMNS": "200"}
-    watching = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while b"/20 cases" not in shown:
-        shown += os.read(ours, 4096)
+    watching, ours = on_terminal(server, "watch", job.id)
 
+    queued = shown_until(b"queued, number 1, starts in some", ours)
+    first.cancel()
+    running = shown_until(b"rounds ", ours)
     watching.send_signal(signal.SIGINT)
-    shown += rest_of(ours)
+    last = rest_of(ours)
     code = watching.wait(30)
     state = job.refresh().state
     job.cancel()
 
+    assert b"0/20 cases" in queued + running
     assert code == 130
-    assert f"`warpcall watch {job.id}` comes back to it".encode() in shown
+    assert f"`warpcall watch {job.id}` comes back to it".encode() in last
     assert state not in ("cancelled", "failed")
+
+
+def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> None:
+    watching, ours = on_terminal(server, "top")
+
+    shown_until(b"0 running, 0 waiting, on 1 for jobs", ours)
+    job = gpu.jobs.submit("permute", cases=LONG, precision="quick")
+    shown_until(job.id.encode(), ours)
+    job.cancel()
+    shown_until(b"0 running, 0 waiting", ours)
+    watching.send_signal(signal.SIGINT)
+    rest_of(ours)
+
+    assert watching.wait(30) == 0
 
 
 @pytest.mark.parametrize(
@@ -221,6 +234,24 @@ def test_what_is_typed_wrong_is_one_line_that_names_the_option(
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def on_terminal(server: Server, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The command with a terminal of its own, and the end of it on which one sees what it shows."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from warpcall import cli; cli.main()", *words]
+    settings = {"WARPCALL_URL": server.url, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
+    running = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=os.environ | settings)
+    os.close(theirs)
+    return running, ours
+
+
+def shown_until(wanted: bytes, terminal: int) -> bytes:
+    """What a terminal shows until it has shown this."""
+    shown = b""
+    while wanted not in shown:
+        shown += os.read(terminal, 4096)
+    return shown
 
 
 def rest_of(terminal: int) -> bytes:
