@@ -25,7 +25,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
+def http(device: str) -> Iterator[httpx.Client]:
+    if device != "cuda":  # it comes before the folder's own fixture
+        pytest.skip("needs --device cuda")
     with running_server(SETTINGS) as running, client(running) as http:
         http.server = running  # type: ignore[attr-defined]
         yield http
