@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from demo.server import Server, running_server
+from tests.e2e.command import Warpcall, command_for
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as running:
         yield running
+
+
+@pytest.fixture
+def warpcall(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Warpcall:
+    return command_for(server, monkeypatch, capsys)

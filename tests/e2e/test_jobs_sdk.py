@@ -9,37 +9,18 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from demo.server import Server
-from warpcall import AsyncClient, Client, InvalidInput, JobFailed, NotFound, cli
+from tests.e2e.command import Warpcall
+from warpcall import AsyncClient, Client, InvalidInput, JobFailed, NotFound
 
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two
 BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")
 QUICK = (*BENCH, "--vs", "copy", "--precision", "quick")
-
-Warpcall = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def warpcall(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Warpcall:
-    """The command: exit code, stdout and stderr."""
-    monkeypatch.setenv("WARPCALL_URL", server.url)
-
-    def run(*words: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from demo.server import Server
-from warpcall import cli
+from tests.e2e.command import Warpcall
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-Warpcall = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def warpcall(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Warpcall:
-    """The command: exit code, stdout and stderr."""
-    monkeypatch.setenv("WARPCALL_URL", server.url)
-
-    def run(*words: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: Path) -> None:

@@ -25,14 +25,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def uds(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the server has its Unix socket."""
-    return str(tmp_path_factory.mktemp("uds") / "socket")
-
-
-@pytest.fixture(scope="session")
-def server(uds: str) -> Iterator[Server]:
-    with running_server({**SETTINGS, "WARPCALL_UDS": uds}) as running:
+def server() -> Iterator[Server]:
+    with running_server(SETTINGS) as running:
         yield running
 
 

@@ -44,10 +44,13 @@ def test_what_comes_for_somebody_else_has_no_shared_memory(
     del http.headers[header]
 
 
-def test_it_works_over_the_unix_socket_too(http: httpx.Client, uds: str, segment: Make) -> None:
+def test_it_works_over_the_unix_socket_too(
+    server: Server, http: httpx.Client, segment: Make
+) -> None:
     register(http, "a", segment(64), 64)
 
-    with httpx.Client(transport=httpx.HTTPTransport(uds=uds), base_url="http://x") as local:
+    transport = httpx.HTTPTransport(uds=str(server.uds))
+    with httpx.Client(transport=transport, base_url="http://x") as local:
         assert [region["name"] for region in listed(local)] == ["a"], "the same account's"
         assert local.post(INFER, json=both("a")).status_code == 200
         assert register(local, "b", segment(64), 64).status_code == 200
