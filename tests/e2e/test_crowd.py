@@ -11,6 +11,7 @@ import psutil
 from bench.crowd import crowd
 from demo.server import running_server
 from demo.steps import steps
+from tests.descriptors import held
 from tests.e2e.test_survives import metric, until
 from warpcall import Client
 
@@ -22,7 +23,7 @@ def test_a_good_client_is_served_beside_a_crowd_that_leaves_nothing() -> None:
         http = psutil.Process(server.process.pid)
         for step in steps():
             assert not step.wrong(client.call(step.op, step.inputs, step.params).outputs)
-        descriptors = http.num_fds()
+        descriptors = held(http.pid)
 
         with crowd(server.port, CONNECTIONS):
             wrong = [
@@ -30,12 +31,12 @@ def test_a_good_client_is_served_beside_a_crowd_that_leaves_nothing() -> None:
                 for _ in range(10)
                 for step in steps()
             ]
-            at_once = http.num_fds() - descriptors
+            at_once = held(http.pid).total() - descriptors.total()
 
         assert not any(wrong)
         assert at_once > CONNECTIONS / 2  # those who broke off come and go
         until(lambda: metric(server, "warpcall_lane_arena_used") == 0)
-        until(lambda: http.num_fds() <= descriptors)
+        until(lambda: held(http.pid) <= descriptors)
 
 
 def test_the_server_allows_itself_more_descriptors_than_it_was_started_with() -> None:

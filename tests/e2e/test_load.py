@@ -13,6 +13,7 @@ import pytest
 from bench.machine import memory_of
 from demo.server import Server, running_server
 from demo.steps import steps
+from tests.descriptors import held
 from tests.e2e.test_survives import metric, until
 from warpcall import Client
 
@@ -47,14 +48,14 @@ def call_at_random(url: str, seed: int) -> list[str]:
 def test_eight_clients_with_mixed_calls_get_right_answers_and_leave_nothing(server: Server) -> None:
     http = psutil.Process(server.process.pid)
     call_at_random(server.url, 0)
-    descriptors, children = http.num_fds(), [c.pid for c in http.children(recursive=True)]
+    descriptors, children = held(http.pid), [c.pid for c in http.children(recursive=True)]
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         wrong = list(pool.map(call_at_random, [server.url] * CLIENTS, range(CLIENTS)))
 
     assert wrong == [[]] * CLIENTS
     assert metric(server, "warpcall_lane_arena_used") == 0
-    until(lambda: http.num_fds() <= descriptors)
+    until(lambda: held(http.pid) <= descriptors)
     assert [c.pid for c in http.children(recursive=True)] == children
     memory = memory_of(http.pid)
     assert memory.http_rest < REST_MB * MB

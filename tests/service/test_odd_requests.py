@@ -14,7 +14,6 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
@@ -22,6 +21,7 @@ import pytest
 
 from bench.machine import memory_of
 from demo.server import Server, running_server
+from tests.descriptors import held
 from tests.service.databases import Database
 from tests.service.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
 from tests.service.requests import metrics, well
@@ -146,15 +146,6 @@ async def send(port: int, seed: str, requests: int, key: str) -> tuple[Counter[i
         for _ in range(CONNECTIONS):
             group.create_task(client())
     return statuses, faults
-
-
-def held(pid: int) -> int:
-    """Descriptors but for the database's: its pool opens another when two threads need it at once."""
-    names = []
-    for one in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed in this moment
-            names.append(str(one.readlink()))
-    return sum(".sqlite3" not in name for name in names)
 
 
 def test_whatever_comes_the_server_answers_and_stays_as_it_was(
