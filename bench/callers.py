@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from bench.loop import WINDOW_BYTES, LoopClient, receive_all, send_all
 from warpcall import AsyncClient, Client, wire
+from warpcall.sockets import prepare, slice_nbytes
 
 Tensor = npt.NDArray[np.float32]
 
@@ -53,7 +54,7 @@ class Connection(Protocol):
 
 
 class RawClient:
-    """HTTP by hand on one kept-alive connection, sliced as the loop is.
+    """HTTP by hand on one kept-alive connection, sent in the slices that suit the service best.
 
     Args:
         address: a port of this machine, or the path of a Unix socket.
@@ -64,6 +65,7 @@ class RawClient:
 
     def __init__(self, address: int | Path, tensor: Tensor, key: str = "") -> None:
         self._sock = _connect(address)
+        self._slice_nbytes = slice_nbytes(self._sock)
         head = safetensors_head(tensor)
         length = len(head) + tensor.nbytes
         dims = ",".join(map(str, DIMS))
@@ -89,7 +91,7 @@ class RawClient:
 
     def call(self) -> None:
         for part in self._parts:
-            send_all(self._sock, part)
+            send_all(self._sock, part, self._slice_nbytes)
         at = 0
         while (end := bytes(self._head[:at]).find(b"\r\n\r\n")) < 0:
             got = self._sock.recv_into(self._head[at:])
@@ -229,11 +231,11 @@ class Curl:
 def _connect(address: int | Path) -> socket.socket:
     if isinstance(address, int):
         sock = socket.create_connection(("127.0.0.1", address), timeout=CALL_TIMEOUT_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(CALL_TIMEOUT_S)
-    sock.connect(str(address))
+    else:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(CALL_TIMEOUT_S)
+        sock.connect(str(address))
+    prepare(sock)
     return sock
 
 

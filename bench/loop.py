@@ -20,10 +20,10 @@ SLICE_BYTES = 512 << 10
 PREFIX = struct.Struct("<Q")
 
 
-def send_all(sock: socket.socket, data: memoryview) -> None:
+def send_all(sock: socket.socket, data: memoryview, slice_nbytes: int = SLICE_BYTES) -> None:
     """Send in slices that stay in the cache."""
-    for begin in range(0, len(data), SLICE_BYTES):
-        sock.sendall(data[begin : begin + SLICE_BYTES])
+    for begin in range(0, len(data), slice_nbytes):
+        sock.sendall(data[begin : begin + slice_nbytes])
 
 
 def receive_all(sock: socket.socket, data: memoryview) -> None:

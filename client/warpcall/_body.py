@@ -11,10 +11,8 @@ import numpy as np
 from warpcall import wire
 from warpcall._arrays import ArrayT, Bytes, Flat, Kind, flatten
 from warpcall.errors import InvalidInput
+from warpcall.sockets import SLICE_BYTES
 
-SLICE_BYTES = (
-    512 << 10
-)  # one write; measured on loopback: larger ones leave the cache, smaller ones cost calls
 JOIN_BYTES = 64 << 10  # below this one copy costs less than a second write
 
 
@@ -27,11 +25,11 @@ class Body:
         if self.nbytes <= JOIN_BYTES:
             self._parts = [memoryview(b"".join(self._parts))]
 
-    def slices(self) -> Iterator[memoryview]:
-        """The bytes in order, in pieces of at most SLICE_BYTES."""
+    def slices(self, nbytes: int = SLICE_BYTES) -> Iterator[memoryview]:
+        """The bytes in order, in pieces of at most `nbytes`."""
         for part in self._parts:
-            for begin in range(0, part.nbytes, SLICE_BYTES):
-                yield part[begin : begin + SLICE_BYTES]
+            for begin in range(0, part.nbytes, nbytes):
+                yield part[begin : begin + nbytes]
 
 
 def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:

@@ -20,8 +20,9 @@ from warpcall._http import ConnectionFailed, Reply, Request, Stream, content_len
 from warpcall._progress import Meter
 from warpcall._waiters import Address, Waiter
 from warpcall.errors import TransportError
+from warpcall.sockets import prepare, slice_nbytes
 
-RECEIVE_BYTES = 256 << 10  # one read; measured on loopback
+RECEIVE_BYTES = 512 << 10  # one read; measured on loopback
 HEAD_BYTES = 64 << 10  # one read of an answer's head, and its largest size
 MAX_IDLE_S = 55.0  # a connection unused for longer is likely dropped by something on the way
 
@@ -104,8 +105,7 @@ class DirectRoad:
             where = self._address if isinstance(self._address, str) else self._authority
             raise ConnectionFailed(f"cannot reach {where}: {reason}") from error
         sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(sock)
         return sock
 
 
@@ -189,7 +189,7 @@ class _Exchange:
             self._parser.send(h11.EndOfMessage())
             return await self._send_piece(memoryview(head))
         first = memoryview(head)
-        for piece in request.body.slices():
+        for piece in request.body.slices(slice_nbytes(self._sock)):
             if first.nbytes + piece.nbytes <= HEAD_BYTES * 2:  # a small call is one segment
                 piece, first = memoryview(b"".join((first, piece))), memoryview(b"")
             if not (await self._send_piece(first) and await self._send_piece(piece)):
@@ -223,15 +223,15 @@ class _Exchange:
         return bytes(space[:n])
 
     async def _receive(self, view: memoryview, meter: Meter) -> None:
-        while view.nbytes:
-            piece = view[:RECEIVE_BYTES]
-            n = await self._waiter.receive(self._sock, piece, self._request.deadline)
+        at, sock, deadline = 0, self._sock, self._request.deadline
+        while at < view.nbytes:
+            piece = view[at : at + RECEIVE_BYTES]
+            n = await self._waiter.receive(sock, piece, deadline)
             if not n:
-                raise ConnectionResetError(
-                    f"the last {view.nbytes} bytes of the answer are missing"
-                )
+                missing = view.nbytes - at
+                raise ConnectionResetError(f"the last {missing} bytes of the answer are missing")
             meter.received(n)
-            view = view[n:]
+            at += n
 
 
 class _DirectStream:

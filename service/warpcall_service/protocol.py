@@ -16,6 +16,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from warpcall.errors import Problem
+from warpcall.sockets import prepare
 from warpcall_service.intake import Intake
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
@@ -110,6 +111,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        prepare(transport.get_extra_info("socket"))
         # A client may connect ahead of its first request, as long as between two of them.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler

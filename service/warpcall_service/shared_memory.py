@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
-from warpcall_service.exchange import SLICE_BYTES, Exchange
+from warpcall.sockets import SLICE_BYTES
+from warpcall_service.exchange import Exchange
 from warpcall_service.params import brief
 from warpcall_service.peers import Peers
 
