@@ -1,4 +1,4 @@
-"""Receiving a large body straight into the memory that it is for.
+"""Receiving: in small pieces for the parser, and a large body straight into its place.
 
 uvicorn hands a body over as bytes, and every byte is copied four times on that road: out of the
 socket, out of the parser, into a buffer, out of it. From the moment that the rest of a body of known
@@ -13,19 +13,52 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+PIECE_BYTES = 32 << 10  # read at once for the parser: most heads, and little of a large body
 WINDOW_BYTES = 512 << 10  # read at once, then other connections have their turn
+_PIECE = memoryview(bytearray(PIECE_BYTES))  # of all connections: empty again before the next read
 
 
 class Owner(Protocol):
     """The connection that lends its transport."""
 
+    def data_received(self, data: bytes) -> None: ...
     def eof_received(self) -> bool | None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
 
 
-class Intake(asyncio.BufferedProtocol):
+class Pieces(asyncio.BufferedProtocol):
+    """Hands what comes to the owner, and all else too.
+
+    Without it uvloop reads 256 KB at once, which are mostly of the body: as bytes of that size they
+    are mapped and unmapped for each read, and copied three times on. With it eight clients made a
+    quarter more calls of 1 MB.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _PIECE
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._owner.data_received(bytes(_PIECE[:nbytes]))
+
+    def eof_received(self) -> bool | None:
+        return self._owner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._owner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._owner.resume_writing()
+
+
+class Intake(Pieces):
     """Fills `target` from a transport, then says so; all but data goes on to the owner.
 
     Args:
@@ -44,8 +77,8 @@ class Intake(asyncio.BufferedProtocol):
         full: Callable[[], None],
         more: Callable[[], None],
     ) -> None:
+        super().__init__(owner)
         self.filled = 0
-        self._owner = owner
         self._target = target
         self._progress = progress
         self._full = full
@@ -61,15 +94,3 @@ class Intake(asyncio.BufferedProtocol):
             self._full()
         elif nbytes == WINDOW_BYTES:
             self._more()
-
-    def eof_received(self) -> bool | None:
-        return self._owner.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._owner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._owner.resume_writing()

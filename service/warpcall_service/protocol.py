@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from warpcall.errors import Problem
 from warpcall.sockets import prepare
-from warpcall_service.intake import Intake
+from warpcall_service.intake import Intake, Pieces
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
 MAX_HEAD_BYTES = 64 << 10
@@ -75,7 +75,7 @@ class Connection(HttpToolsProtocol):
             self._lingering = not full
             if not self.transport.is_closing():
                 self.parser = _parser(self)
-                self._read_with(self)
+                self._read_with(Pieces(self))
         if full:
             self.on_message_complete()
         return len(came) + intake.filled
@@ -112,6 +112,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         prepare(transport.get_extra_info("socket"))
+        transport.set_protocol(Pieces(self))
         # A client may connect ahead of its first request, as long as between two of them.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
