@@ -72,12 +72,12 @@ class Result:
 
 
 FULL = (
-    Cell(4 * KB, 1, 1000, 16),
-    Cell(4 * KB, 8, 200, 16),
-    Cell(MB, 1, 60, 16),
-    Cell(MB, 8, 8, 16),
-    Cell(64 * MB, 1, 2, 10),
-    Cell(64 * MB, 8, 1, 6),
+    Cell(4 * KB, 1, 300, 40),
+    Cell(4 * KB, 8, 100, 40),
+    Cell(MB, 1, 60, 40),
+    Cell(MB, 8, 16, 40),
+    Cell(64 * MB, 1, 2, 40),
+    Cell(64 * MB, 8, 1, 10),
     Cell(512 * MB, 1, 1, 6),
     Cell(512 * MB, 8, 1, 2),
 )

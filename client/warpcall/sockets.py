@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-SLICE_BYTES = 1 << 20  # at most
+SLICE_BYTES = 1 << 20
 
 
 def prepare(sock: socket.socket) -> None:
@@ -25,12 +25,12 @@ def prepare(sock: socket.socket) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SLICE_BYTES)  # or what is allowed
 
 
-def slice_nbytes(sock: socket.socket) -> int:
+def slice_nbytes(sock: socket.socket, at_most: int = SLICE_BYTES) -> int:
     """The bytes to give a connected socket at once, of which it may take fewer."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return SLICE_BYTES
+        return at_most
     try:
         segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     except OSError:  # the other side has left, or the system does not tell
-        return SLICE_BYTES
-    return SLICE_BYTES - SLICE_BYTES % segment if 0 < segment <= SLICE_BYTES else SLICE_BYTES
+        return at_most
+    return at_most - at_most % segment if 0 < segment <= at_most else at_most

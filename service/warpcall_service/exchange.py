@@ -20,6 +20,7 @@ from warpcall_service.params import brief
 from warpcall_service.problems import BadRequest, Headers, render
 from warpcall_service.protocol import LINGER_S, Connection
 
+TURN_BYTES = 512 << 10  # moved at once, then other connections have their turn
 JOIN_BYTES = 64 << 10  # up to here one copy costs less than a second write and a held slot
 REST_BYTES = (
     256 << 10
@@ -182,7 +183,7 @@ class Exchange:
             return
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": head, "more_body": True})
-        step = slice_nbytes(self.connection.transport.get_extra_info("socket"))
+        step = slice_nbytes(self.connection.transport.get_extra_info("socket"), TURN_BYTES)
         for begin in range(0, len(data), step):
             if begin:
                 await asyncio.sleep(0)  # a client that reads at once would keep others waiting

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
-from warpcall.sockets import SLICE_BYTES
-from warpcall_service.exchange import Exchange
+from warpcall_service.exchange import TURN_BYTES, Exchange
 from warpcall_service.params import brief
 from warpcall_service.peers import Peers
 
@@ -80,7 +79,7 @@ class Region:
         filled = 0
         with self._open(os.O_RDONLY) as segment:
             while filled < len(target):
-                part = target[filled : filled + SLICE_BYTES]
+                part = target[filled : filled + TURN_BYTES]
                 nbytes = os.preadv(segment, [part], self.offset + offset + filled)
                 if not nbytes:
                     raise self._too_short(os.fstat(segment).st_size)
@@ -100,7 +99,7 @@ class Region:
                 size = os.fstat(segment).st_size
                 if size < self.offset + offset + len(data):  # writing would make it longer
                     raise self._too_short(size)
-                part = data[written : written + SLICE_BYTES]
+                part = data[written : written + TURN_BYTES]
                 try:
                     written += os.pwrite(segment, part, self.offset + offset + written)
                 except OSError as error:
