@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -13,17 +17,23 @@ import psutil
 import pytest
 
 from demo.server import Server, running_server
-from tests.service.jobs import client, ended, reached, results, show, submit
+from tests.service.jobs import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall_service.callers import LOCAL
 from warpcall_service.engine import LocalEngine
-from warpcall_service.jobs.messages import Task
+from warpcall_service.jobs import tree
+from warpcall_service.jobs.desk import Jobs
+from warpcall_service.jobs.messages import MARK, Task
+from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.runner import Run
 from warpcall_service.lane import Lane
+from warpcall_service.lane_status import LaneStatus
 from warpcall_service.lease import Lease
+from warpcall_service.ledger import Ledger
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
+from warpcall_service.store import Store
 
 X = InputTensor("x", "F32", (64, 64))
 PATIENCE_S = 60.0
@@ -86,6 +96,13 @@ async def call(engine: LocalEngine, plan: Plan) -> float:
     finally:
         slot.release()
     return time.monotonic() - began
+
+
+async def call_on(engine: LocalEngine, plan: Plan) -> None:
+    """One call after the other, until one fails."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            await call(engine, plan)
 
 
 def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> None:
@@ -192,24 +209,61 @@ def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:
     assert asyncio.run(play()) == ["x"]
 
 
-def test_a_quarantined_device_is_used_no_more_and_says_why() -> None:
-    async def play() -> tuple[str, str, bool]:
-        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "DEAD_S", -1.0)  # nothing dies as fast as that
+    asked = JobRequest.model_validate(JOB)
+
+    async def play() -> tuple[LaneStatus, str, int, dict[str, float], bool]:
+        settings = Settings.load(devices="cpu", arena_bytes=8 << 20, data_dir=tmp_path)
+        engine = LocalEngine(settings)
+        store = Store(None, tmp_path)
+        store.migrate()
+        desk = Jobs(settings, engine, store, Ledger())
         await engine.start()
         try:
             plan = await engine.plan("permute", [X], {"dims": [1, 0]})
-            process = psutil.Process(engine.status()[0].pid)
-            await engine.every_lane[0].close("quarantined", "process 7 cannot be ended")
-            with pytest.raises(Unavailable, match="cannot run calls: process 7 cannot be ended"):
-                await call(engine, plan)
-            status = engine.status()[0]
-            return status.state, status.reason, process.is_running()
+            lane = psutil.Process(engine.status()[0].pid)
+            job = await desk.submit(LOCAL, asked, None)
+            with left_behind(f"{desk.scheduler.mark}/cpu/a job of before"):
+                desk.start()
+                with pytest.raises(Unavailable, match="processes of a job cannot be ended"):
+                    await call_on(engine, plan)
+            found = await desk.find(LOCAL, job.id)
+            values = {
+                family.name: family.samples[0].value
+                for family in desk.scheduler.metrics()
+                if family.samples
+            }
+            return (
+                engine.status()[0],
+                found.state,
+                desk.scheduler.devices,
+                values,
+                lane.is_running(),
+            )
         finally:
+            await desk.stop()
             await engine.stop()
+            store.close()
 
-    found = asyncio.run(play())
+    status, job, devices, values, runs = asyncio.run(play())
 
-    assert found == ("quarantined", "process 7 cannot be ended", False)
+    assert (status.state, job, devices, runs) == ("quarantined", "queued", 0, False)
+    assert re.search(r"cannot be ended: \d+; end them and restart the server", status.reason)
+    assert values["warpcall_lane_quarantined"] == 1
+
+
+@contextmanager
+def left_behind(mark: str) -> Iterator[None]:
+    """A process such as a server that was killed may leave of its jobs."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, env={MARK: mark}) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,9 @@ class Scheduler:
     """Begins jobs, and ends them.
 
     Only one server runs the jobs of a data folder: whoever has the lock of a file in it.
+
+    Attributes:
+        mark: what the marks of all its processes begin with.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Scheduler:
         self._lock_file = _folder(settings) / LOCK_FILE
         self._locked = False
         self._runner = f"{socket.gethostname()}:{self._lock_file.parent}"[:255]
-        self._mark = hashlib.sha256(self._runner.encode()).hexdigest()[:16]
+        self.mark = hashlib.sha256(self._runner.encode()).hexdigest()[:16]
         self._runs: dict[str, tuple[Run, asyncio.Task[None], int]] = {}  # by lane, with the job
         self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
         self._wake = asyncio.Event()
@@ -203,7 +206,7 @@ class Scheduler:
     async def _is_clean(self, lane: Lane) -> bool:
         """End what a server that was killed may have left on this device."""
         if lane.name not in self._clean:
-            left = await asyncio.to_thread(tree.kill_marked, f"{self._mark}/{lane.name}/")
+            left = await asyncio.to_thread(tree.kill_marked, f"{self.mark}/{lane.name}/")
             if left:
                 await self._quarantine(lane, left)
                 return False
@@ -234,7 +237,7 @@ class Scheduler:
     def _begin(self, claimed: _Claimed, lane: Lane) -> None:
         self._office.ring(claimed.number)
         record = Record(self._office, claimed.number)
-        mark = f"{self._mark}/{lane.name}/{claimed.id}"
+        mark = f"{self.mark}/{lane.name}/{claimed.id}"
         run = Run(claimed.task, mark, lane.lease, self._settings, record.tell)
         task = asyncio.create_task(self._see_through(run, claimed, lane, record))
         self._runs[lane.name] = run, task, claimed.number
