@@ -114,6 +114,25 @@ def jobs_table(jobs: Iterable[Told]) -> Table:
     return table
 
 
+def history_table(found: Told) -> Table:
+    """A series; what changed is named where it did, from the point below it."""
+    table = Table("measured", "job", "user", "us", "95 % CI", "limit", "what changed", box=None,
+                  pad_edge=False)  # fmt: skip
+    for point in found["points"]:
+        row = point["measurement"]
+        share = row["share_of_limit"]
+        table.add_row(
+            f"{ago(point['finished_at'])} ago",
+            point["job"],
+            escape(point["user"]),
+            microseconds(row["median_us"]) or row["status"],
+            interval(microseconds, row["ci_low_us"], row["ci_high_us"]),
+            "" if share is None else f"{share:.0%}",
+            escape(", ".join(point["changed"])),
+        )
+    return table
+
+
 def queue_table(queue: Told) -> Table:
     """Everyone's jobs that run or wait."""
     columns = ("", "id", "user", "op", "state", "cases", "priority", "starts in", "ends in", "on")

@@ -1,4 +1,4 @@
-"""`warpcall bench`, `jobs`, `watch`, `cancel`, `compare` and `top`: benchmarks from a terminal."""
+"""`warpcall bench`, `jobs`, `watch`, `cancel`, `compare`, `history` and `top`: benchmarks from a terminal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from rich.live import Live
 from rich.text import Text
 
 from warpcall import Client, JobFailed
-from warpcall._bench_words import implementations_of, sweep_of
+from warpcall._bench_words import OURS, implementations_of, sweep_of
 from warpcall._cli_output import Json, Url, console, print_json
 from warpcall._files import UsageError
+from warpcall._job import Job
 from warpcall._job_progress import span, waiting
 from warpcall._job_tables import (
     ago,
     comparison_lines,
     converged,
+    history_table,
     jobs_table,
     lanes_table,
     one_line,
@@ -29,7 +31,7 @@ from warpcall._job_tables import (
     remarks,
     results_lines,
 )
-from warpcall._jobs import Job
+from warpcall._jobs import JobRequest
 from warpcall.errors import InvalidInput
 
 PRECISIONS = ("quick", "standard", "publish")
@@ -101,6 +103,9 @@ def bench(
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Submit it, and do not wait.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would come to, and submit nothing.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -115,11 +120,15 @@ def bench(
     with Client(url) as gpu:
         declaration = gpu.kernel(op)
         sweep = sweep_of(declaration, words or [], shape, dtype, size or [])
+        request: JobRequest = {
+            "implementations": names, "sweep": sweep, "precision": precision, "priority": priority,
+            "tags": tag, "note": note, "fresh": fresh,
+        }  # fmt: skip
         with _options_named([p["name"] for p in declaration["params"]]):
-            job = gpu.jobs.submit(
-                op, implementations=names, sweep=sweep, precision=precision, priority=priority,
-                tags=tag, note=note, fresh=fresh,
-            )  # fmt: skip
+            if dry_run:
+                _tell_preview(gpu.jobs.preview(op, **request), as_json=as_json)
+                return
+            job = gpu.jobs.submit(op, **request)
         if detach:
             _tell_detached(job, as_json=as_json)
         else:
@@ -199,6 +208,29 @@ def compare(
 
 
 @app.command()
+def history(
+    case: Annotated[
+        str, typer.Argument(metavar="CASE", help='As tables have it: "isin x=I64[100] ...".')
+    ],
+    implementation: Annotated[
+        str, typer.Option(metavar="NAME", help="Ours, torch, or whatever was measured.")
+    ] = OURS,
+    limit: Annotated[int, typer.Option(metavar="N", parser=_number, help="At most so many.")] = 20,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Show what a case took in one job after the other, the latest first."""
+    with Client(url) as gpu:
+        found = gpu.jobs.history(case, implementation=implementation, limit=limit)
+    if as_json:
+        print_json(found)
+    elif found["points"]:
+        console().print(history_table(found))
+    else:
+        sys.stdout.write(f"no job of yours has measured {implementation} in that case\n")
+
+
+@app.command()
 def top(as_json: Json = False, url: Url = None) -> None:
     """Show the queue and the devices, live on a terminal; Ctrl-C ends it."""
     with Client(url) as gpu:
@@ -226,6 +258,17 @@ def _overview(gpu: Client) -> Group:
     runs = len(queue["entries"]) - waits
     said = f"\n{runs} running, {waits} waiting, on {queue['devices']} for jobs"
     return Group(lanes_table(gpu.health()), Text(said), queue_table(queue))
+
+
+def _tell_preview(told: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(told)
+        return
+    said = f"{told['cases']} cases, some {span(told['estimated_s'])}"
+    said += f", at most {told['device_bytes'] / 1e6:,.3g} MB on the device"
+    if told["reuses"]:
+        said += f"; {told['reuses']} has measured this already"
+    sys.stdout.write(f"{said}\n")
 
 
 def _tell_detached(job: Job, *, as_json: bool) -> None:

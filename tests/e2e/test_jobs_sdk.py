@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,37 @@ def test_what_was_measured_is_told_again_and_compared(measured: str, gpu: Client
     assert [row["ratio"] for row in same["rows"]] == [1, 1]
     assert measured in [found.id for found in gpu.jobs.list(op="permute", state="succeeded")]
     assert gpu.jobs.list(tag="nobody") == []
+
+
+def test_a_series_and_what_a_job_would_come_to(
+    measured: str, gpu: Client, server: Server, warpcall: Warpcall
+) -> None:
+    ours = gpu.jobs.results(measured)["measurements"][0]
+    cases = [CASE, {**CASE, "shape": [8, 9]}]
+
+    async def ask() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with AsyncClient(server.url) as other:
+            series = await other.jobs.history(ours["case"])
+            return series, await other.jobs.preview("permute", cases=cases, precision="quick")
+
+    series = gpu.jobs.history(ours["case"], limit=1)
+    copies = gpu.jobs.history(ours["case"], implementation="copy")
+    told = gpu.jobs.preview("permute", cases=cases, precision="quick")
+    code, out, _ = warpcall("history", ours["case"], "--limit", "1")
+    nothing = warpcall("history", ours["case"], "--implementation", "torch")
+    dry = warpcall(*BENCH, "--shape", "8x8,8x9", "--precision", "quick", "--dry-run")
+    again = warpcall(*QUICK, "--dry-run", "--json")
+
+    assert [(p["job"], p["measurement"]) for p in series["points"]] == [(measured, ours)]
+    assert [p["measurement"]["implementation"] for p in copies["points"]] == ["copy"]
+    assert (told["cases"], told["reuses"]) == (2, None)
+    assert asyncio.run(ask()) == (series, told)
+    assert code == 0
+    assert out.splitlines()[0].split()[:4] == ["measured", "job", "user", "us"]
+    assert f" {measured} " in out.splitlines()[1]
+    assert nothing[:2] == (0, "no job of yours has measured torch in that case\n")
+    assert dry[1].startswith("2 cases, some ")
+    assert json.loads(again[1])["reuses"] == measured
 
 
 def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Server) -> None:
