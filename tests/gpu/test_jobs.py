@@ -37,6 +37,7 @@ def http(device: str) -> Iterator[httpx.Client]:
     ("implementation", "exit_class"),
     [
         ("illegal", "cuda_error"),
+        ("assert-on-the-device", "cuda_error"),
         ("allocate-on-the-device", "oom"),
         ("spin", "timeout"),
         ("leave", "killed"),

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
+import triton
 
 from warpcall_kernels import InvalidInput, measuring, ops
 from warpcall_kernels.measuring import (
@@ -17,6 +19,7 @@ from warpcall_kernels.measuring import (
     CaseResult,
     Implementation,
     Precision,
+    class_of,
     count,
     expand,
     implementations,
@@ -359,3 +362,21 @@ def test_what_is_faster_than_the_memory_is_impossible() -> None:
     assert too_fast(4_800_000_000, 1000.0, 4800.0) is None
     assert "5000 GB/s is more than the memory's 4800" in str(too_fast(5_000_000_000, 1e3, 4800.0))
     assert too_fast(5_000_000_000, 1.0, None) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "cuda_error"),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access"), "cuda_error"),
+        (RuntimeError("CUDA error: out of memory"), "oom"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory"), "oom"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB"), "oom"),
+        (MemoryError(), "oom"),
+        (triton.runtime.errors.OutOfResources(300_000, 232_448, "shared memory"), "compile_error"),
+        (torch._dynamo.exc.TorchDynamoException("no such thing"), "compile_error"),
+        (ValueError("it is wrong"), "wrong_result"),
+    ],
+)
+def test_failures_are_told_apart(error: Exception, found: str) -> None:
+    assert class_of(error) == found

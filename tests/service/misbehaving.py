@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 
 from warpcall_kernels import Op
 from warpcall_kernels.measuring import Implementation
@@ -122,12 +124,28 @@ def refuse(op: Op, params: Mapping[str, Any]) -> Function:
 
 
 def illegal(op: Op, params: Mapping[str, Any]) -> Function:
-    """Reads outside of the device's memory: a CUDA error that sticks."""
+    """Writes where the device has no memory: a CUDA error that sticks."""
+
+    def function(**inputs: Any) -> Any:
+        (x,) = inputs.values()
+        _write_far_away[(1,)](x, 1 << 45)
+        torch.cuda.synchronize()
+        return x
+
+    return function
+
+
+@triton.jit
+def _write_far_away(pointer, offset):  # type: ignore[no-untyped-def]
+    tl.store(pointer + offset, 0)
+
+
+def assert_on_the_device(op: Op, params: Mapping[str, Any]) -> Function:
+    """Takes an element that is not there, which torch's kernel asserts: it sticks just as well."""
 
     def function(**inputs: Any) -> Any:
         x = torch.zeros(4, device=next(iter(inputs.values())).device)
-        index = torch.tensor([1 << 40], device=x.device)
-        result = x[index]
+        result = x[torch.tensor([1 << 40], device=x.device)]
         torch.cuda.synchronize()
         return result
 
@@ -172,6 +190,7 @@ IMPLEMENTATIONS = tuple(
         wrong,
         refuse,
         illegal,
+        assert_on_the_device,
         allocate_on_the_device,
         spin,
     )

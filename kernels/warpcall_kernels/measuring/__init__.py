@@ -5,6 +5,7 @@ docs/benchmarking.md tells how, and what each number means.
 
 from __future__ import annotations
 
+from warpcall_kernels.measuring._context import class_of
 from warpcall_kernels.measuring._implementations import (
     Implementation,
     implementations,
@@ -35,6 +36,7 @@ __all__ = [
     "Precision",
     "Progress",
     "Ratio",
+    "class_of",
     "compare",
     "count",
     "environment_class",

@@ -17,11 +17,14 @@ def class_of(error: Exception) -> Status:
     kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
     if any(k.startswith(("torch._dynamo", "torch._inductor", "triton.")) for k in kinds):
         return "compile_error"
-    if any(k.endswith("AcceleratorError") for k in kinds) or "CUDA error" in str(error):
-        return "cuda_error"
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+    text = str(error)
+    # Want of memory is told in many ways, by the driver as an error of its own, and does not stick.
+    short = any(words in text for words in ("out of memory", "allocate memory"))
+    if short or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "oom"
-    return "oom" if "allocate memory" in str(error) else "wrong_result"  # as torch says on a CPU
+    if any(words in text for words in ("CUDA error", "Triton Error [CUDA]")):
+        return "cuda_error"
+    return "cuda_error" if any(k.endswith("AcceleratorError") for k in kinds) else "wrong_result"
 
 
 class _Outside(BaseException):

@@ -84,8 +84,10 @@ class _Server:
         try:
             yield
         finally:
-            settle()
-            self.say("release", True)
+            try:
+                settle()
+            finally:  # an error that sticks comes out of it, and nothing runs there any more
+                self.say("release", True)
 
 
 def _measure(task: Task, server: _Server) -> None:
@@ -128,18 +130,15 @@ class DeviceLost(Exception):
 
 
 def _class(error: Exception) -> str:
-    import torch
-
     from warpcall_kernels import InvalidInput
+    from warpcall_kernels.measuring import class_of
 
-    text = str(error)
     if isinstance(error, InvalidInput):
         return "invalid"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in text:
-        return "oom"
-    if isinstance(error, DeviceLost) or "CUDA error" in text:
+    if isinstance(error, DeviceLost):
         return "cuda_error"
-    return "killed"
+    found = class_of(error)
+    return found if found in ("oom", "cuda_error") else "killed"
 
 
 def _brief(error: Exception) -> str:
