@@ -18,7 +18,7 @@ import h11
 
 from warpcall._http import ConnectionFailed, Reply, Request, Stream, content_length, joined
 from warpcall._progress import Meter
-from warpcall._waiters import Address, Waiter
+from warpcall._waiters import Address, Waiter, left_s
 from warpcall.errors import TransportError
 from warpcall.sockets import prepare, slice_nbytes
 
@@ -225,6 +225,7 @@ class _Exchange:
     async def _receive(self, view: memoryview, meter: Meter) -> None:
         at, sock, deadline = 0, self._sock, self._request.deadline
         while at < view.nbytes:
+            left_s(deadline)  # raises past it, also while there is always more to read
             piece = view[at : at + RECEIVE_BYTES]
             n = await self._waiter.receive(sock, piece, deadline)
             if not n:
@@ -271,7 +272,6 @@ def _translated(authority: str) -> Iterator[None]:
 
 def _is_quiet(sock: socket.socket) -> bool:
     """Whether an idle connection has neither ended nor sent what nobody asked for."""
-    sock.setblocking(False)
     try:
         sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
