@@ -43,11 +43,11 @@ class _Desk(Generic[JobT]):
 
     async def _submit(self, op: str, request: JobRequest, key: str | None) -> JobT:
         headers = {"Idempotency-Key": new_id() if key is None else key}
-        told = await self._core.ask("POST", PATH, body_of(op, request), headers, CREATED)
+        told = await self._core.ask("POST", PATH, {"op": op, **given(request)}, headers, CREATED)
         return self._kind(self._core, told)
 
     async def _preview(self, op: str, request: JobRequest) -> dict[str, Any]:
-        told = await self._core.ask("POST", f"{PATH}/preview", body_of(op, request))
+        told = await self._core.ask("POST", f"{PATH}/preview", {"op": op, **given(request)})
         if not isinstance(told, dict) or "cases" not in told:
             raise TransportError(f"the server must tell of a job to be, got {told!r:.60}")
         return told
@@ -56,7 +56,7 @@ class _Desk(Generic[JobT]):
         return self._kind(self._core, await self._core.get_json(path_of(id_)))
 
     async def _list(self, wanted: Mapping[str, object]) -> list[JobT]:
-        found = await self._object(f"{PATH}?{query_of(wanted)}", "jobs")
+        found = await self._object(f"{PATH}?{urlencode(given(wanted))}", "jobs")
         return [self._kind(self._core, told) for told in found["jobs"]]
 
     async def _queue(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class _Desk(Generic[JobT]):
     async def _history(self, case: str, implementation: str, limit: int | None) -> dict[str, Any]:
         op = case.partition(" ")[0]
         wanted = {"op": op, "implementation": implementation, "case": case, "limit": limit}
-        return await self._object(f"{PATH}/history?{query_of(wanted)}", "points")
+        return await self._object(f"{PATH}/history?{urlencode(given(wanted))}", "points")
 
     async def _object(self, path: str, member: str) -> dict[str, Any]:
         found = await self._core.get_json(path)
@@ -239,11 +239,6 @@ class AsyncJobs(_Desk[AsyncJob]):
         return await self._history(case, implementation, limit)
 
 
-def body_of(op: str, request: JobRequest) -> dict[str, object]:
-    """What is posted; what is None is left out."""
-    return {"op": op, **{name: value for name, value in request.items() if value is not None}}
-
-
-def query_of(wanted: Mapping[str, object]) -> str:
-    """The query of a URL; what is None is left out."""
-    return urlencode({name: value for name, value in wanted.items() if value is not None})
+def given(values: Mapping[str, object]) -> dict[str, object]:
+    """What is not None."""
+    return {name: value for name, value in values.items() if value is not None}

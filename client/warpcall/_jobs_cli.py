@@ -1,4 +1,4 @@
-"""`warpcall bench`, `jobs`, `watch`, `cancel`, `compare`, `history` and `top`: benchmarks from a terminal."""
+"""Benchmarks from a terminal: `bench`, `jobs`, `watch`, `cancel`, `compare`, `history`, `top`."""
 
 from __future__ import annotations
 

@@ -8,33 +8,56 @@ import select
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
 MAX_CONNECTIONS = 32  # of one client; further calls wait for one
 
 Address = tuple[str, int] | str  # host, without brackets, and port; or the path of a Unix socket
 
 
-class Waiter(Protocol):
-    """How a flavour waits. `deadline` is on the clock of time.monotonic; past it, TimeoutError."""
+class Waiter(ABC):
+    """How a flavour waits. `deadline` is on the clock of time.monotonic; past it, TimeoutError.
 
+    To try first and then to wait leaves time for more to come: with a timeout of the socket, which
+    waits first, a read gets less, and 64 MB took 10 or 16 ms instead of always 10.
+    """
+
+    @abstractmethod
     async def connect(self, address: Address, deadline: float) -> socket.socket: ...
 
     async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
         """Bytes sent; 0 if the peer has said something, or left, and so may not read any more."""
-        ...
+        while True:
+            try:
+                return sock.send(piece)
+            except BlockingIOError:
+                if await self.readable(sock, deadline, or_writable=True):
+                    return 0
 
     async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
         """Bytes received into `view`; 0 at the end."""
-        ...
+        while True:
+            try:
+                return sock.recv_into(view)
+            except BlockingIOError:
+                await self.readable(sock, deadline)
 
+    @abstractmethod
+    async def readable(
+        self, sock: socket.socket, deadline: float, *, or_writable: bool = False
+    ) -> bool:
+        """Wait until `sock` is readable (or writable); whether it is the former."""
+
+    @abstractmethod
     def room(self, deadline: float) -> contextlib.AbstractAsyncContextManager[None]: ...
 
+    @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
 
 
-class BlockingWaiter:
+class BlockingWaiter(Waiter):
     """Waits in the calling thread."""
 
     def __init__(self) -> None:
@@ -52,22 +75,12 @@ class BlockingWaiter:
             raise
         return sock
 
-    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
-        while True:
-            try:
-                return sock.send(piece)
-            except BlockingIOError:
-                if _happened(sock, select.POLLIN | select.POLLOUT, deadline) & select.POLLIN:
-                    return 0
-
-    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
-        # To try first and then to wait leaves time for more to come: with a timeout of the socket,
-        # which waits first, a read gets less, and 64 MB took 10 or 16 ms instead of always 10.
-        while True:
-            try:
-                return sock.recv_into(view)
-            except BlockingIOError:
-                _happened(sock, select.POLLIN, deadline)
+    async def readable(
+        self, sock: socket.socket, deadline: float, *, or_writable: bool = False
+    ) -> bool:
+        poll = select.poll()  # not select, which ends at 1024 descriptors
+        poll.register(sock, select.POLLIN | (select.POLLOUT if or_writable else 0))
+        return any(event & select.POLLIN for _, event in poll.poll(left_s(deadline) * 1000))
 
     @contextlib.asynccontextmanager
     async def room(self, deadline: float) -> AsyncIterator[None]:
@@ -82,7 +95,7 @@ class BlockingWaiter:
         time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
 
 
-class LoopWaiter:
+class LoopWaiter(Waiter):
     """Waits in the running asyncio loop (or uvloop)."""
 
     def __init__(self) -> None:
@@ -113,25 +126,9 @@ class LoopWaiter:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [(family, where) for family, _, _, _, where in found]
 
-    async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
-        while True:
-            try:
-                return sock.send(piece)
-            except BlockingIOError:
-                if await self._readable(sock, deadline, or_writable=True):
-                    return 0
-
-    async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
-        while True:
-            try:
-                return sock.recv_into(view)
-            except BlockingIOError:
-                await self._readable(sock, deadline)
-
-    async def _readable(
+    async def readable(
         self, sock: socket.socket, deadline: float, *, or_writable: bool = False
     ) -> bool:
-        """Wait until `sock` is readable (or writable); whether it is the former."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[bool] = loop.create_future()
 
@@ -168,10 +165,3 @@ def left_s(deadline: float) -> float:
     if seconds <= 0:
         raise TimeoutError("the deadline passed")
     return seconds
-
-
-def _happened(sock: socket.socket, events: int, deadline: float) -> int:
-    """Wait for one of these events; which came, 0 if the deadline did."""
-    poll = select.poll()  # not select, which ends at 1024 descriptors
-    poll.register(sock, events)
-    return next((event for _, event in poll.poll(left_s(deadline) * 1000)), 0)

@@ -27,10 +27,8 @@ def prepare(sock: socket.socket) -> None:
 
 def slice_nbytes(sock: socket.socket, at_most: int = SLICE_BYTES) -> int:
     """The bytes to give a connected socket at once, of which it may take fewer."""
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return at_most
     try:
         segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-    except OSError:  # the other side has left, or the system does not tell
+    except OSError:  # it is a Unix socket, the other side has left, or the system does not tell
         return at_most
     return at_most - at_most % segment if 0 < segment <= at_most else at_most
