@@ -10,6 +10,7 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
+from tests.service.kept import ALL, memory
 from tests.service.requests import well
 
 SETTINGS = {
@@ -31,6 +32,16 @@ def server() -> Iterator[Server]:
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+def kept(http: httpx.Client) -> Iterator[httpx.Client]:
+    """A client of the shared server that keeps no tensors yet, nor in the end."""
+    http.delete(ALL)
+    yield http
+    http.delete(ALL)
+    assert memory(http) == 0
+    assert well(http).status_code == 200
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -16,15 +15,6 @@ from tests.e2e.test_survives import until
 from tests.service.kept import ALL, X, get, listed, memory, put
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of, send_raw
 from warpcall import wire
-
-
-@pytest.fixture
-def kept(http: httpx.Client) -> Iterator[httpx.Client]:
-    """A client of the shared server that keeps nothing yet, nor in the end."""
-    http.delete(ALL)
-    yield http
-    http.delete(ALL)
-    assert memory(http) == 0
 
 
 def test_a_tensor_comes_back_as_it_was(kept: httpx.Client) -> None:
