@@ -23,7 +23,23 @@ from warpcall_kernels import _dims, _softmax, _softmax_common
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
-from warpcall_kernels._softmax_long import LONG, LONG_BYTEWISE, masked_softmax_long_kernel
+from warpcall_kernels._softmax_long import (
+    BACK,
+    KEEP,
+    LEAVE,
+    LONG,
+    LONG_BYTEWISE,
+    STAGES,
+    STORE,
+    masked_softmax_long_kernel,
+)
+from warpcall_kernels._softmax_mask import ALIGNED, BYTES, WORDS
+from warpcall_kernels._softmax_packed import (
+    MOST_BYTES,
+    PACKED_BYTES,
+    masked_softmax_packed_kernel,
+    packed,
+)
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
@@ -44,6 +60,9 @@ MASKS = (torch.bool, torch.uint8)
 # Bytes of a row that begins anywhere from which on its edges are taken apart. On an H200: 65 bf16 77.8 us, with
 # edges 54.8; 33 fp32 44.5 and 36.3; but 63 fp16 52.3 and 53.9, 33 bf16 97 and 103.
 EDGES_BYTES = 128
+PACKED_REGISTERS = 64  # so that two blocks fit a multiprocessor
+TILE_REGISTERS = 0
+WORD_SIZES = (2, 4)  # of positions, whose masks may be read as words
 FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors are sane
 
 
@@ -112,12 +131,20 @@ def _plan(
     operands = (strides[0],), strides[4], (stride_xk,), (address,)
     run = Run.of(columns, itemsize, align, *operands)
     edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
+    group = VECTOR_BYTES // itemsize
     if edges:
-        align = VECTOR_BYTES // itemsize
+        align = group
         own = mask is not None and stride_mk == 1 and mask[3] % align == 0
         same = own and _softmax.congruent((strides[1],), strides[4], align)
         mask_align = align if same else 1
-    step = LONG_BYTEWISE if mask is not None and itemsize == 2 > mask_align else LONG[itemsize]
+    how, mask_nbytes = BYTES, 0
+    if mask is not None and stride_mk == 1:
+        mask_nbytes = _dims.reach(*mask[:2])
+        if mask_align == align:
+            how = ALIGNED
+        elif itemsize in WORD_SIZES and align == group and mask[3] % 4 == 0:
+            how = WORDS
+    step = LONG_BYTEWISE if mask is not None and itemsize == 2 and how == BYTES else LONG[itemsize]
     tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
@@ -140,33 +167,39 @@ def _plan(
     }
     words = (None, None if mask is None else tl.uint8)
     if run is not None:
-        arguments |= {
-            "SHARED": strides[1][2] == 0,
-            "GROUP": VECTOR_BYTES // itemsize,
-            "COLUMNS": columns,
-            "TAKEN": run.taken,
-            "ROWS": run.rows,
-            "BLOCK": triton.next_power_of_2(columns),
-            "RUN": run.length,
-            "num_warps": run.warps,
-        }
+        arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
     arguments |= {
         "x_strides": strides[0],
-        "stride_xk": stride_xk,
+        "mask_nbytes": mask_nbytes,
         "EDGES": edges,
         "ALIGN": align,
-        "MASK_ALIGN": mask_align,
+        "HOW": how.value,
         "BLOCK": tile.block,
         "num_warps": tile.warps,
     }
+    block = triton.next_power_of_2(max(columns // align, 1)) * align
+    fits = itemsize == 2 and align == group and arguments["FOLDED"]
+    if fits and PACKED_BYTES <= block * itemsize <= MOST_BYTES:
+        del arguments["FOLDED"], arguments["ACC"]
+        arguments |= {"zero": 0, **packed(columns // align * align, block * itemsize)}
+        del arguments["BLOCK"]
+        arguments |= {"maxnreg": PACKED_REGISTERS} if PACKED_REGISTERS else {}
+        return Launch(masked_softmax_packed_kernel, rows.grid(1), arguments, words)
+    arguments["stride_xk"] = stride_xk
     if tile.long:
+        arguments |= {"STAGES": STAGES, "BACK": BACK, "KEEP": KEEP, "LEAVE": LEAVE, "STORE": STORE}
         return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
     arguments |= {
+        "MASK_ALIGN": mask_align,
         "SHARED": strides[1][2] == 0 and not edges,
         "EVEN": tile.block == columns and lengths is None and not causal and not edges,
         "ROWS": tile.rows,
     }
+    if tile.warps >= 16 and TILE_REGISTERS:
+        arguments["maxnreg"] = TILE_REGISTERS
+    if arguments["SHARED"] or tile.rows > 1:
+        arguments["HOW"] = BYTES.value
     return Launch(masked_softmax_kernel, rows.grid(tile.rows), arguments, words)
 
 

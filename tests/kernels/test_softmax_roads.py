@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton.language as tl
 
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as gradient
+from warpcall_kernels._softmax_mask import BYTES, WORDS
 from warpcall_kernels._torch import Launch, layout
 
 
@@ -14,7 +16,7 @@ def road(launch: Launch | None) -> str:
     """The kernel of a launch, and whether it takes the edges of rows apart."""
     assert launch is not None
     name = str(launch.kernel.fn.__name__).removesuffix("_kernel").rsplit("_", 1)[1]
-    name = name if name in ("short", "long") else "tile"
+    name = name if name in ("short", "packed", "long") else "tile"
     return f"{name}, edges" if launch.arguments.get("EDGES") else name
 
 
@@ -30,8 +32,12 @@ def road(launch: Launch | None) -> str:
         (68, torch.float16, "tile"),
         (65, torch.float64, "tile"),
         (16_401, torch.float32, "long, edges"),
-        (32_777, torch.bfloat16, "long, edges"),
-        (32_776, torch.bfloat16, "long"),
+        (16_385, torch.bfloat16, "tile, edges"),
+        (32_761, torch.bfloat16, "packed, edges"),
+        (32_768, torch.float16, "packed"),
+        (65_537, torch.bfloat16, "packed, edges"),
+        (65_552, torch.bfloat16, "long"),
+        (65_553, torch.float16, "long, edges"),
     ],
 )
 def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begin(
@@ -52,14 +58,17 @@ def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begi
 @pytest.mark.parametrize(
     ("columns", "dtype", "taken"),
     [
-        (5, torch.float32, "tile"),
-        (17, torch.bfloat16, "tile"),
+        (5, torch.float32, "short"),
+        (17, torch.bfloat16, "short"),
         (33, torch.bfloat16, "tile, edges"),
         (34, torch.bfloat16, "tile, edges"),
         (36, torch.bfloat16, "tile"),
         (10_007, torch.float32, "long, edges"),
         (10_008, torch.float32, "long"),
         (16_391, torch.bfloat16, "tile, edges"),
+        (16_400, torch.bfloat16, "packed"),
+        (32_775, torch.float16, "packed, edges"),
+        (32_792, torch.bfloat16, "long"),
     ],
 )
 def test_gradients_take_the_road_that_is_fastest_for_their_rows(
@@ -74,3 +83,57 @@ def test_gradients_take_the_road_that_is_fastest_for_their_rows(
     tolerance = gradient.TOLERANCE[dtype]
     expected = gradient.masked_softmax_backward_reference(g.double(), y.double())
     torch.testing.assert_close(grad.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:
+    """A mask of bytes, most of them 0, whose rows begin anywhere; it ends where its storage does."""
+    values = torch.tensor([0, 0, 0, 1, 2, 128, 255], dtype=torch.uint8, device=device)
+    step = columns + 1
+    flat = values[torch.randint(0, 7, (offset + rows * step - 1,), device=device)]
+    return flat.as_strided((rows, columns), (step, 1), offset)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "taken"),
+    [
+        (1003, torch.float32, "tile, edges"),
+        (4099, torch.bfloat16, "tile, edges"),
+        (16_388, torch.float32, "long"),
+        (16_391, torch.float32, "long, edges"),
+        (32_775, torch.bfloat16, "packed, edges"),
+        (50_021, torch.float16, "packed, edges"),
+        (65_551, torch.float16, "long, edges"),
+    ],
+)
+@pytest.mark.parametrize(("offset", "how"), [(0, WORDS), (4, WORDS), (1, BYTES)])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_masks_of_odd_rows_are_read_as_words_and_not_beyond_their_end(
+    columns: int,
+    dtype: torch.dtype,
+    taken: str,
+    offset: int,
+    how: tl.constexpr,
+    lengths: bool,
+    device: str,
+) -> None:
+    x = torch.randn(5, columns, dtype=dtype, device=device)
+    mask = masks_of_any_value(5, columns, offset, device)
+    mask[1], mask[2], mask[2, -1] = 1, 1, 0
+    mask[3, 0], x[3, 0] = 0, torch.nan
+    kept = torch.tensor([columns, 9, columns, 3, columns - 5], device=device) if lengths else None
+    expected = forward.masked_softmax_reference(x.double(), mask, kept)
+    x[4].masked_fill_(mask[4] != 0, torch.nan)
+
+    out = forward.masked_softmax(x, mask, kept)
+
+    plan = forward._plan(
+        layout(x), layout(mask), None if kept is None else layout(kept), 1.0, False
+    )
+    assert road(plan) == taken
+    assert plan is not None
+    assert plan.arguments["HOW"] == how.value
+    tolerance = forward.TOLERANCE[dtype]
+    torch.testing.assert_close(
+        out.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+    assert not out[expected == 0].any()
