@@ -6,6 +6,8 @@ rescales its sum once for every access, so that a position costs little more tha
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -33,6 +35,11 @@ STAGES = 1  # steps whose loads are in flight at a time
 BACK = True  # the second time from the end
 # What the L2 should keep: what is read again, and not what is written.
 KEEP, LEAVE, STORE = "evict_last", "evict_first", "evict_first"
+
+
+def how_to_read() -> dict[str, Any]:
+    """What kernels that read a row twice are compiled for, of the above."""
+    return {"STAGES": STAGES, "BACK": BACK, "KEEP": KEEP, "LEAVE": LEAVE, "STORE": STORE}
 
 
 @triton.jit

@@ -11,10 +11,26 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._softmax import round_up
+from warpcall_kernels._torch import VECTOR_BYTES
 
 # How masks of groups are read: a byte for each position, whole groups where these are aligned, words.
 BYTES, ALIGNED, WORDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 FAR = tl.constexpr(2**30)  # words; more than a row has
+
+
+def how_to_read(
+    itemsize: int, align: int, mask_align: int, stride: int, address: int
+) -> tl.constexpr:
+    """How masks of rows are read.
+
+    Args:
+        itemsize, align: of a position of the row, and what divides where its groups begin, in positions.
+        mask_align, stride, address: what divides where masks of groups begin; the mask's own.
+    """
+    if stride == 1 and mask_align == align:
+        return ALIGNED
+    whole_groups = align in (4, 8) and align * itemsize == VECTOR_BYTES
+    return WORDS if stride == 1 and whole_groups and address % 4 == 0 else BYTES
 
 
 @triton.jit

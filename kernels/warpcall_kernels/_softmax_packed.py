@@ -22,6 +22,7 @@ from warpcall_kernels._softmax import (
 )
 from warpcall_kernels._softmax_forward import factor_of
 from warpcall_kernels._softmax_mask import mask_of_row, masked_pairs
+from warpcall_kernels._torch import VECTOR_BYTES
 
 # Bytes of a row, of all operands, that a block holds: 32 registers a thread of 1,024.
 MOST_BYTES = 131072
@@ -30,11 +31,21 @@ THREAD_BYTES = 128  # a thread holds, of all operands
 PART_BYTES = 16  # of a part, a thread takes: what is in registers beside the row is for one part
 
 
-def packed(columns: int, nbytes: int) -> dict[str, int]:
-    """The warps that hold so many bytes, and in which parts they take a row."""
-    warps = min(32, max(4, nbytes // (32 * THREAD_BYTES)))
-    part = 32 * warps * PART_BYTES // 2
-    return {"PARTS": triton.cdiv(columns, part), "PART": part, "num_warps": warps}
+def packed(
+    columns: int, itemsize: int, align: int, held: int, registers: int
+) -> dict[str, int] | None:
+    """What a kernel is compiled for that holds so many operands of a row, or None: another serves it.
+
+    The warps that hold the row, in which parts they take it, and the most registers a thread, or 0.
+    """
+    group = VECTOR_BYTES // itemsize
+    nbytes = triton.next_power_of_2(max(columns // group, 1)) * VECTOR_BYTES * held
+    if itemsize != 2 or align != group or not PACKED_BYTES <= nbytes <= MOST_BYTES:
+        return None
+    warps = min(32, nbytes // (32 * THREAD_BYTES))
+    part = 32 * warps * PART_BYTES // itemsize
+    taken = {"zero": 0, "PARTS": triton.cdiv(columns, part), "PART": part, "num_warps": warps}
+    return taken | ({"maxnreg": registers} if registers else {})
 
 
 @triton.jit

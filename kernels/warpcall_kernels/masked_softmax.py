@@ -15,31 +15,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax, _softmax_common
+from warpcall_kernels import _dims, _softmax, _softmax_common, _softmax_long, _softmax_mask
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
-from warpcall_kernels._softmax_long import (
-    BACK,
-    KEEP,
-    LEAVE,
-    LONG,
-    LONG_BYTEWISE,
-    STAGES,
-    STORE,
-    masked_softmax_long_kernel,
-)
-from warpcall_kernels._softmax_mask import ALIGNED, BYTES, WORDS
-from warpcall_kernels._softmax_packed import (
-    MOST_BYTES,
-    PACKED_BYTES,
-    masked_softmax_packed_kernel,
-    packed,
-)
+from warpcall_kernels._softmax_long import LONG, LONG_BYTEWISE, masked_softmax_long_kernel
+from warpcall_kernels._softmax_mask import BYTES
+from warpcall_kernels._softmax_packed import masked_softmax_packed_kernel, packed
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
@@ -62,7 +47,6 @@ MASKS = (torch.bool, torch.uint8)
 EDGES_BYTES = 128
 PACKED_REGISTERS = 64  # so that two blocks fit a multiprocessor
 TILE_REGISTERS = 0
-WORD_SIZES = (2, 4)  # of positions, whose masks may be read as words
 FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors are sane
 
 
@@ -131,19 +115,15 @@ def _plan(
     operands = (strides[0],), strides[4], (stride_xk,), (address,)
     run = Run.of(columns, itemsize, align, *operands)
     edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
-    group = VECTOR_BYTES // itemsize
     if edges:
-        align = group
+        align = VECTOR_BYTES // itemsize
         own = mask is not None and stride_mk == 1 and mask[3] % align == 0
         same = own and _softmax.congruent((strides[1],), strides[4], align)
         mask_align = align if same else 1
     how, mask_nbytes = BYTES, 0
-    if mask is not None and stride_mk == 1:
+    if mask is not None:
+        how = _softmax_mask.how_to_read(itemsize, align, mask_align, stride_mk, mask[3])
         mask_nbytes = _dims.reach(*mask[:2])
-        if mask_align == align:
-            how = ALIGNED
-        elif itemsize in WORD_SIZES and align == group and mask[3] % 4 == 0:
-            how = WORDS
     step = LONG_BYTEWISE if mask is not None and itemsize == 2 and how == BYTES else LONG[itemsize]
     tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
@@ -178,17 +158,14 @@ def _plan(
         "BLOCK": tile.block,
         "num_warps": tile.warps,
     }
-    block = triton.next_power_of_2(max(columns // align, 1)) * align
-    fits = itemsize == 2 and align == group and arguments["FOLDED"]
-    if fits and PACKED_BYTES <= block * itemsize <= MOST_BYTES:
-        del arguments["FOLDED"], arguments["ACC"]
-        arguments |= {"zero": 0, **packed(columns // align * align, block * itemsize)}
-        del arguments["BLOCK"]
-        arguments |= {"maxnreg": PACKED_REGISTERS} if PACKED_REGISTERS else {}
-        return Launch(masked_softmax_packed_kernel, rows.grid(1), arguments, words)
+    held = packed(columns // align * align, itemsize, align, 1, PACKED_REGISTERS)
+    if held is not None and arguments["FOLDED"]:
+        for name in ("BLOCK", "FOLDED", "ACC"):
+            del arguments[name]
+        return Launch(masked_softmax_packed_kernel, rows.grid(1), arguments | held, words)
     arguments["stride_xk"] = stride_xk
     if tile.long:
-        arguments |= {"STAGES": STAGES, "BACK": BACK, "KEEP": KEEP, "LEAVE": LEAVE, "STORE": STORE}
+        arguments |= _softmax_long.how_to_read()
         return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
     arguments |= {
         "MASK_ALIGN": mask_align,

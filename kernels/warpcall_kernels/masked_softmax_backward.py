@@ -13,7 +13,6 @@ import math
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -25,13 +24,8 @@ from warpcall_kernels._softmax_gradient import (
     masked_softmax_backward_kernel,
     masked_softmax_backward_long_kernel,
 )
-from warpcall_kernels._softmax_long import BACK, KEEP, LEAVE, STAGES, STORE
-from warpcall_kernels._softmax_packed import (
-    MOST_BYTES,
-    PACKED_BYTES,
-    masked_softmax_backward_packed_kernel,
-    packed,
-)
+from warpcall_kernels._softmax_long import how_to_read
+from warpcall_kernels._softmax_packed import masked_softmax_backward_packed_kernel, packed
 from warpcall_kernels._softmax_short import Run, masked_softmax_backward_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
@@ -101,9 +95,8 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
     )
     run = Run.of(columns, itemsize, align, *operands)
     edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
-    group = VECTOR_BYTES // itemsize
     if edges:
-        align = group
+        align = VECTOR_BYTES // itemsize
     step = LONG_STEP_BYTES // itemsize, LONG_WARPS
     tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step, held=2)
     wide = _softmax.reach(rows, tile, columns, (stride_gk, stride_yk)) >= 2**31
@@ -122,16 +115,9 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         arguments |= {"ACC": acc, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_backward_short_kernel, rows.grid(run.taken), arguments)
     arguments |= {"columns": columns, "EDGES": edges, "ALIGN": align}
-    block = triton.next_power_of_2(max(columns // align, 1)) * align
-    held = HELD * block * itemsize
-    if (
-        itemsize == 2
-        and align == group
-        and 2 * block * itemsize > PACKED_BYTES
-        and held <= MOST_BYTES
-    ):
-        arguments |= {"zero": 0, "HELD": HELD, **packed(columns // align * align, held)}
-        arguments |= {"maxnreg": HELD_REGISTERS} if HELD_REGISTERS else {}
+    held = packed(columns // align * align, itemsize, align, HELD, HELD_REGISTERS)
+    if held is not None and tile.long:
+        arguments |= {"HELD": HELD, **held}
         return Launch(masked_softmax_backward_packed_kernel, rows.grid(1), arguments)
     arguments |= {
         "stride_gk": stride_gk,
@@ -141,7 +127,7 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         "num_warps": tile.warps,
     }
     if tile.long:
-        arguments |= {"STAGES": STAGES, "BACK": BACK, "KEEP": KEEP, "LEAVE": LEAVE, "STORE": STORE}
+        arguments |= how_to_read()
         return Launch(masked_softmax_backward_long_kernel, rows.grid(1), arguments)
     arguments |= {"EVEN": tile.block == columns and not edges, "ROWS": tile.rows}
     return Launch(masked_softmax_backward_kernel, rows.grid(tile.rows), arguments)
