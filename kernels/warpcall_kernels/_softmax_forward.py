@@ -22,7 +22,6 @@ from warpcall_kernels._softmax import (
     row_starts,
     spread,
 )
-from warpcall_kernels._softmax_mask import BYTES, WORDS, mask_of_row, masked_groups
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 ALL_COLUMNS = tl.constexpr(2**30)  # more than a row that is held has
@@ -37,27 +36,11 @@ def _load(ptrs: tl.tensor, read: tl.tensor, FILL: tl.constexpr, EVEN: tl.constex
 
 @triton.jit
 def _load_mask(
-    ptrs: tl.tensor,
-    read: tl.tensor,
-    limit: tl.tensor,
-    begin: tl.tensor,
-    nbytes: tl.tensor,
-    SHARED: tl.constexpr,
-    EVEN: tl.constexpr,
-    ALIGN: tl.constexpr,
-    HOW: tl.constexpr,
+    ptrs: tl.tensor, read: tl.tensor, SHARED: tl.constexpr, EVEN: tl.constexpr
 ) -> tl.tensor:
-    if HOW == WORDS:  # of a single row, whose mask begins at `begin`
-        mask = mask_of_row(ptrs, tl.max(tl.max(begin, axis=1), axis=0), nbytes, HOW)
-        read_to = tl.max(tl.max(limit + tl.zeros([1, 1], tl.int32), axis=1), axis=0)
-        BLOCK: tl.constexpr = read.shape[1]
-        group = tl.arange(0, BLOCK // ALIGN).to(read_to.dtype)[:, None]
-        masked = masked_groups(mask, group, group, read_to, 1, ALIGN, HOW)
-        masked = tl.reshape(masked, (1, BLOCK))
-    else:
-        masked = _load(ptrs, read, 1, EVEN)
-        if SHARED:
-            masked = masked[None, :]
+    masked = _load(ptrs, read, 1, EVEN)
+    if SHARED:
+        masked = masked[None, :]
     return masked
 
 
@@ -69,29 +52,21 @@ def _scores(
     cols: tl.tensor,
     limit: tl.tensor,
     scale: tl.tensor,
-    mask_at: tl.tensor,
-    mask_nbytes: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
     ALIGN: tl.constexpr,
-    HOW: tl.constexpr,
     ACC: tl.constexpr,
 ) -> tl.tensor:
     """x, -inf where masked; times `scale` unless that is FOLDED into the exponential's factor."""
     x = _load(x_ptrs, cols < round_up(limit, ALIGN), float("-inf"), EVEN).to(ACC)
-    if HOW == WORDS:
-        tl.debug_barrier()  # so that all of x is in flight before any of its mask is waited for
     if not FOLDED:
         x *= tl.full([], scale, ACC)
     if PREFIX or not (FOLDED or EVEN):  # what fills the block is -inf, but scaled it may be +inf
         x = tl.where(cols < limit, x, float("-inf"))
     if mask_ptrs is not None:
-        masked = _load_mask(
-            mask_ptrs, mask_read, limit, mask_at, mask_nbytes, SHARED, EVEN, ALIGN, HOW
-        )
-        x = tl.where(masked == 0, x, float("-inf"))
+        x = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, x, float("-inf"))
     return x
 
 
@@ -103,22 +78,15 @@ def without_nan(
     cols: tl.tensor,
     limit: tl.tensor,
     odd: tl.tensor,
-    mask_at: tl.tensor,
-    mask_nbytes: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
     EVEN: tl.constexpr,
-    ALIGN: tl.constexpr,
-    HOW: tl.constexpr,
 ) -> tl.tensor:
     """y of a tile with a NaN sum (`odd` is 1), 0 at masked positions."""
     if PREFIX:  # the product is `limit`, but the compiler cannot tell, and so keeps no comparison
         y = tl.where(cols < tl.minimum(limit, odd * ALL_COLUMNS), y, 0.0)
     if mask_ptrs is not None:
-        masked = _load_mask(
-            mask_ptrs, mask_read, limit, mask_at, mask_nbytes, SHARED, EVEN, ALIGN, HOW
-        )
-        y = tl.where(masked == 0, y, 0.0)
+        y = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, y, 0.0)
     return y
 
 
@@ -146,14 +114,12 @@ def _softmax_tile(
     out_at: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
-    mask_nbytes: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
     EDGES: tl.constexpr,
     ALIGN: tl.constexpr,
-    HOW: tl.constexpr,
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -180,14 +146,10 @@ def _softmax_tile(
             mask_ptrs = mask_ptr + line * stride_mk
             mask_read = line < columns
         else:
-            if HOW != WORDS:
-                mask_ptrs = spread(mask_ptr, mask_at, cols * stride_mk, EDGES)
+            mask_ptrs = spread(mask_ptr, mask_at, cols * stride_mk, EDGES)
             mask_read = cols < round_up(most, ALIGN)
     x = _scores(
-        x_ptrs,
-        mask_ptrs,
-        mask_read,
-        *(cols, most, scale, mask_at, mask_nbytes, PREFIX, SHARED, FOLDED, EVEN, ALIGN, HOW, ACC),
+        x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
     )
     top = by_row(tl.max(x, axis=1), EDGES)
     factor = factor_of(scale, FOLDED, ACC)
@@ -199,20 +161,7 @@ def _softmax_tile(
             spread(x_ptr, x_at, edge * stride_xk, EDGES),
             edge_mask_ptrs,
             edge < limit,
-            *(
-                edge,
-                limit,
-                scale,
-                mask_at,
-                mask_nbytes,
-                PREFIX,
-                False,
-                FOLDED,
-                False,
-                1,
-                BYTES,
-                ACC,
-            ),
+            *(edge, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
         )
         top = tl.maximum(top, by_row(tl.max(x_edge, axis=1), EDGES))
     y = tl.exp2((x - top) * factor)
@@ -230,18 +179,13 @@ def _softmax_tile(
         if not EDGES or x.shape[0] > 1:  # else it is a scalar already: see `by_row`
             odd = tl.max(tl.max(odd, axis=1), axis=0)
         if odd != 0:
-            y = without_nan(
-                y,
-                mask_ptrs,
-                mask_read,
-                *(cols, most, odd, mask_at, mask_nbytes, PREFIX, SHARED, EVEN, ALIGN, HOW),
-            )
+            y = without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
             if EDGES:
                 y_edge = without_nan(
                     y_edge,
                     edge_mask_ptrs,
                     edge < limit,
-                    *(edge, limit, odd, mask_at, mask_nbytes, PREFIX, False, False, 1, BYTES),
+                    *(edge, limit, odd, PREFIX, False, False),
                 )
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     tl.store(spread(out_ptr, out_at, cols, EDGES), y.to(dtype), mask=exist & (cols < whole))
@@ -269,7 +213,6 @@ def masked_softmax_kernel(
     out_strides: tl.tensor,
     stride_xk: tl.tensor,
     stride_mk: tl.tensor,
-    mask_nbytes: tl.tensor,
     CAUSAL: tl.constexpr,
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
@@ -278,7 +221,6 @@ def masked_softmax_kernel(
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     MASK_ALIGN: tl.constexpr,
-    HOW: tl.constexpr,
     ACC: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -298,10 +240,7 @@ def masked_softmax_kernel(
     if mask_ptr is not None:
         shift = head * stride_mk
         mask_begin, mask_at = row_starts(at, rows, mask_strides, shift, EDGES, MASK_ALIGN)
-        if HOW == WORDS:  # whose alignment is the mask's, not the row's
-            mask_at += mask_begin
-        else:
-            mask_ptr += mask_begin
+        mask_ptr += mask_begin
     head = head[:, None]
     limit = columns
     if PREFIX:
@@ -315,8 +254,8 @@ def masked_softmax_kernel(
     if HALVES and tl.max(tl.max(limit, axis=1), axis=0) <= HALF:
         _softmax_tile(
             *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
-            *(head, x_at, mask_at, out_at, stride_xk, stride_mk, mask_nbytes),
-            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, HOW, ACC, HALF),
+            *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
+            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, HALF),
         )
         cols = (HALF + tl.arange(0, HALF).to(rows.dtype))[None, :]
         zeros = tl.zeros([ROWS, HALF], out_ptr.dtype.element_ty)
@@ -327,6 +266,6 @@ def masked_softmax_kernel(
     else:
         _softmax_tile(
             *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
-            *(head, x_at, mask_at, out_at, stride_xk, stride_mk, mask_nbytes),
-            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, HOW, ACC, BLOCK),
+            *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
+            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, BLOCK),
         )

@@ -128,13 +128,8 @@ def masked_softmax_backward_long_kernel(
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-    BACK: tl.constexpr,
-    KEEP: tl.constexpr,
-    LEAVE: tl.constexpr,
-    STORE: tl.constexpr,
 ) -> None:
-    """One row, read twice: for the sum, and, from the L2, for the result."""
+    """One row, read twice: for the sum, and, from the L2 and from the end, for the result."""
     at, rows, _ = place(1, 1, places, inner, count, WIDE)
     head = rows * 0
     if EDGES:
@@ -146,10 +141,10 @@ def masked_softmax_backward_long_kernel(
     whole = columns // ALIGN * ALIGN
     line = tl.arange(0, BLOCK).to(rows.dtype)
     total = tl.zeros([BLOCK], ACC)
-    for first in tl.range(0, whole, BLOCK, num_stages=STAGES):
+    for first in range(0, whole, BLOCK):
         cols = first + line
         g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
-        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, KEEP)
+        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_last")
         total += g * y
     total = tl.sum(total, axis=0)
     if EDGES:
@@ -158,11 +153,8 @@ def masked_softmax_backward_long_kernel(
         total += tl.sum(edge_g * edge_y, axis=0)
         _store(out_ptr + edge, edge_g, edge_y, total, scale, edge < columns, ACC, "")
     last = (whole + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK
-    for step in tl.range(0, whole, BLOCK, num_stages=STAGES):
-        first = step
-        if BACK:  # what was read last is nearest
-            first = last - step
-        cols = first + line
+    for step in range(0, whole, BLOCK):
+        cols = last - step + line
         g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
-        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, LEAVE)
-        _store(out_ptr + cols, g, y, total, scale, cols < whole, ACC, STORE)
+        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_first")
+        _store(out_ptr + cols, g, y, total, scale, cols < whole, ACC, "evict_first")

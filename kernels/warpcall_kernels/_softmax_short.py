@@ -1,9 +1,10 @@
 """The kernels of masked softmax and of its gradient for rows of a few positions that begin anywhere.
 
-A program takes rows that lie side by side as one run. What is to be reduced goes through shared memory
-once, so that a thread gets whole rows and needs no other thread; what that leaves of each row goes back,
-and the result is computed where the run was read. What is left of a block beyond the row's length costs
-nothing, for the length is a constant.
+A program takes rows that together begin at 16 bytes. They are read as one run and turned in shared memory
+so that a thread holds a row: then a row's maximum and sum need no other thread, and what is left of a block
+beyond the row's length costs nothing, for the length is a constant. Softmax turns the rows, read in whole
+accesses, and turns the result back. Its gradient has two operands: it turns their products, and turns back
+one sum of each row.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ import triton.language as tl
 
 from warpcall_kernels import _softmax
 from warpcall_kernels._softmax import place, row_limits, start
-from warpcall_kernels._softmax_forward import factor_of
+from warpcall_kernels._softmax_forward import factor_of, without_nan
+from warpcall_kernels._softmax_gradient import PLAIN
 from warpcall_kernels._torch import VECTOR_BYTES
 
-MOST_COLUMNS = 32  # a thread holds so many
+# A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.
+MOST_COLUMNS = 32
 ALIGN_BYTES = 4  # rows that begin at more than this do well as tiles
 WARPS = 4  # of one, Triton gathers by shuffles: 10 times the instructions
 THREAD_POSITIONS = 32  # at least so many, of one row or several
-NARROW = (
-    True  # a position at a time, so that neighbours in shared memory belong to neighbouring threads
-)
 
 
 class Run(NamedTuple):
@@ -74,39 +74,59 @@ class Run(NamedTuple):
             "ROWS": self.rows,
             "BLOCK": triton.next_power_of_2(columns),
             "RUN": self.length,
-            "NARROW": NARROW,
             "num_warps": self.warps,
         }
 
 
 @triton.jit
-def _positions(
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr, RUN: tl.constexpr, NARROW: tl.constexpr
-) -> tl.tensor:
-    """The positions of a run, the row of each, and its column."""
-    run = tl.arange(0, RUN)
-    if NARROW:  # backwards, so that the compiler sees nothing worth a wide access
-        run = (RUN - 1) - run
-    return run, tl.minimum(run // COLUMNS, ROWS - 1), run % COLUMNS
-
-
-@triton.jit
-def _by_rows(
-    values: tl.tensor,
+def _softmax_run(
+    x_ptr: tl.tensor,
+    mask_ptrs: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.tensor,
+    length: tl.tensor,
+    limit: tl.tensor,
+    FULL: tl.constexpr,
+    PREFIX: tl.constexpr,
+    FOLDED: tl.constexpr,
+    ACC: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     RUN: tl.constexpr,
-    NARROW: tl.constexpr,
-) -> tl.tensor:
-    """Values of a run as [BLOCK, ROWS], of which a thread has whole rows."""
+) -> None:
+    """Rows that are the first `length` positions from `x_ptr`."""
+    run = tl.arange(0, RUN)
+    words = tl.load(x_ptr + run, mask=run < length)
+    # From positions of a run to positions by rows, of which a thread has all.
     turned = tl.arange(0, BLOCK * ROWS)
     col = tl.minimum(turned // ROWS, COLUMNS - 1)
     row = tl.minimum(turned % ROWS, RUN // COLUMNS - 1)
-    at = row * COLUMNS + col
-    if NARROW:
-        at = (RUN - 1) - at
-    return tl.reshape(tl.gather(values, at, axis=0), (BLOCK, ROWS))
+    words = tl.gather(words, row * COLUMNS + col, axis=0)
+    x = tl.reshape(words, (BLOCK, ROWS)).to(ACC)
+    if not FOLDED:
+        x *= tl.full([], scale, ACC)
+    cols = tl.arange(0, BLOCK)[:, None]
+    x = tl.where(cols < limit, x, float("-inf"))
+    if mask_ptrs is not None:
+        masked = tl.load(mask_ptrs, mask=cols < COLUMNS, other=1)
+        x = tl.where(masked == 0, x, float("-inf"))
+
+    y = tl.exp2((x - tl.max(x, axis=0)[None, :]) * factor_of(scale, FOLDED, ACC))
+    y = tl.where(cols < COLUMNS, y, -0.0)  # the compiler drops what adds -0.0
+    total = tl.sum(y, axis=0)
+    y *= (1.0 / total)[None, :]
+    if PREFIX or mask_ptrs is not None:  # as in `_softmax_tile`
+        odd = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
+        if odd != 0:
+            y = without_nan(y, mask_ptrs, cols < COLUMNS, cols, limit, odd, PREFIX, False, False)
+    words = tl.reshape(y.to(out_ptr.dtype.element_ty), (BLOCK * ROWS,))
+    row, col = tl.minimum(run // COLUMNS, ROWS - 1), run % COLUMNS
+    words = tl.gather(words, col * ROWS + row, axis=0)
+    if FULL:
+        tl.store(out_ptr + run, words, mask=run < length)
+    else:  # other than above, or else the compiler makes one store of both, of single positions
+        tl.store(out_ptr + run, words, mask=run < length, cache_modifier=".wb")
 
 
 @triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
@@ -137,53 +157,46 @@ def masked_softmax_short_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     RUN: tl.constexpr,
-    NARROW: tl.constexpr,
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
     at, rows, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
     begin = start(at, out_strides, GROUP)
-    run, row, col = _positions(COLUMNS, ROWS, RUN, NARROW)
-    counts = run < tl.minimum(count - at[2], TAKEN).to(tl.int32) * COLUMNS
-    inside = counts
-    x = tl.load(x_ptr + begin + run, mask=inside, other=float("-inf")).to(ACC)
-    if not FOLDED:
-        x *= tl.full([], scale, ACC)
+    x_ptr += begin
+    out_ptr += begin
+    limit = COLUMNS
     if PREFIX:
         limit = row_limits(
             lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
-        )
-        counts = counts & (col < tl.gather(limit.to(tl.int32), row, axis=0))
+        )[None, :]
+    mask_ptrs = mask_ptr
     if mask_ptr is not None:
-        mask_at = col * stride_mk
+        cols = tl.arange(0, BLOCK)[:, None]
+        mask_ptrs = mask_ptr + start(at, mask_strides, 1) + cols * stride_mk
         if not SHARED:
-            mask_at += row.to(rows.dtype) * mask_strides[2]
-        masked = tl.load(mask_ptr + start(at, mask_strides, 1) + mask_at, mask=inside, other=1)
-        counts = counts & (masked == 0)
-    x = tl.where(counts, x, float("-inf"))
-
-    factor = factor_of(scale, FOLDED, ACC)
-    turned = _by_rows(x, COLUMNS, ROWS, BLOCK, RUN, NARROW)
-    top = tl.max(turned, axis=0)
-    y = tl.exp2((turned - top[None, :]) * factor)
-    y = tl.where(
-        tl.arange(0, BLOCK)[:, None] < COLUMNS, y, -0.0
-    )  # the compiler drops what adds -0.0
-    share = 1.0 / tl.sum(y, axis=0)
-    y = tl.exp2((x - tl.gather(top, row, axis=0)) * factor) * tl.gather(share, row, axis=0)
-    if PREFIX or mask_ptr is not None:  # where all is masked, and where a NaN counts, y is NaN
-        y = tl.where(counts, y, 0.0)
-    tl.store(out_ptr + begin + run, y.to(out_ptr.dtype.element_ty), mask=inside)
+            mask_ptrs += (rows * mask_strides[2])[None, :]
+    if count - at[2] >= TAKEN:
+        _softmax_run(
+            x_ptr,
+            mask_ptrs,
+            *(out_ptr, scale, TAKEN * COLUMNS, limit),
+            *(True, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
+        )
+    else:  # the last rows, which need not end with a whole group
+        _softmax_run(
+            x_ptr,
+            mask_ptrs,
+            *(out_ptr, scale, (count - at[2]).to(tl.int32) * COLUMNS, limit),
+            *(False, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
+        )
 
 
-@triton.jit(
-    do_not_specialize=("places", "count", "g_strides", "y_strides", "out_strides"),
-    do_not_specialize_on_alignment=("inner",),
-)
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=("inner",))
 def masked_softmax_backward_short_kernel(
     g_ptr: tl.tensor,
     y_ptr: tl.tensor,
     out_ptr: tl.tensor,
     scale: tl.float64,
+    columns: tl.tensor,
     places: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
@@ -198,17 +211,23 @@ def masked_softmax_backward_short_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     RUN: tl.constexpr,
-    NARROW: tl.constexpr,
 ) -> None:
     at, _, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
-    run, row, _ = _positions(COLUMNS, ROWS, RUN, NARROW)
+    # Backwards, so that the compiler sees nothing worth a wide access: a thread takes a position at a time,
+    # and neighbours in shared memory belong to neighbouring threads.
+    run = (RUN - 1) - tl.arange(0, RUN)
     inside = run < tl.minimum(count - at[2], TAKEN).to(tl.int32) * COLUMNS
     g = tl.load(g_ptr + start(at, g_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
     y = tl.load(y_ptr + start(at, y_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
     g = tl.where(y == 0.0, 0.0, g)
-    turned = _by_rows(g * y, COLUMNS, ROWS, BLOCK, RUN, NARROW)
-    turned = tl.where(tl.arange(0, BLOCK)[:, None] < COLUMNS, turned, -0.0)
-    total = tl.gather(tl.sum(turned, axis=0), row, axis=0)
+    turned = tl.arange(0, BLOCK * ROWS)
+    col = tl.minimum(turned // ROWS, COLUMNS - 1)
+    row = tl.minimum(turned % ROWS, RUN // COLUMNS - 1)
+    products = tl.gather(g * y, (RUN - 1) - (row * COLUMNS + col), axis=0)
+    products = tl.reshape(products, (BLOCK, ROWS))
+    # the compiler drops what adds -0.0
+    products = tl.where(tl.arange(0, BLOCK)[:, None] < COLUMNS, products, -0.0)
+    total = tl.gather(tl.sum(products, axis=0), tl.minimum(run // COLUMNS, ROWS - 1), axis=0)
     grad = tl.where(y == 0.0, 0.0, y * (g - total) * tl.full([], scale, ACC))
     begin = start(at, out_strides, GROUP)
     tl.store(out_ptr + begin + run, grad.to(out_ptr.dtype.element_ty), mask=inside)

@@ -1,7 +1,8 @@
 """y = softmax(scale * x) over the last dim, of the positions that are not masked; exact 0 elsewhere.
 
 Rows are merged dims, cut into tiles; a tile of rows that fit is read once, kept in registers and
-written once (see `_softmax_forward.py`), so that the time is that of moving the bytes.
+written once (see `_softmax_forward.py`), so that the time is that of moving the bytes. Of rows that fit only
+packed, of those that do not, and of those of a few positions there are kernels of their own.
 Bytes: (prefixes read + rows * K written) * itemsize + the mask or lengths as they lie in memory.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019 (the
 mask form and the kept-length form).
@@ -18,13 +19,17 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax, _softmax_common, _softmax_long, _softmax_mask
+from warpcall_kernels import _dims, _softmax, _softmax_common, _softmax_long
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
-from warpcall_kernels._softmax_long import LONG, LONG_BYTEWISE, masked_softmax_long_kernel
-from warpcall_kernels._softmax_mask import BYTES
-from warpcall_kernels._softmax_packed import masked_softmax_packed_kernel, packed
+from warpcall_kernels._softmax_long import LONG, masked_softmax_long_kernel
+from warpcall_kernels._softmax_mask import BYTES, how_to_read
+from warpcall_kernels._softmax_packed import (
+    MASKED_REGISTERS,
+    masked_softmax_packed_kernel,
+    packed,
+)
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
@@ -45,8 +50,6 @@ MASKS = (torch.bool, torch.uint8)
 # Bytes of a row that begins anywhere from which on its edges are taken apart. On an H200: 65 bf16 77.8 us, with
 # edges 54.8; 33 fp32 44.5 and 36.3; but 63 fp16 52.3 and 53.9, 33 bf16 97 and 103.
 EDGES_BYTES = 128
-PACKED_REGISTERS = 64  # so that two blocks fit a multiprocessor
-TILE_REGISTERS = 0
 FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors are sane
 
 
@@ -120,12 +123,11 @@ def _plan(
         own = mask is not None and stride_mk == 1 and mask[3] % align == 0
         same = own and _softmax.congruent((strides[1],), strides[4], align)
         mask_align = align if same else 1
-    how, mask_nbytes = BYTES, 0
-    if mask is not None:
-        how = _softmax_mask.how_to_read(itemsize, align, mask_align, stride_mk, mask[3])
-        mask_nbytes = _dims.reach(*mask[:2])
-    step = LONG_BYTEWISE if mask is not None and itemsize == 2 and how == BYTES else LONG[itemsize]
-    tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step)
+    whole = columns // align * align
+    tile = _softmax.Tile.of(whole, itemsize, rows.count, LONG[itemsize])
+    if mask is not None and mask_align < align and (itemsize == 2 or not tile.long):
+        masked = _softmax_long.LONG_MASKED, _softmax_long.MASKED_BYTES
+        tile = _softmax.Tile.of(whole, itemsize, rows.count, *masked)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
     arguments: dict[str, Any] = {
@@ -149,23 +151,18 @@ def _plan(
     if run is not None:
         arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
-    arguments |= {
-        "x_strides": strides[0],
-        "mask_nbytes": mask_nbytes,
-        "EDGES": edges,
-        "ALIGN": align,
-        "HOW": how.value,
-        "BLOCK": tile.block,
-        "num_warps": tile.warps,
-    }
-    held = packed(columns // align * align, itemsize, align, 1, PACKED_REGISTERS)
-    if held is not None and arguments["FOLDED"]:
-        for name in ("BLOCK", "FOLDED", "ACC"):
-            del arguments[name]
+    arguments |= {"x_strides": strides[0], "EDGES": edges, "ALIGN": align}
+    held = packed(whole, itemsize, align, 1)
+    if held is not None and not tile.long and arguments["FOLDED"]:
+        del arguments["FOLDED"], arguments["ACC"]  # they go without saying
+        held |= {} if mask is None else {"maxnreg": MASKED_REGISTERS}
         return Launch(masked_softmax_packed_kernel, rows.grid(1), arguments | held, words)
-    arguments["stride_xk"] = stride_xk
+    arguments |= {"stride_xk": stride_xk, "BLOCK": tile.block, "num_warps": tile.warps}
     if tile.long:
-        arguments |= _softmax_long.how_to_read()
+        arguments |= {"mask_nbytes": 0, "HOW": BYTES.value}
+        if mask is not None:
+            how = how_to_read(itemsize, align, mask_align, stride_mk, mask[3])
+            arguments |= {"mask_nbytes": _dims.reach(*mask[:2]), "HOW": how.value}
         return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
     arguments |= {
         "MASK_ALIGN": mask_align,
@@ -173,10 +170,6 @@ def _plan(
         "EVEN": tile.block == columns and lengths is None and not causal and not edges,
         "ROWS": tile.rows,
     }
-    if tile.warps >= 16 and TILE_REGISTERS:
-        arguments["maxnreg"] = TILE_REGISTERS
-    if arguments["SHARED"] or tile.rows > 1:
-        arguments["HOW"] = BYTES.value
     return Launch(masked_softmax_kernel, rows.grid(tile.rows), arguments, words)
 
 

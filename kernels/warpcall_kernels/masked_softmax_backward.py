@@ -1,6 +1,7 @@
 """grad_x = scale * y * (g - sum(g * y)) over the last dim, from the output y of masked softmax.
 
-A row of both operands is read once, kept in registers, and its gradient written. The mask is not
+A row of both operands is read once, kept in registers, and its gradient written; one that does not fit
+is read twice. The mask is not
 needed: y is 0 exactly where a position is masked, and there the gradient is 0 whatever g holds.
 Bytes: 3 * numel * itemsize.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019.
@@ -24,7 +25,6 @@ from warpcall_kernels._softmax_gradient import (
     masked_softmax_backward_kernel,
     masked_softmax_backward_long_kernel,
 )
-from warpcall_kernels._softmax_long import how_to_read
 from warpcall_kernels._softmax_packed import masked_softmax_backward_packed_kernel, packed
 from warpcall_kernels._softmax_short import Run, masked_softmax_backward_short_kernel
 from warpcall_kernels._torch import (
@@ -44,12 +44,17 @@ from warpcall_kernels._torch import (
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 
 EDGES_BYTES = 64  # as in `masked_softmax`: 33 bf16 94 us, with edges 78; 17 bf16 99 and 150; 5 fp32 84 and 124
-# Of a long row at a time, and by so many warps: more rows in flight do not stay in the L2 until they are read
-# again. On an H200, with half of both: [4096, 32768] bf16 260 us, 318; 100,003 fp32 174, 189.
-LONG_STEP_BYTES = 32768
-LONG_WARPS = 16
-HELD_REGISTERS = 0
-HELD = 2  # operands that are kept of rows held packed
+# Odd lengths of rows that are turned in shared memory. On an H200: 5 fp32 64.5 us, as tiles 83.3; 17 bf16 65.5 and 97.9;
+# but 3 fp16 80.2 and 70.8, 31 bf16 68.9 and 64.2; and even ones meet in the banks: 6 fp16 62.3 and 44.4.
+SHORT = range(5, 18, 2)
+# Bytes of a row of both operands that is held by 32 warps, if it has no edges: [2048, 16384] fp32 98.9 us, read
+# twice 121.9; but 10,007 fp32 117.9 and 114.7. Two-byte types, widened, would take twice the registers.
+HELD_BYTES = 131072
+# Bytes of a long row at a time, and warps; of rows of so many bytes more: [1024, 65536] bf16 125.8 us, as others
+# 143.2; 100,003 fp32 165.2 and 181.2; but 50,021 bf16 85.6 and 81.5.
+LONG_STEP = (32768, 16)
+LONGER_STEP = (65536, 32)
+LONGER_BYTES = 131072
 
 
 def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
@@ -93,15 +98,19 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         *((strides[0], strides[1]), strides[2]),
         *((stride_gk, stride_yk), (g_address, y_address)),
     )
-    run = Run.of(columns, itemsize, align, *operands)
+    run = Run.of(columns, itemsize, align, *operands) if columns in SHORT else None
     edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
     if edges:
         align = VECTOR_BYTES // itemsize
-    step = LONG_STEP_BYTES // itemsize, LONG_WARPS
-    tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step, held=2)
+    whole = columns // align * align
+    nbytes, warps = LONGER_STEP if columns * itemsize >= LONGER_BYTES else LONG_STEP
+    most = _softmax.LONG_BYTES if edges or itemsize == 2 else HELD_BYTES
+    long = nbytes // itemsize, warps
+    tile = _softmax.Tile.of(whole, itemsize, rows.count, long, most, held=2)
     wide = _softmax.reach(rows, tile, columns, (stride_gk, stride_yk)) >= 2**31
     arguments: dict[str, Any] = {
         "scale": float(scale),
+        "columns": columns,
         "places": rows.outer,
         "inner": rows.inner,
         "count": rows.count,
@@ -114,11 +123,10 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
     if run is not None:
         arguments |= {"ACC": acc, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_backward_short_kernel, rows.grid(run.taken), arguments)
-    arguments |= {"columns": columns, "EDGES": edges, "ALIGN": align}
-    held = packed(columns // align * align, itemsize, align, HELD, HELD_REGISTERS)
-    if held is not None and tile.long:
-        arguments |= {"HELD": HELD, **held}
-        return Launch(masked_softmax_backward_packed_kernel, rows.grid(1), arguments)
+    arguments |= {"EDGES": edges, "ALIGN": align}
+    held = packed(whole, itemsize, align, 2)
+    if held is not None:
+        return Launch(masked_softmax_backward_packed_kernel, rows.grid(1), arguments | held)
     arguments |= {
         "stride_gk": stride_gk,
         "stride_yk": stride_yk,
@@ -127,7 +135,6 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         "num_warps": tile.warps,
     }
     if tile.long:
-        arguments |= how_to_read()
         return Launch(masked_softmax_backward_long_kernel, rows.grid(1), arguments)
     arguments |= {"EVEN": tile.block == columns and not edges, "ROWS": tile.rows}
     return Launch(masked_softmax_backward_kernel, rows.grid(tile.rows), arguments)
