@@ -1,26 +1,23 @@
-"""What the convolution kernels, forward and backward, share: tiles, windows, filters.
+"""What the convolution kernels, forward and backward, share: filters, windows, products of both.
 
 Rows of one head share a filter, so a program takes a *tile* of such rows, cut into *pieces* of some
-neighbouring elements. Positions are counted along a row; what lies outside of it is 0.
+neighbouring elements; `_conv_rows.py` has how they are read and written.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from warpcall_kernels._conv_rows import INNER, load_block
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import TensorLike, dtype_name
-from warpcall_kernels._torch import VECTOR_BYTES, Layout
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NARROW = (torch.float16, torch.bfloat16)
 OCTET = tl.constexpr(8)  # fp16 or bf16 elements in 16 bytes: windows of a dot start at multiples
 SOFTMAX_STEP = 1024  # taps read at once for the normalisation
-WASTE = 8  # a tile may hang over the end of its rows by one part in so many
 
 PLAIN = (
     *("rows", "group", "channels", "units", "tiles", "tiles_wide", "taps", "padding", "bands"),
@@ -28,25 +25,6 @@ PLAIN = (
     *("stride_xb", "stride_xc", "stride_gb", "stride_gc", "parts"),
 )  # integers that no variant is compiled for: UNIT says what divides them
 UNALIGNED = ("stride_xt", "stride_gt")  # only whether they are there matters
-
-
-class Tiling(NamedTuple):
-    """How the rows of a head are cut: tiles of `wide` pieces of each of some rows."""
-
-    wide: int
-    tiles_wide: int
-    tiles: int
-    big: bool  # more rows than 32 bits count
-
-    @staticmethod
-    def of(rows: int, length: int, piece: int, pieces: int) -> Tiling:
-        """Tiles of `pieces` pieces, as wide as does not waste much at the end of a row."""
-        in_row = -(-length // piece)
-        wide = pieces
-        while wide > 1 and -(-in_row // wide) * wide * WASTE > in_row * (WASTE + 1):
-            wide //= 2
-        tiles_wide = -(-in_row // wide)
-        return Tiling(wide, tiles_wide, tiles_wide * -(-rows // (pieces // wide)), rows >= 2**31)
 
 
 def check_filter(
@@ -92,27 +70,6 @@ def check_filter(
     return padding
 
 
-def step_of(x: Layout) -> int | None:
-    """The stride along the last dim, None for 1; an empty or single position has any."""
-    return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
-
-
-def common_unit(*tensors: Layout) -> int:
-    """The largest power of two, up to 16 bytes of elements, that divides where each row starts.
-
-    And the rows' length: all addresses are multiples of it, and so are the limits of masks.
-    """
-    itemsize = tensors[0][2].itemsize
-    bits = VECTOR_BYTES // itemsize
-    for (batches, channels, length), strides, _, address in tensors:
-        if length > 1 and strides[2] != 1:
-            return 1
-        bits |= length | address // itemsize
-        bits |= strides[0] if batches > 1 else 0
-        bits |= strides[1] if channels > 1 else 0
-    return bits & -bits
-
-
 @triton.jit
 def unpack(x: tl.tensor, N: tl.constexpr, V: tl.constexpr) -> tl.tensor:
     """[N, V] -> V tensors [N]; free when the V elements of a row lie in one thread."""
@@ -137,31 +94,6 @@ def pack(parts: tl.tensor, N: tl.constexpr, V: tl.constexpr) -> tl.tensor:
         evens = pack(parts[0::2], N, V // 2)
         odds = pack(parts[1::2], N, V // 2)
         return tl.reshape(tl.join(evens, odds), (N, V))
-
-
-@triton.jit
-def locate(
-    tile: tl.tensor,
-    head: tl.tensor,
-    rows: tl.tensor,
-    group: tl.tensor,
-    tiles_wide: tl.tensor,
-    PIECE: tl.constexpr,
-    PIECES: tl.constexpr,
-    WIDE: tl.constexpr,
-    BIG: tl.constexpr,
-) -> tl.tensor:
-    """The pieces of a tile: batch [PIECES], channel, first position in the row, and whether it is one.
-
-    A tile spans WIDE pieces of each of PIECES / WIDE rows; the rows of a head are all its channels
-    of all batches.
-    """
-    piece = tl.arange(0, PIECES)
-    high = tile // tiles_wide
-    first_row = (high.to(tl.int64) if BIG else high) * (PIECES // WIDE)
-    row = first_row + piece // WIDE
-    start = ((tile % tiles_wide) * WIDE + piece % WIDE) * PIECE
-    return row // group, head * group + row % group, start, row < rows
 
 
 @triton.jit
@@ -247,54 +179,23 @@ def toeplitz(
 def window(
     x_ptrs: tl.tensor,
     start: tl.tensor,
-    live: tl.tensor,
-    length: tl.tensor,
+    rows: tl.tensor,
     stride_xt: tl.tensor,
     COUNT: tl.constexpr,
     PIECES: tl.constexpr,
     V: tl.constexpr,
     ACC: tl.constexpr,
+    ROAD: tl.constexpr,
 ) -> tl.tensor:
     """COUNT neighbouring pieces of each row as COUNT * V tensors [PIECES]; 0 outside of the row."""
     values = ()
     for i in tl.static_range(COUNT):
-        x = load_block(x_ptrs, start + i * V, live, length, stride_xt, V)
-        values = values + unpack(x.to(ACC), PIECES, V)
+        if ROAD == INNER:  # one address a piece: instructions hold the distances from it
+            x = tl.load((x_ptrs + start)[:, None] + (i * V + tl.arange(0, V))[None, :]).to(ACC)
+        else:
+            x = load_block(x_ptrs, start + i * V, rows, stride_xt, V, ROAD, ACC)
+        values = values + unpack(x, PIECES, V)
     return values
-
-
-@triton.jit
-def load_block(
-    x_ptrs: tl.tensor,
-    start: tl.tensor,
-    live: tl.tensor,
-    length: tl.tensor,
-    stride_xt: tl.tensor,
-    N: tl.constexpr,
-) -> tl.tensor:
-    """[blocks, N]: of each row N elements from `start`; 0 outside of the row.
-
-    `stride_xt` is None where neighbours are neighbours in memory: only so does the compiler know it.
-    """
-    t = start[:, None] + tl.arange(0, N)[None, :]
-    inside = live[:, None] & (t >= 0) & (t < length)
-    at = t if stride_xt is None else t.to(tl.int64) * stride_xt
-    return tl.load(x_ptrs[:, None] + at, mask=inside, other=0.0)
-
-
-@triton.jit
-def store_block(
-    out_ptrs: tl.tensor,
-    out: tl.tensor,
-    start: tl.tensor,
-    live: tl.tensor,
-    length: tl.tensor,
-    N: tl.constexpr,
-) -> None:
-    """Round [blocks, N] and write it to contiguous rows."""
-    t = start[:, None] + tl.arange(0, N)[None, :]
-    out = out.to(out_ptrs.dtype.element_ty)
-    tl.store(out_ptrs[:, None] + t, out, mask=live[:, None] & (t < length))
 
 
 @triton.jit
@@ -332,8 +233,7 @@ def without_strangers(
     acc: tl.tensor,
     x_ptrs: tl.tensor,
     start: tl.tensor,
-    live: tl.tensor,
-    length: tl.tensor,
+    rows: tl.tensor,
     stride_xt: tl.tensor,
     w_ptr: tl.tensor,
     taps: tl.tensor,
@@ -344,6 +244,7 @@ def without_strangers(
     BLOCKS: tl.constexpr,
     N: tl.constexpr,
     SOFTMAX: tl.constexpr,
+    ROAD: tl.constexpr,
 ) -> tl.tensor:
     """`acc`, computed anew tap by tap if it holds NaN.
 
@@ -356,6 +257,7 @@ def without_strangers(
             w = tl.load(w_ptr + j * stride_wk).to(tl.float32)
             if SOFTMAX:
                 w = tl.exp(w - peak) * scale
-            x = load_block(x_ptrs, start + (j - padding), live, length, stride_xt, N)
-            acc += x.to(tl.float32) * w
+            acc += w * load_block(
+                x_ptrs, start + (j - padding), rows, stride_xt, N, ROAD, tl.float32
+            )
     return acc

@@ -18,27 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv import (
-    NARROW,
-    OCTET,
-    PLAIN,
-    SOFTMAX_STEP,
-    UNALIGNED,
-    Tiling,
-    check_filter,
-    common_unit,
-    correlate,
-    filter_of,
-    load_block,
-    locate,
-    multiply,
-    step_of,
-    store_block,
-    toeplitz,
-    weights_of,
-    window,
-    without_strangers,
-)
+from warpcall_kernels._conv import NARROW, OCTET, SOFTMAX_STEP, check_filter
+from warpcall_kernels._conv_forward_kernels import _dot_kernel, _fma_kernel
+from warpcall_kernels._conv_rows import Alignment, Tiling, step_of
 from warpcall_kernels._torch import VECTOR_BYTES, Launch, Layout, meta
 
 # Of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot and its way through shared
@@ -47,143 +29,23 @@ FMA_MAX_TAPS = 16
 
 FMA_PIECES = 128  # a tile: 4 pieces a thread; at [8, 1024, 2048], fp32, 31 taps on an H200 47 us,
 FMA_WARPS = 1  # with 2 warps 62; at 7 taps of bf16 they are level
+# Where skewed rows end, parts of a tile, one after another: fewer registers. [16, 256, 4099], bf16, 15 taps on an H200
+# 45.5 us (EDGE_BAND 8), whole 53.5, in 4 parts 49.2; few taps of fp32 are taken whole: [8, 1024, 2047], 3 taps 39.9 us,
+# in 2 parts 41.2.
+FMA_SPLIT = 2
+# Tiles along aligned rows from which on those away from the ends take the road without masks; 0: never.
+INNER_TILES = 0
 BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
 BAND_FP64 = 16  # a weight takes two registers
+EDGE_BAND = 16  # taps unrolled where skewed rows end, a divisor of both; 15 taps as above 37.9 us, with 8 45.5
 
 DOT_TILE = 2048  # outputs a program: 64 blocks of 32
 DOT_WARPS = 2  # [32, 512, 512], bf16, 31 taps on an H200 15.3 us, with 4 warps of 4096 outputs 16.4
 DOT_PROGRAMS = 1056  # in all, 8 for each of 132 multiprocessors, as each builds its matrix
 DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
 DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
-
-
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
-def _fma_kernel(
-    x_ptr: tl.tensor,
-    w_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    rows: tl.tensor,
-    group: tl.tensor,
-    channels: tl.int64,
-    units: tl.tensor,
-    tiles: tl.tensor,
-    tiles_wide: tl.tensor,
-    taps: tl.tensor,
-    lead_pieces: tl.tensor,
-    stride_xb: tl.int64,
-    stride_xc: tl.int64,
-    stride_xt: tl.tensor,
-    stride_wh: tl.int64,
-    stride_wk: tl.int64,
-    stride_bias: tl.int64,
-    REST: tl.constexpr,
-    LOOP: tl.constexpr,
-    BAND: tl.constexpr,
-    SHIFT: tl.constexpr,
-    FLIP: tl.constexpr,
-    SOFTMAX: tl.constexpr,
-    STEP: tl.constexpr,
-    UNIT: tl.constexpr,
-    V: tl.constexpr,
-    PIECES: tl.constexpr,
-    WIDE: tl.constexpr,
-    BIG: tl.constexpr,
-    ACC: tl.constexpr,
-) -> None:
-    tile, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    batch, channel, start, live = locate(tile, head, rows, group, tiles_wide, V, PIECES, WIDE, BIG)
-    length = units * UNIT  # so that the compiler knows what divides it, and how wide it may load
-    x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
-    out_ptrs = out_ptr + (batch * channels + channel) * length
-    w_ptr, step, peak, scale = filter_of(
-        w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, ACC
-    )
-
-    begin = start - lead_pieces * V
-    acc = tl.zeros((PIECES, V), ACC)
-    if LOOP:
-        COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
-        for _ in range(taps // BAND):
-            weights = weights_of(w_ptr, step, peak, scale, BAND, SOFTMAX, ACC)
-            values = window(x_ptrs, begin, live, length, stride_xt, COUNT, PIECES, V, ACC)
-            acc += correlate(values, weights, SHIFT, BAND, PIECES, V, ACC)
-            w_ptr += BAND * step
-            begin += BAND
-    if REST > 0:
-        REACH: tl.constexpr = (REST + SHIFT + 2 * V - 2) // V
-        weights = weights_of(w_ptr, step, peak, scale, REST, SOFTMAX, ACC)
-        values = window(x_ptrs, begin, live, length, stride_xt, REACH, PIECES, V, ACC)
-        acc += correlate(values, weights, SHIFT, REST, PIECES, V, ACC)
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + channel * stride_bias, mask=live, other=0.0).to(ACC)[:, None]
-    store_block(out_ptrs, acc, start, live, length, V)
-
-
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
-def _dot_kernel(
-    x_ptr: tl.tensor,
-    w_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    rows: tl.tensor,
-    group: tl.tensor,
-    channels: tl.int64,
-    units: tl.tensor,
-    tiles: tl.tensor,
-    tiles_wide: tl.tensor,
-    parts: tl.tensor,
-    taps: tl.tensor,
-    lead_octets: tl.tensor,
-    padding: tl.tensor,
-    bands: tl.tensor,
-    stride_xb: tl.int64,
-    stride_xc: tl.int64,
-    stride_xt: tl.tensor,
-    stride_wh: tl.int64,
-    stride_wk: tl.int64,
-    stride_bias: tl.int64,
-    LOOP: tl.constexpr,
-    FLIP: tl.constexpr,
-    SOFTMAX: tl.constexpr,
-    STEP: tl.constexpr,
-    UNIT: tl.constexpr,
-    N: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    WIDE: tl.constexpr,
-    BIG: tl.constexpr,
-) -> None:
-    part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
-    length = units * UNIT
-    w_ptr, step, peak, scale = filter_of(
-        w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, tl.float32
-    )
-    first = padding - lead_octets * OCTET  # the tap on the main diagonal: 0, or up to -7
-    w = toeplitz(w_ptr, first, taps, step, peak, scale, N if LOOP else N + 1, N, SOFTMAX)
-    for tile in range(part, tiles, parts):
-        batch, channel, start, live = locate(
-            tile, head, rows, group, tiles_wide, N, BLOCKS, WIDE, BIG
-        )
-        x_ptrs = x_ptr + (batch * stride_xb + channel * stride_xc) * UNIT
-        out_ptrs = out_ptr + (batch * channels + channel) * length
-        begin = start - lead_octets * OCTET
-        x = load_block(x_ptrs, begin, live, length, stride_xt, 2 * N)
-        acc = multiply(x, w, tl.zeros((BLOCKS, N), tl.float32), SOFTMAX)
-        if LOOP:
-            for band in range(1, bands):
-                at = first + band * N
-                further = toeplitz(w_ptr, at, taps, step, peak, scale, N, N, SOFTMAX)
-                x = load_block(x_ptrs, begin + band * N, live, length, stride_xt, 2 * N)
-                acc = multiply(x, further, acc, SOFTMAX)
-        acc = without_strangers(
-            acc, x_ptrs, start, live, length, stride_xt,
-            w_ptr, taps, padding, step, peak, scale, BLOCKS, N, SOFTMAX,
-        )  # fmt: skip
-        if bias_ptr is not None:
-            acc += tl.load(bias_ptr + channel * stride_bias, mask=live, other=0.0).to(tl.float32)[
-                :, None
-            ]
-        store_block(out_ptrs, acc, start, live, length, N)
+# As FMA_SPLIT; [16, 256, 4099], bf16, 31 taps on an H200 38.2 us, in 4 parts 43.3. LAST rows: [15, 255, 4099] 43.5, in 2 55.5.
+DOT_SPLIT, DOT_SPLIT_LAST = 2, 4
 
 
 @functools.lru_cache(maxsize=4096)
@@ -211,7 +73,10 @@ def plan(
     (heads, taps), w_strides, *_ = weight
     group = channels // heads
     rows = batches * group
-    unit = common_unit(x)
+    align = Alignment.of(x)
+    unit, skew, last = align
+    positions = length + skew - unit if skew else length
+    whole = align.whole(dtype)
     launch: dict[str, Any] = {
         "rows": rows,
         "group": group,
@@ -228,14 +93,16 @@ def plan(
         "SOFTMAX": softmax_weight,
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
         "UNIT": unit,
+        "SKEW": skew,
+        "TAIL": last,
     }
     if dtype in NARROW and taps > FMA_MAX_TAPS:
         lead = -(-padding_l // OCTET.value)
         reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
-        narrow = unit < OCTET.value  # accesses, and each address takes registers
-        block = DOT_SHORT if narrow or reach <= DOT_SHORT + 1 else DOT_LONG
+        # Of narrow accesses each address takes registers.
+        block = DOT_LONG if unit == OCTET.value and reach > DOT_SHORT + 1 else DOT_SHORT
         pieces = DOT_TILE // block
-        tiling = Tiling.of(rows, length, block, pieces)
+        tiling = Tiling.of(rows, positions, block, pieces, whole)
         launch |= {
             "padding": padding_l,
             "lead_octets": lead,
@@ -244,14 +111,15 @@ def plan(
             "N": block,
             "BLOCKS": pieces,
             "parts": min(tiling.tiles, max(1, DOT_PROGRAMS // heads)),
-            "num_warps": 2 * DOT_WARPS if narrow else DOT_WARPS,
+            "SPLIT": DOT_SPLIT_LAST if last else DOT_SPLIT,
+            "num_warps": 2 * DOT_WARPS if not whole or reach > block + 1 else DOT_WARPS,
         }
         kernel, programs = _dot_kernel, heads * launch["parts"]
     else:
         width = VECTOR_BYTES // dtype.itemsize
         band = BAND_FP64 if dtype == torch.float64 else BAND
         lead = -(-padding_l // width)
-        tiling = Tiling.of(rows, length, width, FMA_PIECES)
+        tiling = Tiling.of(rows, positions, width, FMA_PIECES, whole)
         launch |= {
             "lead_pieces": lead,
             "SHIFT": lead * width - padding_l,
@@ -261,6 +129,9 @@ def plan(
             "V": width,
             "PIECES": FMA_PIECES,
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
+            "INSIDE": bool(skew) or (unit == width and 0 < INNER_TILES <= tiling.tiles_wide),
+            "SPLIT": FMA_SPLIT if skew and (dtype in NARROW or taps > EDGE_BAND) else 1,
+            "EDGE_BAND": EDGE_BAND if skew else band,
             "num_warps": FMA_WARPS,
         }
         kernel, programs = _fma_kernel, heads * tiling.tiles

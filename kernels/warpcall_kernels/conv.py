@@ -217,6 +217,8 @@ CASES = (
     _case("strided", (2, 4, 24), (2, 15), torch.float16, layout="strided"),
     _case("offset", (2, 4, 32), (2, 3), torch.bfloat16, layout="offset"),
     _case("expanded", (3, 4, 16), (2, 3), layout="expanded"),
+    _case("skewed to the last group", (1, 1, 6137), (1, 3), torch.bfloat16),
+    _case("skewed to the last group, 31 taps", (1, 1, 6137), (1, 31), torch.bfloat16),
     *_large((32, 512, 512), 8),
     *_large((8, 1024, 2048), 16),
     *_large((64, 512, 32), 8),

@@ -34,6 +34,11 @@ from warpcall_kernels._torch import (
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
+INTEGERS: dict[str, Any] = {
+    "values": "integers",
+    "low": SMALL_INTEGERS[0],
+    "high": SMALL_INTEGERS[1],
+}
 
 
 def _launch(
@@ -242,7 +247,7 @@ def _case(
     **how: Any,
 ) -> Case:
     if large:
-        how = {"values": "integers", "low": SMALL_INTEGERS[0], "high": SMALL_INTEGERS[1]}
+        how = INTEGERS
     inputs = {
         "grad_output": Sample(shape, dtype, **how),
         "x": Sample(shape, dtype, **how),
@@ -291,6 +296,8 @@ CASES = (
     _case("strided", (2, 4, 24), (2, 15), torch.float16, layout="strided"),
     _case("offset", (2, 4, 32), (2, 3), torch.bfloat16, layout="offset"),
     _case("expanded", (3, 4, 16), (2, 3), layout="expanded"),
+    _case("skewed to the last group", (1, 1, 6137), (1, 3), torch.bfloat16, **INTEGERS),
+    _case("skewed to the last group, 31 taps", (1, 1, 6137), (1, 31), torch.bfloat16, **INTEGERS),
     *_large((32, 512, 512), 8),
     *_large((8, 1024, 2048), 16),
     *_large((64, 512, 32), 8),

@@ -80,7 +80,7 @@ def test_any_shape_filter_and_padding(
     ("dtype", "taps", "kernels"),
     [
         (torch.bfloat16, 8, ["_fma_kernel", "_fma_kernel"]),
-        (torch.bfloat16, 9, ["_fma_kernel", "_dot_kernel"]),
+        (torch.bfloat16, 16, ["_fma_kernel", "_fma_kernel"]),
         (torch.float16, 17, ["_dot_kernel", "_dot_kernel"]),
         (torch.float32, 100, ["_fma_kernel", "_fma_kernel"]),
     ],

@@ -1,0 +1,263 @@
+"""The kernels of lightweight convolution; `_conv_forward.py` says what each is for, and plans them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels._conv import (
+    OCTET,
+    PLAIN,
+    UNALIGNED,
+    correlate,
+    filter_of,
+    multiply,
+    toeplitz,
+    weights_of,
+    window,
+    without_strangers,
+)
+from warpcall_kernels._conv_rows import (
+    EDGES,
+    INNER,
+    LAST,
+    MASKED,
+    is_inner,
+    load_block,
+    locate,
+    out_ptrs,
+    row_ptrs,
+    store_block,
+    tile_of,
+)
+
+
+@triton.jit
+def _fma_tile(
+    tile: tl.tensor,
+    first: tl.tensor,
+    x_ptr: tl.tensor,
+    x_strides: tl.tensor,
+    bias_ptr: tl.tensor,
+    stride_bias: tl.tensor,
+    out_ptr: tl.tensor,
+    filters: tl.tensor,
+    taps: tl.tensor,
+    before: tl.tensor,
+    REST: tl.constexpr,
+    LOOP: tl.constexpr,
+    BAND: tl.constexpr,
+    SHIFT: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    V: tl.constexpr,
+    TAKEN: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACC: tl.constexpr,
+    ROAD: tl.constexpr,
+) -> None:
+    """TAKEN pieces from the `first` of a tile, from windows that begin `before` them."""
+    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ROAD)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+    step = x_strides[2]
+    w_ptr, stride_wk, peak, scale = filters
+    begin = start - before
+    acc = tl.zeros((TAKEN, V), ACC)
+    if LOOP:
+        COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
+        for _ in range(taps // BAND):
+            weights = weights_of(w_ptr, stride_wk, peak, scale, BAND, SOFTMAX, ACC)
+            values = window(x_ptrs, begin, rows, step, COUNT, TAKEN, V, ACC, ROAD)
+            acc += correlate(values, weights, SHIFT, BAND, TAKEN, V, ACC)
+            w_ptr += BAND * stride_wk
+            begin += BAND
+    if REST > 0:
+        REACH: tl.constexpr = (REST + SHIFT + 2 * V - 2) // V
+        weights = weights_of(w_ptr, stride_wk, peak, scale, REST, SOFTMAX, ACC)
+        values = window(x_ptrs, begin, rows, step, REACH, TAKEN, V, ACC, ROAD)
+        acc += correlate(values, weights, SHIFT, REST, TAKEN, V, ACC)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + channel * stride_bias, mask=rows[0], other=0.0).to(ACC)[:, None]
+    store_block(to_ptrs, acc, start, rows, V, SKEW, ROAD)
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _fma_kernel(
+    x_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    taps: tl.tensor,
+    lead_pieces: tl.tensor,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    stride_bias: tl.int64,
+    REST: tl.constexpr,
+    LOOP: tl.constexpr,
+    BAND: tl.constexpr,
+    SHIFT: tl.constexpr,
+    FLIP: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    STEP: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    TAIL: tl.constexpr,
+    INSIDE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    EDGE_BAND: tl.constexpr,
+    V: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    at, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
+    filters = filter_of(w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, ACC)
+    strides = stride_xb, stride_xc, stride_xt
+    before = lead_pieces * V
+    after = (taps + SHIFT + V - 2) // V * V - before
+    if not INSIDE:
+        _fma_tile(
+            tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before, REST,
+            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, MASKED,
+        )  # fmt: skip
+    elif is_inner(tile, before, after, SKEW, V, PIECES, WIDE):
+        _fma_tile(
+            tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before, REST,
+            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, INNER,
+        )  # fmt: skip
+    else:
+        ROAD: tl.constexpr = (LAST if TAIL else EDGES) if SKEW else MASKED
+        for first in tl.range(0, PIECES, PIECES // SPLIT, num_stages=1):
+            _fma_tile(
+                tile, first, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before,
+                REST % EDGE_BAND, LOOP or REST >= EDGE_BAND, EDGE_BAND, SHIFT, SOFTMAX, UNIT, SKEW,
+                V, PIECES // SPLIT, PIECES, WIDE, ACC, ROAD,
+            )  # fmt: skip
+
+
+@triton.jit
+def _dot_tile(
+    tile: tl.tensor,
+    first: tl.tensor,
+    x_ptr: tl.tensor,
+    x_strides: tl.tensor,
+    bias_ptr: tl.tensor,
+    stride_bias: tl.tensor,
+    out_ptr: tl.tensor,
+    filters: tl.tensor,
+    w: tl.tensor,
+    taps: tl.tensor,
+    padding: tl.tensor,
+    lead: tl.tensor,
+    bands: tl.tensor,
+    LOOP: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    N: tl.constexpr,
+    TAKEN: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROAD: tl.constexpr,
+) -> None:
+    """TAKEN blocks from the `first` of a tile, from windows that begin `lead` before; `w` is their `toeplitz`."""
+    batch, channel, start, rows = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ROAD)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+    w_ptr, stride_wk, peak, scale = filters
+    begin = start - lead
+    TYPE: tl.constexpr = x_ptr.dtype.element_ty
+    x = load_block(x_ptrs, begin, rows, x_strides[2], 2 * N, ROAD, TYPE)
+    acc = multiply(x, w, tl.zeros((TAKEN, N), tl.float32), SOFTMAX)
+    if LOOP:
+        for band in range(1, bands):
+            tap = padding - lead + band * N
+            further = toeplitz(w_ptr, tap, taps, stride_wk, peak, scale, N, N, SOFTMAX)
+            x = load_block(x_ptrs, begin + band * N, rows, x_strides[2], 2 * N, ROAD, TYPE)
+            acc = multiply(x, further, acc, SOFTMAX)
+    acc = without_strangers(
+        acc, x_ptrs, start, rows, x_strides[2],
+        w_ptr, taps, padding, stride_wk, peak, scale, TAKEN, N, SOFTMAX, ROAD,
+    )  # fmt: skip
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + channel * stride_bias, mask=rows[0], other=0.0)
+        acc += bias.to(tl.float32)[:, None]
+    store_block(to_ptrs, acc, start, rows, N, SKEW, ROAD)
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _dot_kernel(
+    x_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    parts: tl.tensor,
+    taps: tl.tensor,
+    lead_octets: tl.tensor,
+    padding: tl.tensor,
+    bands: tl.tensor,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    stride_bias: tl.int64,
+    LOOP: tl.constexpr,
+    FLIP: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    STEP: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    TAIL: tl.constexpr,
+    SPLIT: tl.constexpr,
+    N: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+) -> None:
+    part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
+    filters = filter_of(w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, tl.float32)
+    strides = stride_xb, stride_xc, stride_xt
+    lead = lead_octets * OCTET
+    f_ptr, step, peak, scale = filters
+    # The tap on the main diagonal is 0, or down to -7.
+    w = toeplitz(f_ptr, padding - lead, taps, step, peak, scale, N if LOOP else N + 1, N, SOFTMAX)
+    for at in range(part, tiles, parts):
+        tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
+        if not SKEW:
+            _dot_tile(
+                tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
+                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, MASKED,
+            )  # fmt: skip
+        elif is_inner(tile, lead, bands * N, SKEW, N, BLOCKS, WIDE):
+            _dot_tile(
+                tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
+                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, INNER,
+            )  # fmt: skip
+        else:
+            for first in tl.range(0, BLOCKS, BLOCKS // SPLIT, num_stages=1):
+                _dot_tile(
+                    tile, first, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps,
+                    padding, lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS // SPLIT, BLOCKS,
+                    WIDE, LAST if TAIL else EDGES,
+                )  # fmt: skip

@@ -1,0 +1,396 @@
+"""The kernels of the gradients of a convolution; `_conv_gradient.py` says what each does, and plans them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels._conv import (
+    OCTET,
+    PLAIN,
+    UNALIGNED,
+    correlate,
+    filter_of,
+    multiply,
+    pack,
+    softmax_terms,
+    toeplitz,
+    unpack,
+    weights_of,
+    window,
+    without_strangers,
+)
+from warpcall_kernels._conv_rows import (
+    EDGES,
+    INNER,
+    LAST,
+    MASKED,
+    exist,
+    is_inner,
+    load_block,
+    locate,
+    out_ptrs,
+    row_ptrs,
+    store_block,
+    tile_of,
+)
+
+
+@triton.jit
+def _fma_tile(
+    acc: tl.tensor,
+    tile: tl.tensor,
+    first: tl.tensor,
+    g_ptr: tl.tensor,
+    g_strides: tl.tensor,
+    x_ptr: tl.tensor,
+    x_strides: tl.tensor,
+    out_ptr: tl.tensor,
+    weights: tl.tensor,
+    lead: tl.tensor,
+    COUNT: tl.constexpr,
+    SLOTS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    FUSED: tl.constexpr,
+    LEAD_G: tl.constexpr,
+    SHIFT_G: tl.constexpr,
+    EVEN: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    V: tl.constexpr,
+    TAKEN: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACC: tl.constexpr,
+    ROAD: tl.constexpr,
+) -> tl.tensor:
+    """`acc` [TAKEN, SLOTS] and the products of TAKEN pieces of g with windows of x, `lead` further."""
+    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ROAD)
+    if ROAD == MASKED:  # a piece past the end of its row meets nothing
+        rows = rows[0] & (start < rows[1]), rows[1]
+    g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of V.
+    REACH: tl.constexpr = (COUNT + SHIFT + 2 * V - 2) // V
+    REACH_G: tl.constexpr = (COUNT + SHIFT_G + 2 * V - 2) // V
+    x = window(x_ptrs, start + lead, rows, x_strides[2], REACH, TAKEN, V, ACC, ROAD)
+    if FUSED:
+        begin = start - LEAD_G * V
+        around = window(g_ptrs, begin, rows, g_strides[2], REACH_G, TAKEN, V, ACC, ROAD)
+        g = around[LEAD_G * V : LEAD_G * V + V]
+        grad = correlate(around, weights, SHIFT_G, COUNT, TAKEN, V, ACC)
+        to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+        store_block(to_ptrs, grad, start, rows, V, SKEW, ROAD)
+    else:
+        g = unpack(load_block(g_ptrs, start, rows, g_strides[2], V, ROAD, ACC), TAKEN, V)
+    sums = ()
+    for j in tl.static_range(SLOTS):
+        total = tl.zeros((TAKEN,), ACC)
+        if j < COUNT:
+            for i in tl.static_range(V):
+                term = g[i] * x[i + j + SHIFT]
+                if ROAD == MASKED and not EVEN:  # past the end of a row g is 0, but x may be NaN
+                    term = tl.where(start + i < rows[1], term, 0.0)
+                if ROAD >= EDGES:
+                    term = tl.where((rows[2] - start <= i) & (rows[1] - start > i), term, 0.0)
+                total += term
+        sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
+    return acc + pack(sums, TAKEN, SLOTS)
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _fma_kernel(
+    g_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    taps: tl.tensor,
+    lead_pieces: tl.tensor,
+    parts: tl.tensor,
+    bands: tl.tensor,
+    stride_gb: tl.int64,
+    stride_gc: tl.int64,
+    stride_gt: tl.tensor,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    COUNT: tl.constexpr,
+    SLOTS: tl.constexpr,
+    SHIFT: tl.constexpr,
+    FUSED: tl.constexpr,
+    LEAD_G: tl.constexpr,
+    SHIFT_G: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    STEP: tl.constexpr,
+    EVEN: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    TAIL: tl.constexpr,
+    INSIDE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    V: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    """`sums` [H, parts, K] of COUNT taps from the program's band on; FUSED, grad_x to `out`, too."""
+    band = tl.program_id(0) % bands
+    part = tl.program_id(0) // bands % parts
+    head = tl.program_id(0) // bands // parts
+    weights = ()
+    if FUSED:
+        w_ptr, step, peak, scale = filter_of(
+            w_ptr + head * stride_wh, taps, stride_wk, True, SOFTMAX, STEP, ACC
+        )
+        weights = weights_of(w_ptr, step, peak, scale, COUNT, SOFTMAX, ACC)
+    lead = -lead_pieces * V
+    if not FUSED:  # there COUNT is a multiple of V: loads keep their width
+        lead += band * COUNT
+    AFTER_G: tl.constexpr = (COUNT + SHIFT_G + V - 2) // V * V - LEAD_G * V if FUSED else 0
+    before = tl.maximum(-lead, LEAD_G * V)  # that is read of either, and after
+    after = tl.maximum((COUNT + SHIFT + V - 2) // V * V + lead, AFTER_G)
+    ROAD: tl.constexpr = (LAST if TAIL else EDGES) if SKEW else MASKED
+    g_strides = stride_gb, stride_gc, stride_gt
+    x_strides = stride_xb, stride_xc, stride_xt
+    acc = tl.zeros((PIECES, SLOTS), ACC)
+    edges = tl.zeros((PIECES // SPLIT, SLOTS), ACC)
+    for at in range(part, tiles, parts):
+        tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
+        if not INSIDE:
+            acc = _fma_tile(
+                acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
+                SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
+                ACC, MASKED,
+            )  # fmt: skip
+        elif is_inner(tile, before, after, SKEW, V, PIECES, WIDE):
+            acc = _fma_tile(
+                acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
+                SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
+                ACC, INNER,
+            )  # fmt: skip
+        else:
+            for first in tl.range(0, PIECES, PIECES // SPLIT, num_stages=1):
+                edges = _fma_tile(
+                    edges, tile, first, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead,
+                    COUNT, SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V,
+                    PIECES // SPLIT, PIECES, WIDE, ACC, ROAD,
+                )  # fmt: skip
+    slot = tl.arange(0, SLOTS)
+    tap = band * COUNT + slot
+    to = (head * parts + part).to(tl.int64) * taps + tap
+    sums = tl.sum(acc, axis=0)
+    if INSIDE:
+        sums += tl.sum(edges, axis=0)
+    tl.store(sums_ptr + to, sums, mask=(slot < COUNT) & (tap < taps))
+
+
+@triton.jit
+def _dot_tile(
+    product: tl.tensor,
+    tile: tl.tensor,
+    g_ptr: tl.tensor,
+    g_strides: tl.tensor,
+    x_ptr: tl.tensor,
+    x_strides: tl.tensor,
+    out_ptr: tl.tensor,
+    filters: tl.tensor,
+    w: tl.tensor,
+    taps: tl.tensor,
+    lead: tl.tensor,
+    mirrored: tl.tensor,
+    lead_g: tl.tensor,
+    FUSED: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    N: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROAD: tl.constexpr,
+) -> tl.tensor:
+    """`product` [N, 2 N] and that of a tile of g with windows of x, `lead` further."""
+    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ROAD)
+    g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    TYPE: tl.constexpr = g_ptr.dtype.element_ty
+    g = load_block(g_ptrs, start, rows, g_strides[2], N, ROAD, TYPE)
+    rows_x = rows
+    if ROAD == MASKED:
+        rows_x = rows[0] & (start < rows[1]), rows[1]
+    x = load_block(x_ptrs, start + lead, rows_x, x_strides[2], 2 * N, ROAD, TYPE)
+    product = tl.dot(tl.trans(g), x, product)
+    if FUSED:
+        w_ptr, step, peak, scale = filters
+        around = load_block(g_ptrs, start - lead_g, rows, g_strides[2], 2 * N, ROAD, TYPE)
+        grad = multiply(around, w, tl.zeros((BLOCKS, N), tl.float32), SOFTMAX)
+        grad = without_strangers(
+            grad, g_ptrs, start, rows, g_strides[2],
+            w_ptr, taps, mirrored, step, peak, scale, BLOCKS, N, SOFTMAX, ROAD,
+        )  # fmt: skip
+        to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+        store_block(to_ptrs, grad, start, rows, N, SKEW, ROAD)
+    return product
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def _dot_kernel(
+    g_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    sums_ptr: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.int64,
+    units: tl.tensor,
+    tiles: tl.tensor,
+    tiles_wide: tl.tensor,
+    taps: tl.tensor,
+    padding: tl.tensor,
+    lead_octets: tl.tensor,
+    parts: tl.tensor,
+    bands: tl.tensor,
+    stride_gb: tl.int64,
+    stride_gc: tl.int64,
+    stride_gt: tl.tensor,
+    stride_xb: tl.int64,
+    stride_xc: tl.int64,
+    stride_xt: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    FUSED: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    STEP: tl.constexpr,
+    EVEN: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    TAIL: tl.constexpr,
+    N: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    BIG: tl.constexpr,
+) -> None:
+    """As `_fma_kernel`, of N taps from the program's band on; FUSED, of all, which are N + 1 at most."""
+    band = tl.program_id(0) % bands
+    part = tl.program_id(0) // bands % parts
+    head = tl.program_id(0) // bands // parts
+    tap = padding - lead_octets * OCTET + band * N  # on the main diagonal: 0, or up to -7
+    lead = band * N - lead_octets * OCTET
+    mirrored = taps - 1 - padding
+    lead_g = (mirrored + OCTET - 1) // OCTET * OCTET
+    filters = ()
+    w = lead
+    if FUSED:
+        filters = filter_of(
+            w_ptr + head * stride_wh, taps, stride_wk, True, SOFTMAX, STEP, tl.float32
+        )
+        f_ptr, step, peak, scale = filters
+        w = toeplitz(f_ptr, mirrored - lead_g, taps, step, peak, scale, N + 1, N, SOFTMAX)
+    g_strides = stride_gb, stride_gc, stride_gt
+    x_strides = stride_xb, stride_xc, stride_xt
+    ROAD: tl.constexpr = (LAST if TAIL else EDGES) if SKEW else MASKED
+    product = tl.zeros((N, 2 * N), tl.float32)
+    for at in range(part, tiles, parts):
+        tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
+        if not SKEW:
+            product = _dot_tile(
+                product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
+                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ROAD,
+            )  # fmt: skip
+        elif is_inner(tile, tl.maximum(-lead, lead_g), 2 * N + band * N, SKEW, N, BLOCKS, WIDE):
+            product = _dot_tile(
+                product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
+                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, INNER,
+            )  # fmt: skip
+        else:
+            product = _dot_tile(
+                product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
+                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ROAD,
+            )  # fmt: skip
+    # Row i has diagonal r in column i + r: shift the rows, and diagonals are columns.
+    r = tl.arange(0, 2 * N)
+    columns = (tl.arange(0, N)[:, None] + r[None, :]) % (2 * N)
+    sums = tl.sum(tl.gather(product, columns, axis=1), axis=0)
+    j = tap + r
+    counts = (r < (N + 1 if FUSED else N)) & (j >= 0) & (j < taps)
+    sums_ptr += (head * parts + part).to(tl.int64) * taps
+    # Outside of a row g is 0, which a NaN or inf of x makes NaN: such sums are made anew.
+    if not EVEN and tl.max((counts & (sums != sums)).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
+        for anew in range(tl.maximum(tap, 0), tl.minimum(tap + N + 1, taps)):
+            total = tl.zeros((BLOCKS, N), tl.float32)
+            for at in range(part, tiles, parts):
+                tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
+                total += _products(
+                    tile, g_ptr, g_strides, x_ptr, x_strides, anew - padding, UNIT, SKEW, N, BLOCKS,
+                    WIDE, ROAD,
+                )  # fmt: skip
+            sums = tl.where(j == anew, tl.sum(tl.sum(total, axis=1), axis=0), sums)
+    tl.store(sums_ptr + j, sums, mask=counts)
+
+
+@triton.jit
+def _products(
+    tile: tl.tensor,
+    g_ptr: tl.tensor,
+    g_strides: tl.tensor,
+    x_ptr: tl.tensor,
+    x_strides: tl.tensor,
+    further: tl.tensor,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    N: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROAD: tl.constexpr,
+) -> tl.tensor:
+    """[BLOCKS, N]: of a tile, each element of g times that of x so much `further`; 0 outside of g."""
+    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ROAD)
+    g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    g = load_block(g_ptrs, start, rows, g_strides[2], N, ROAD, tl.float32)
+    x = load_block(x_ptrs, start + further, rows, x_strides[2], N, ROAD, tl.float32)
+    return tl.where(exist(start, rows, N, ROAD), g * x, 0.0)
+
+
+@triton.jit(do_not_specialize=PLAIN)
+def _reduce_kernel(
+    sums_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    taps: tl.tensor,
+    parts: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    SOFTMAX: tl.constexpr,
+    TAPS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    """Add the parts of TAPS taps of a head; SOFTMAX, all of them, through its gradient."""
+    head = tl.program_id(0).to(tl.int64)
+    tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
+    exist = tap < taps
+    sums_ptr += head * parts * taps
+    total = tl.zeros((TAPS,), ACC)
+    for first in range(0, parts, AT_ONCE):
+        part = first + tl.arange(0, AT_ONCE)[:, None]
+        at = part.to(tl.int64) * taps + tap[None, :]
+        mask = (part < parts) & exist[None, :]
+        total += tl.sum(tl.load(sums_ptr + at, mask=mask, other=0.0), axis=0)
+    if SOFTMAX:
+        w_ptr += head * stride_wh
+        peak, scale = softmax_terms(w_ptr, taps, stride_wk, TAPS, ACC)
+        w = tl.load(w_ptr + tap * stride_wk, mask=exist, other=float("-inf")).to(ACC)
+        y = tl.exp(w - peak) * scale
+        total = y * (total - tl.sum(tl.where(exist, y * total, 0.0)))
+    tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=exist)

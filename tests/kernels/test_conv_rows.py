@@ -1,0 +1,214 @@
+"""Which rows of a convolution are skewed, how each part of them is read and written, and that it is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpcall_kernels import (
+    _conv_forward,
+    _conv_forward_kernels,
+    _conv_gradient,
+    _conv_gradient_kernels,
+)
+from warpcall_kernels._conv_rows import Alignment, Tiling
+from warpcall_kernels._torch import Launch, layout
+from warpcall_kernels.conv import conv, conv_reference
+from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
+
+INTEGERS = (-3, 4)  # sums of such products are exact
+
+
+def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.randint(*INTEGERS, shape).to(device, dtype)
+
+
+def check(x: Tensor, g: Tensor, weight: Tensor, **how: Any) -> None:
+    """Both passes are as their references say."""
+    error = TOLERANCE[x.dtype]
+    close: dict[str, Any] = {"rtol": error, "atol": error, "equal_nan": True}
+    wide = weight.double()
+
+    out = conv(x, weight, **how)
+    grads = conv_backward(g, x, weight, **how)
+
+    expected = conv_reference(x.double(), wide, **how)
+    torch.testing.assert_close(out.double(), expected, **close)
+    wanted = conv_backward_reference(g.double(), x.double(), wide, **how)
+    for grad, right in zip(grads[:2], wanted[:2], strict=True):
+        assert grad is not None
+        assert right is not None
+        torch.testing.assert_close(grad.double(), right, **close)
+
+
+@pytest.fixture
+def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each tile of skewed rows so far, whether it was away from their ends; on the CPU only."""
+    if device != "cpu":
+        pytest.skip("what runs on a GPU cannot be listened to")
+    seen: list[bool] = []
+    for module in (_conv_forward_kernels, _conv_gradient_kernels):
+        is_inner = module.is_inner
+
+        def note(*arguments: Any, is_inner: Any = is_inner) -> Any:
+            answer = is_inner(*arguments)
+            seen.append(bool(answer))
+            return answer
+
+        monkeypatch.setattr(module, "is_inner", note)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("dtype", "taps", "softmax"),
+    [
+        (torch.bfloat16, 1, False),
+        (torch.bfloat16, 7, True),
+        (torch.float16, 9, False),
+        (torch.bfloat16, 31, True),
+        (torch.float16, 40, False),
+        (torch.float32, 3, False),
+        (torch.float32, 33, False),
+        (torch.float64, 17, False),
+    ],
+)
+@pytest.mark.parametrize("batches", [8, 9])  # the last group of 9 crosses the tensor's end
+def test_each_part_of_skewed_rows_is_right(
+    dtype: torch.dtype, taps: int, softmax: bool, batches: int, inner: list[bool]
+) -> None:
+    shape = (batches, 3, 1101)
+    x, g = drawn(shape, dtype, "cpu"), drawn(shape, dtype, "cpu")
+    weight = torch.randn(1, taps).to(dtype)
+
+    check(x, g, weight, padding_l=taps // 2, softmax_weight=softmax)
+
+    assert set(inner) == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "taps", "padding"),
+    [
+        (torch.bfloat16, 15, 14),
+        (torch.bfloat16, 7, 0),
+        (torch.float32, 31, 15),
+        (torch.float32, 40, 39),
+    ],
+)
+def test_aligned_rows_may_do_without_masks_away_from_their_ends(
+    dtype: torch.dtype,
+    taps: int,
+    padding: int,
+    inner: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (_conv_forward, _conv_gradient):
+        monkeypatch.setattr(module, "INNER_TILES", 2)
+    shape = (2, 1, 12288 // dtype.itemsize)  # that no other test has: plans are kept
+    x, g = drawn(shape, dtype, "cpu"), drawn(shape, dtype, "cpu")
+
+    check(x, g, torch.randn(1, taps).to(dtype), padding_l=padding)
+
+    assert set(inner) == {True, False}
+
+
+@pytest.mark.parametrize("taps", [9, 15])
+def test_rows_read_by_elements_go_to_the_tensor_cores_sooner(
+    taps: int, device: str, launched: list[Launch]
+) -> None:
+    whole, odd = (torch.ones(1, 1, length, dtype=torch.bfloat16) for length in (64, 15))
+    weight = torch.ones(1, taps, dtype=torch.bfloat16, device=device)
+
+    for x in (whole, odd):
+        conv_backward(x.to(device), x.to(device), weight)
+
+    names = [launch.kernel.fn.__name__ for launch in launched]
+    assert names == ["_fma_kernel", "_reduce_kernel", "_dot_kernel", "_reduce_kernel"]
+
+
+@pytest.mark.parametrize("length", [*range(16, 33), 63, 65])
+@pytest.mark.parametrize("taps", [2, 31])
+def test_rows_of_any_length_that_begin_anywhere(length: int, taps: int, device: str) -> None:
+    shape = (2, 3, length)
+    x, g = (drawn(shape, torch.bfloat16, device) for _ in "xg")
+
+    check(x, g, torch.randn(3, taps).to(device, torch.bfloat16))
+
+
+@pytest.mark.parametrize("taps", [3, 20])
+def test_rows_that_begin_as_those_of_the_result_are_skewed(
+    taps: int, device: str, launched: list[Launch]
+) -> None:
+    whole = drawn((4, 16, 41), torch.bfloat16, device)
+    x, g = whole[:, :8], whole[::2].repeat(2, 1, 1)[:, 8:]  # as a gated unit halves its channels
+
+    check(x, g, torch.randn(2, taps).to(device, torch.bfloat16))
+
+    assert [launch.arguments["SKEW"] for launch in launched[:2]] == [8, 8]
+
+
+@pytest.mark.parametrize("taps", [3, 20])
+@pytest.mark.parametrize("where", ["offset", "wider", "turned", "odd", "odd end"])
+def test_rows_that_begin_elsewhere_than_those_of_the_result_are_not(
+    where: str, taps: int, device: str, launched: list[Launch]
+) -> None:
+    dtype = torch.bfloat16
+    if where == "offset":
+        x = drawn((1 + 2 * 4 * 41,), dtype, device)[1:].view(2, 4, 41)
+    elif where == "wider":
+        x = drawn((2, 4, 44), dtype, device)[..., :41]
+    elif where == "turned":
+        x = drawn((2, 41, 4), dtype, device).mT
+    elif where == "odd":
+        x = drawn((2, 5, 41), dtype, device)[:, :4]
+    else:  # rows are where they should be, but the last group of the last is not all the tensor's
+        x = drawn((2, 11, 41), dtype, device)[:, :3]
+    plain = drawn(tuple(x.shape), dtype, device)
+
+    check(x, plain, torch.randn(1, taps).to(device, dtype))
+
+    assert [launch.arguments["SKEW"] for launch in launched[:2]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "group"),
+    [
+        ((2, 4, 40), torch.bfloat16, 0),  # aligned as they are
+        ((2, 4, 36), torch.bfloat16, 8),
+        ((2, 4, 17), torch.float16, 8),
+        ((2, 4, 15), torch.bfloat16, 0),  # hardly a whole group
+        ((2, 4, 9), torch.float32, 4),
+        ((2, 4, 7), torch.float32, 0),
+        ((2, 4, 5), torch.float64, 2),
+    ],
+)
+def test_short_and_aligned_rows_are_not_skewed(
+    shape: tuple[int, ...], dtype: torch.dtype, group: int, device: str
+) -> None:
+    assert Alignment.of(layout(torch.empty(shape, dtype=dtype, device=device))).skew == group
+
+
+@pytest.mark.parametrize("taps", [3, 15, 31])
+@pytest.mark.parametrize("at", [0, 20, 44])
+def test_neighbouring_rows_do_not_leak(taps: int, at: int, device: str) -> None:
+    dtype = torch.bfloat16
+    x, g = drawn((3, 3, 45), dtype, device), drawn((3, 3, 45), dtype, device)
+    x[1, 1, at] = float("nan")
+    x[0, 2, at] = float("inf")
+    g[1, 2, at] = float("nan")
+
+    check(x, g, torch.ones(3, taps, dtype=dtype, device=device), padding_l=taps // 2)
+
+
+def test_a_few_pieces_in_a_row_make_a_tile_of_whole_rows() -> None:
+    assert Tiling.of(1000, 40, 8, 128, True)[:3] == (5, 1, 40)  # 25 rows of 5 pieces, and 3 idle
+    assert Tiling.of(1000, 40, 8, 128, False)[:3] == (1, 5, 40)
+    assert Tiling.of(1000, 64, 8, 128, True)[:3] == (8, 1, 63)
+    assert Tiling.of(10, 4106, 8, 128, True)[:3] == (64, 9, 45)
+
+
+def test_long_rows_are_counted_in_64_bits() -> None:
+    assert Tiling.of(1, 2**31, 8, 128, True).big
+    assert not Tiling.of(1, 2**30, 8, 128, True).big
