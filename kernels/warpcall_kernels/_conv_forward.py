@@ -33,8 +33,9 @@ FMA_WARPS = 1  # with 2 warps 62; at 7 taps of bf16 they are level
 # 45.5 us (EDGE_BAND 8), whole 53.5, in 4 parts 49.2; few taps of fp32 are taken whole: [8, 1024, 2047], 3 taps 39.9 us,
 # in 2 parts 41.2.
 FMA_SPLIT = 2
-# Tiles along aligned rows from which on those away from the ends take the road without masks; 0: never.
-INNER_TILES = 0
+# Tiles along aligned rows from which on those away from the ends take the road without masks. On an H200 [4, 1024, 8192],
+# bf16, 15 taps 41.4 us, with masks 43.6; fp32, 31 taps 85.6 and 92.0; [8, 1024, 2048] 46.0 and 48.4; few taps are level.
+INNER_TILES = 2
 BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
 BAND_FP64 = 16  # a weight takes two registers
 EDGE_BAND = 16  # taps unrolled where skewed rows end, a divisor of both; 15 taps as above 37.9 us, with 8 45.5
@@ -74,6 +75,12 @@ def plan(
     group = channels // heads
     rows = batches * group
     align = Alignment.of(x)
+    lead = -(-padding_l // OCTET.value)
+    reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
+    dot = dtype in NARROW and taps > FMA_MAX_TAPS
+    # In a loop over bands skewed rows are slower: [4, 256, 4099], bf16, 100 taps on an H200 51.9 us, as they are 48.3.
+    if dot and reach > DOT_SHORT + 1:
+        align = align._replace(skew=0, last=False)
     unit, skew, last = align
     positions = length + skew - unit if skew else length
     whole = align.whole(dtype)
@@ -96,9 +103,7 @@ def plan(
         "SKEW": skew,
         "TAIL": last,
     }
-    if dtype in NARROW and taps > FMA_MAX_TAPS:
-        lead = -(-padding_l // OCTET.value)
-        reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
+    if dot:
         # Of narrow accesses each address takes registers.
         block = DOT_LONG if unit == OCTET.value and reach > DOT_SHORT + 1 else DOT_SHORT
         pieces = DOT_TILE // block
@@ -129,7 +134,7 @@ def plan(
             "V": width,
             "PIECES": FMA_PIECES,
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
-            "INSIDE": bool(skew) or (unit == width and 0 < INNER_TILES <= tiling.tiles_wide),
+            "INSIDE": bool(skew) or (unit == width and tiling.tiles_wide >= INNER_TILES),
             "SPLIT": FMA_SPLIT if skew and (dtype in NARROW or taps > EDGE_BAND) else 1,
             "EDGE_BAND": EDGE_BAND if skew else band,
             "num_warps": FMA_WARPS,

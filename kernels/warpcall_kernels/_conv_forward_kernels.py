@@ -249,7 +249,7 @@ def _dot_kernel(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
                 lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, MASKED,
             )  # fmt: skip
-        elif is_inner(tile, lead, bands * N, SKEW, N, BLOCKS, WIDE):
+        elif is_inner(tile, lead, N, SKEW, N, BLOCKS, WIDE):  # no LOOP
             _dot_tile(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
                 lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, INNER,

@@ -40,11 +40,12 @@ SPLIT_NARROW, SPLIT = 4, 2
 # A thread, at most, of fp16 and bf16 for skewed rows, for FEW_TAPS and others: more programs at once. [16, 256, 4099],
 # bf16 on an H200: 7 taps 58 us, without 73; 31 taps 94, without 114. fp32 of 31 taps is slower by 7 %, and has none.
 FEW_TAPS, REGISTERS_FEW, REGISTERS = 7, 128, 168
-INNER_TILES = 0  # as the forward kernel's
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, where rows suffice
-# Of fp16 and bf16: more are less work as a product. [8, 510, 4093], bf16, 9 taps on an H200 77 us, as a product 92;
-# [32, 512, 512], 15 taps 37.7 and 42.9. Of rows read by elements [16, 256, 4099], 15 taps 204, as a product 139.
-FMA_MAX_TAPS, FMA_MAX_TAPS_ELEMENTS = 16, 8
+# Of fp16 and bf16: more are less work as a product. bf16 on an H200: skewed [8, 510, 4093], 9 taps 57.3 us, as a product
+# 92.4; [16, 256, 4099], 15 taps 107.9 and 93.5. Read whole [32, 512, 512], 15 taps 35.1 and 42.5; [4, 1024, 8192] 103.6 and
+# 88.7. By elements [16, 256, 4099], 15 taps 204 and 139.
+FMA_MAX_TAPS, FMA_MAX_TAPS_SKEWED, FMA_MAX_TAPS_SHORT = 8, 12, 16
+SHORT = 512  # positions in a row, at most, read whole
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles
 DOT_BLOCKS = 64  # [8, 1024, 2048], bf16, 31 taps on an H200 48 us, with 128 63
 DOT_WARPS = 4
@@ -82,7 +83,8 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
     wide = dtype == torch.float64
     acc = tl.float64 if wide else tl.float32
     mirrored = taps - 1 - padding_l  # of grad_x, whose filters are reversed
-    dot = dtype in NARROW and taps > (FMA_MAX_TAPS if whole else FMA_MAX_TAPS_ELEMENTS)
+    most = FMA_MAX_TAPS_SHORT if whole and length <= SHORT else FMA_MAX_TAPS
+    dot = dtype in NARROW and taps > (FMA_MAX_TAPS_SKEWED if skew else most)
     width = DOT_BLOCK if dot else VECTOR_BYTES // dtype.itemsize
     tiling = Tiling.of(rows, positions, width, DOT_BLOCKS if dot else PIECES, whole)
     if dot:
@@ -114,7 +116,6 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
             "V": width,
             "PIECES": PIECES,
             "ACC": acc,
-            "INSIDE": bool(skew) or (unit == width and 0 < INNER_TILES <= tiling.tiles_wide),
             "SPLIT": SPLIT_NARROW if dtype in NARROW else SPLIT,
             "num_warps": WARPS_NARROW if dtype in NARROW and whole else WARPS,
         }

@@ -135,7 +135,6 @@ def _fma_kernel(
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
     TAIL: tl.constexpr,
-    INSIDE: tl.constexpr,
     SPLIT: tl.constexpr,
     V: tl.constexpr,
     PIECES: tl.constexpr,
@@ -159,14 +158,13 @@ def _fma_kernel(
     AFTER_G: tl.constexpr = (COUNT + SHIFT_G + V - 2) // V * V - LEAD_G * V if FUSED else 0
     before = tl.maximum(-lead, LEAD_G * V)  # that is read of either, and after
     after = tl.maximum((COUNT + SHIFT + V - 2) // V * V + lead, AFTER_G)
-    ROAD: tl.constexpr = (LAST if TAIL else EDGES) if SKEW else MASKED
     g_strides = stride_gb, stride_gc, stride_gt
     x_strides = stride_xb, stride_xc, stride_xt
     acc = tl.zeros((PIECES, SLOTS), ACC)
     edges = tl.zeros((PIECES // SPLIT, SLOTS), ACC)
     for at in range(part, tiles, parts):
         tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-        if not INSIDE:
+        if not SKEW:
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
                 SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
@@ -183,13 +181,13 @@ def _fma_kernel(
                 edges = _fma_tile(
                     edges, tile, first, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead,
                     COUNT, SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V,
-                    PIECES // SPLIT, PIECES, WIDE, ACC, ROAD,
+                    PIECES // SPLIT, PIECES, WIDE, ACC, LAST if TAIL else EDGES,
                 )  # fmt: skip
     slot = tl.arange(0, SLOTS)
     tap = band * COUNT + slot
     to = (head * parts + part).to(tl.int64) * taps + tap
     sums = tl.sum(acc, axis=0)
-    if INSIDE:
+    if SKEW:
         sums += tl.sum(edges, axis=0)
     tl.store(sums_ptr + to, sums, mask=(slot < COUNT) & (tap < taps))
 

@@ -100,7 +100,7 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
         Knob("_conv_forward", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
-        Knob("_conv_forward", ("INNER_TILES",), [(0,), (2,), (4,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
+        Knob("_conv_forward", ("INNER_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
     ),
     "conv-backward": (
         Knob(
@@ -115,8 +115,7 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
             [(64, 4), (64, 2), (128, 4), (128, 8)],
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
-        Knob("_conv_gradient", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
-        Knob("_conv_gradient", ("INNER_TILES",), [(0,), (3,)], ("[4,1024,8192] H16 K7", "[4,1024,8192] H16 K31 padK-1 fp32")),
+        Knob("_conv_gradient", ("SHORT",), [(0,), (512,), (8192,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
     ),
     "isin": (
         Knob(

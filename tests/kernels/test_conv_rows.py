@@ -8,12 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpcall_kernels import (
-    _conv_forward,
-    _conv_forward_kernels,
-    _conv_gradient,
-    _conv_gradient_kernels,
-)
+from warpcall_kernels import _conv_forward_kernels, _conv_gradient_kernels
 from warpcall_kernels._conv_rows import Alignment, Tiling
 from warpcall_kernels._torch import Launch, layout
 from warpcall_kernels.conv import conv, conv_reference
@@ -46,7 +41,7 @@ def check(x: Tensor, g: Tensor, weight: Tensor, **how: Any) -> None:
 
 @pytest.fixture
 def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each tile of skewed rows so far, whether it was away from their ends; on the CPU only."""
+    """Of each tile so far that may be away from the ends of its rows, whether it was; CPU only."""
     if device != "cpu":
         pytest.skip("what runs on a GPU cannot be listened to")
     seen: list[bool] = []
@@ -97,16 +92,10 @@ def test_each_part_of_skewed_rows_is_right(
         (torch.float32, 40, 39),
     ],
 )
-def test_aligned_rows_may_do_without_masks_away_from_their_ends(
-    dtype: torch.dtype,
-    taps: int,
-    padding: int,
-    inner: list[bool],
-    monkeypatch: pytest.MonkeyPatch,
+def test_aligned_rows_do_without_masks_away_from_their_ends(
+    dtype: torch.dtype, taps: int, padding: int, inner: list[bool]
 ) -> None:
-    for module in (_conv_forward, _conv_gradient):
-        monkeypatch.setattr(module, "INNER_TILES", 2)
-    shape = (2, 1, 12288 // dtype.itemsize)  # that no other test has: plans are kept
+    shape = (2, 1, 12288 // dtype.itemsize)
     x, g = drawn(shape, dtype, "cpu"), drawn(shape, dtype, "cpu")
 
     check(x, g, torch.randn(1, taps).to(dtype), padding_l=padding)
@@ -114,18 +103,34 @@ def test_aligned_rows_may_do_without_masks_away_from_their_ends(
     assert set(inner) == {True, False}
 
 
-@pytest.mark.parametrize("taps", [9, 15])
-def test_rows_read_by_elements_go_to_the_tensor_cores_sooner(
-    taps: int, device: str, launched: list[Launch]
+@pytest.mark.parametrize(
+    ("length", "taps"),
+    [(512, 16), (520, 8), (41, 12), (15, 8)],
+    ids=["short", "long", "skewed", "by elements"],
+)
+def test_how_rows_are_read_says_how_many_taps_of_gradients_are_for_tensor_cores(
+    length: int, taps: int, device: str, launched: list[Launch]
 ) -> None:
-    whole, odd = (torch.ones(1, 1, length, dtype=torch.bfloat16) for length in (64, 15))
-    weight = torch.ones(1, taps, dtype=torch.bfloat16, device=device)
+    x = drawn((1, 2, length), torch.bfloat16, device)
 
-    for x in (whole, odd):
-        conv_backward(x.to(device), x.to(device), weight)
+    for count in (taps, taps + 1):
+        conv_backward(x, x, torch.ones(1, count, dtype=x.dtype, device=device))
 
     names = [launch.kernel.fn.__name__ for launch in launched]
     assert names == ["_fma_kernel", "_reduce_kernel", "_dot_kernel", "_reduce_kernel"]
+
+
+@pytest.mark.parametrize(("taps", "skew"), [(33, 8), (34, 0)])
+def test_rows_are_not_skewed_for_filters_of_several_bands(
+    taps: int, skew: int, device: str, launched: list[Launch]
+) -> None:
+    x = drawn((2, 3, 61), torch.bfloat16, device)
+    weight = drawn((1, taps), torch.bfloat16, device)
+
+    out = conv(x, weight, padding_l=32)
+
+    assert torch.equal(out, conv_reference(x, weight, padding_l=32))
+    assert launched[0].arguments["SKEW"] == skew
 
 
 @pytest.mark.parametrize("length", [*range(16, 33), 63, 65])
