@@ -40,6 +40,8 @@ SPLIT_NARROW, SPLIT = 4, 2
 # A thread, at most, of fp16 and bf16 for skewed rows, for FEW_TAPS and others: more programs at once. [16, 256, 4099],
 # bf16 on an H200: 7 taps 58 us, without 73; 31 taps 94, without 114. fp32 of 31 taps is slower by 7 %, and has none.
 FEW_TAPS, REGISTERS_FEW, REGISTERS = 7, 128, 168
+# Of more taps of LAST rows by FMA: of 8 and 9 Triton 3.6's compiler spills some if it may choose.
+REGISTERS_LAST = 240
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, where rows suffice
 # Of fp16 and bf16: more are less work as a product. bf16 on an H200: skewed [8, 510, 4093], 9 taps 57.3 us, as a product
 # 92.4; [16, 256, 4099], 15 taps 107.9 and 93.5. Read whole [32, 512, 512], 15 taps 35.1 and 42.5; [4, 1024, 8192] 103.6 and
@@ -119,10 +121,9 @@ def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: b
             "SPLIT": SPLIT_NARROW if dtype in NARROW else SPLIT,
             "num_warps": WARPS_NARROW if dtype in NARROW and whole else WARPS,
         }
-    few = taps <= FEW_TAPS
-    spills = softmax_weight or (last and not few and not dot)  # under the limit
-    if skew and dtype in NARROW and not spills:
-        own["maxnreg"] = REGISTERS_FEW if few else REGISTERS
+    if skew and dtype in NARROW and not softmax_weight:  # it spills under a limit
+        limit = REGISTERS if dot or not last else REGISTERS_LAST
+        own["maxnreg"] = REGISTERS_FEW if taps <= FEW_TAPS else limit
     parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
     arguments: dict[str, Any] = {
         **own,
