@@ -1,0 +1,373 @@
+"""Transposition by aligned words where rows do not begin at words.
+
+A thread owns a block of x: the columns of one word, and GROUPS times as many rows. Of each row it
+reads the two aligned words that hold its columns and shifts them into one; it turns these in
+registers into words that run down the columns; and of each two of those it shifts out the word that
+lies aligned in the output. Shifts are counted from where rows begin, so any pitch will do. The words
+then go through shared memory, so that neighbouring lanes write neighbouring words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from warpcall_kernels import _dims
+from warpcall_kernels._dims import offset, walk, walker
+from warpcall_kernels._odd_words import add, add_words, pieces, shift, stack, turn, word
+
+PLAIN = (
+    *("skew", "end", "size_i", "size_j", "tiles_i", "tiles_j"),
+    *("i_sizes", "i_factors", "i_shifts", "i_steps"),
+    *("j_sizes", "j_factors", "j_shifts", "j_steps"),
+)  # no variant is compiled for these
+
+
+@triton.jit
+def _part(
+    x_ptr: tl.tensor,
+    begin: tl.tensor,
+    skew: tl.tensor,
+    end: tl.tensor,
+    needed: tl.tensor,
+    PER: tl.constexpr,
+    WORD: tl.constexpr,
+) -> tl.tensor:
+    """The word at element `begin`, counted as `end` is, of which only some lies in x; 0 unless needed."""
+    word = tl.full([], 0, WORD)
+    if needed:
+        BITS: tl.constexpr = WORD.primitive_bitwidth // PER
+        for e in tl.static_range(PER):
+            at = begin + e
+            element = tl.load(x_ptr + (at - skew), (at >= skew) & (at < end), other=0)
+            element = element.to(tl.int64) & ((1 << BITS) - 1)
+            word |= (element << (e * BITS)).to(WORD)
+    return word
+
+
+@triton.jit
+def _read(
+    words_ptr: tl.tensor,
+    begins: tl.tensor,
+    first_row: tl.tensor,
+    size_j: tl.tensor,
+    last: tl.tensor,
+    head: tl.tensor,
+    tail: tl.tensor,
+    N: tl.constexpr,
+    LOG: tl.constexpr,
+    COLS: tl.constexpr,
+    SKEW_X: tl.constexpr,
+    HEAD: tl.constexpr,
+    INNER: tl.constexpr,
+) -> tl.tensor:
+    """Of N rows each thread's word, and the next where SKEW_X."""
+    read = ()
+    for k in tl.static_range(N):
+        at = (begins[k] >> LOG)[:, None] + tl.arange(0, COLS)[None, :]
+        if INNER:
+            read = read + (tl.load(words_ptr + at),)  # type: ignore[assignment]  # noqa: RUF005
+            if SKEW_X:
+                read = read + (tl.load(words_ptr + at + 1),)  # type: ignore[assignment]  # noqa: RUF005
+        else:
+            exists = ((first_row + k >= 0) & (first_row + k < size_j))[:, None]
+            other = tl.where(at == 0, head, tail) if HEAD else tail
+            inside = exists & (at < last) & (at > 0) if HEAD else exists & (at < last)
+            read = read + (tl.load(words_ptr + at, inside, other=other),)  # type: ignore[assignment]  # noqa: RUF005
+            if SKEW_X:
+                inside = exists & (at + 1 < last)
+                read = read + (tl.load(words_ptr + at + 1, inside, other=tail),)  # type: ignore[assignment]  # noqa: RUF005
+    return read
+
+
+@triton.jit
+def _turned(
+    read: tl.tensor,
+    begins: tl.tensor,
+    downs: tl.tensor,
+    SKEW_X: tl.constexpr,
+    SKEW_OUT: tl.constexpr,
+    PER: tl.constexpr,
+    PIECES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+) -> tl.tensor:
+    """Words down the columns [COLS * PER, ROWS * GROUPS], as they lie aligned in the output.
+
+    Args:
+        read: what `_read` returns.
+        begins: of each row, where it begins; it is shifted by what is left over words.
+        downs: of each column of a word, how many rows below the first its first word begins.
+    """
+    BITS: tl.constexpr = 32 * PIECES // PER
+    columns = ()
+    for g in tl.static_range(GROUPS + 1 if SKEW_OUT else GROUPS):
+        rows = ()
+        for k in tl.static_range(g * PER, g * PER + PER):
+            if SKEW_X:
+                bits = ((begins[k] & (PER - 1)) * BITS).to(tl.uint32)[:, None]
+                low, high = pieces(read[2 * k], PIECES), pieces(read[2 * k + 1], PIECES)
+                rows = rows + shift(low, high, bits, PIECES, BITS)
+            else:
+                rows = rows + pieces(read[k], PIECES)
+        columns = columns + turn(rows, PER, PIECES)
+    words = ()
+    for c in tl.static_range(PER):
+        bits = (downs[c] * BITS).to(tl.uint32)[None, :]
+        for k in tl.static_range(c, GROUPS * PER, PER):
+            column = columns[k * PIECES : (k + 1) * PIECES]
+            if SKEW_OUT:
+                below = columns[(k + PER) * PIECES : (k + PER + 1) * PIECES]
+                column = shift(column, below, bits, PIECES, BITS)
+            words = words + (word(column, PIECES),)  # type: ignore[assignment]  # noqa: RUF005
+    tile = tl.reshape(stack(words, ROWS, COLS, PER * GROUPS), (ROWS, COLS, PER, GROUPS))
+    return tl.reshape(tl.permute(tile, (1, 2, 0, 3)), (COLS * PER, ROWS * GROUPS))
+
+
+@triton.jit
+def _move(
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    b_ptr: tl.tensor,
+    from_x: tl.tensor,
+    to_out: tl.tensor,
+    exists: tl.tensor,
+    TYPE: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    """Single elements."""
+    moved = tl.load(x_ptr + from_x, exists)
+    if b_ptr is not None:
+        moved = add(moved, tl.load(b_ptr + to_out, exists), TYPE, ACC)
+    tl.store(out_ptr + to_out, moved, exists)
+
+
+@triton.jit(do_not_specialize=PLAIN)
+def odd_tiles_kernel(
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    b_ptr: tl.tensor,
+    skew: tl.tensor,
+    end: tl.tensor,
+    size_i: tl.tensor,
+    size_j: tl.tensor,
+    tiles_i: tl.tensor,
+    tiles_j: tl.tensor,
+    i_sizes: tl.tensor,
+    i_factors: tl.tensor,
+    i_shifts: tl.tensor,
+    i_steps: tl.tensor,
+    j_sizes: tl.tensor,
+    j_factors: tl.tensor,
+    j_shifts: tl.tensor,
+    j_steps: tl.tensor,
+    sizes: tl.tensor,
+    x_strides: tl.tensor,
+    out_strides: tl.tensor,
+    NDIM_I: tl.constexpr,
+    NDIM_J: tl.constexpr,
+    NDIM: tl.constexpr,
+    HEAD: tl.constexpr,
+    SKEW_X: tl.constexpr,
+    SKEW_OUT: tl.constexpr,
+    WIDE: tl.constexpr,
+    TYPE: tl.constexpr,
+    ACC: tl.constexpr,
+    PER: tl.constexpr,
+    WORD: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+) -> None:
+    """Transpose i, the input's inner dims, with j, the output's; and add b, which lies as the output.
+
+    Args:
+        x_ptr, b_ptr, out_ptr: of integers as wide as an element; TYPE is what b and x are added as.
+        skew: elements from the start of a word to x.
+        end: elements from there to the end of x.
+        HEAD: whether x begins inside a word.
+        SKEW_X, SKEW_OUT: whether rows of x, and of the output, do.
+    """
+    PIECES: tl.constexpr = WORD.primitive_bitwidth // 32
+    LOG: tl.constexpr = 1 + (PER > 2) + (PER > 4)  # PER is 2, 4 or 8
+    HEIGHT: tl.constexpr = ROWS * GROUPS * PER
+    WIDTH: tl.constexpr = COLS * PER
+    N: tl.constexpr = (GROUPS + 1 if SKEW_OUT else GROUPS) * PER
+    pid = tl.program_id(0)
+    final = pid >= tl.num_programs(0) - tiles_i * tiles_j
+    if WIDE:
+        pid = pid.to(tl.int64)
+    tile_j = pid % tiles_j
+    pid = pid // tiles_j
+    tile_i = pid % tiles_i
+    rest = pid // tiles_i
+    first_j = tile_j * HEIGHT
+    if SKEW_OUT:  # the first words of columns begin before them
+        first_j -= PER
+    past_j = first_j + HEIGHT + PER
+    inner = (first_j >= HEAD) & (past_j < size_j) & ((tile_i + 1) * WIDTH <= size_i)
+    x_begin = skew + offset(rest, sizes, x_strides, NDIM, 1) + tile_i * WIDTH
+    out_begin = offset(rest, sizes, out_strides, NDIM, 1)
+
+    row = first_j + tl.arange(0, ROWS) * (GROUPS * PER)
+    begins = ()
+    for k in tl.static_range(N):
+        begin = walk(row + k, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, 1, WIDE)
+        begins = begins + (x_begin + begin,)  # type: ignore[assignment]  # noqa: RUF005
+    last = end // PER  # whole words end here
+    tail = _part(x_ptr, last * PER, skew, end, final & (past_j >= size_j), PER, WORD)
+    head = _part(x_ptr, 0, skew, end, first_j <= 0, PER, WORD) if HEAD else tail
+    words_ptr = (x_ptr - skew).to(tl.pointer_type(WORD))
+    # The branch also keeps the compiler from waiting for some words before it has asked for all.
+    if inner:
+        read = _read(
+            words_ptr, begins, row, size_j, last, head, tail, N, LOG, COLS, SKEW_X, HEAD, True
+        )
+    else:
+        read = _read(
+            words_ptr, begins, row, size_j, last, head, tail, N, LOG, COLS, SKEW_X, HEAD, False
+        )
+
+    i = tile_i * WIDTH + tl.arange(0, WIDTH)
+    begin = out_begin + walk(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, 1, WIDE)
+    down = -begin & (PER - 1)
+    j = first_j + down[:, None] + (tl.arange(0, ROWS * GROUPS) * PER)[None, :]
+    at = ((begin + down + first_j) >> LOG)[:, None] + tl.arange(0, ROWS * GROUPS)[None, :]
+    whole = (i < size_i)[:, None] & (j >= 0) & (j + PER <= size_j)
+    if b_ptr is not None:
+        b = tl.load(b_ptr.to(tl.pointer_type(WORD)) + at, whole)
+
+    downs = ()
+    for c in tl.static_range(PER):
+        column = tile_i * WIDTH + tl.arange(0, COLS) * PER + c
+        column = walk(column, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, 1, WIDE)
+        downs = downs + (-(out_begin + column) & (PER - 1),)  # type: ignore[assignment]  # noqa: RUF005
+    words = _turned(read, begins, downs, SKEW_X, SKEW_OUT, PER, PIECES, GROUPS, ROWS, COLS)
+    if b_ptr is not None:
+        words = add_words(words, b, PER, x_ptr.dtype.element_ty, TYPE, ACC)
+    out_words = out_ptr.to(tl.pointer_type(WORD))
+    if inner:
+        tl.store(out_words + at, words)
+    else:
+        tl.store(out_words + at, words, whole)
+        # What columns have before their first whole word, and after their last.
+        across = x_begin - skew + tl.arange(0, WIDTH)
+        over = (begin + size_j) & (PER - 1)
+        for e in tl.static_range(PER - 1):
+            lone = tl.full([1], e, tl.int32)
+            from_x = across + walk(lone, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, 1, WIDE)
+            exists = (i < size_i) & (e < down) & (tile_j == 0)
+            _move(x_ptr, out_ptr, b_ptr, from_x, begin + lone, exists, TYPE, ACC)
+            lone = size_j - 1 - lone
+            from_x = across + walk(lone, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, 1, WIDE)
+            exists = (i < size_i) & (e < over) & (tile_j == tiles_j - 1)
+            _move(x_ptr, out_ptr, b_ptr, from_x, begin + lone, exists, TYPE, ACC)
+
+
+INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
+# What equal types are added as, and by which type; bool by "or".
+TERMS = {
+    torch.float16: (tl.float16, tl.float32),
+    torch.bfloat16: (tl.bfloat16, tl.float32),
+    torch.float32: (tl.float32, tl.float32),
+    torch.int32: (tl.int32, tl.int32),
+    torch.int16: (tl.int16, tl.int16),
+    torch.int8: (tl.int8, tl.int8),
+    torch.uint8: (tl.int8, tl.int8),
+    torch.bool: (tl.int8, None),
+}
+# By itemsize: bytes of a word, groups of rows of a thread, threads down the rows and along the columns, warps.
+Shape = tuple[int, int, int, int, int]
+SHAPES: dict[int, Shape] = {1: (4, 2, 8, 32, 8), 2: (8, 2, 8, 32, 8), 4: (8, 4, 8, 32, 8)}
+SHAPES_ADD: dict[int, Shape] = {1: (4, 2, 8, 32, 8), 2: (8, 2, 8, 32, 8), 4: (8, 2, 8, 32, 8)}
+SHAPES_SMALL: dict[int, Shape] = {1: (4, 1, 8, 16, 4), 2: (8, 1, 8, 16, 4), 4: (8, 2, 8, 16, 4)}
+FEW = 132  # multiprocessors of an H200
+LEAST = 32  # elements of both sides, and two words of any type
+REGISTERS = 0  # a thread may have; 0: as many as the compiler takes
+
+
+def arrange(
+    side_i: Sequence[_dims.Dim],
+    side_j: Sequence[_dims.Dim],
+    rest: Sequence[_dims.Dim],
+    itemsize: int,
+    begin: int,
+    add: torch.dtype | None = None,
+    b_begin: int = 0,
+) -> tuple[int, dict[str, Any]] | None:
+    """Programs and arguments of a launch, or None where this is not the road.
+
+    Args:
+        side_i: dims of the input's inner run, each with its strides in x and in the output.
+        side_j: dims of the output's inner run.
+        rest: all others.
+        itemsize: bytes of an element.
+        begin: elements from an address that 16 bytes divide to x.
+        add: the type of b, which lies as the output, and of x; without it nothing is added.
+        b_begin: elements from an address that 16 bytes divide to b.
+    """
+    if itemsize > 4 or side_i[-1][1][0] != 1:
+        return None
+    size_i, size_j = (math.prod(n for n, _ in side) for side in (side_i, side_j))
+    outer = math.prod(n for n, _ in rest)
+    shape = (SHAPES if add is None else SHAPES_ADD)[itemsize]
+    if size_i * size_j * outer < FEW * _elements(shape, itemsize):
+        shape = SHAPES_SMALL[itemsize]
+    nbytes, groups, rows, cols, warps = shape
+    per = nbytes // itemsize
+    x_steps = [s[0] for n, s in (*side_j, *rest) if n > 1]
+    out_steps = [s[1] for _, s in (*side_i, *rest)]
+    skew = begin % per
+    skew_x, skew_out = (math.gcd(per, *steps) < per for steps in ([skew, *x_steps], out_steps))
+    if min(size_i, size_j) < LEAST or b_begin % per or not (skew_x or skew_out):
+        return None
+    if (
+        min(x_steps) < size_i
+    ):  # where x overlaps itself, any program may read its first and last word
+        return None
+    wide = min(triton.next_power_of_2(triton.cdiv(size_i, per)), cols)
+    rows, cols = rows * cols // wide, wide
+    tiles_i = triton.cdiv(size_i, cols * per)
+    tiles_j = triton.cdiv(size_j + per * skew_out, rows * groups * per)
+    span = _dims.reach(*zip(*((n, s[0]) for n, s in (*side_i, *side_j, *rest)), strict=True))
+    element, accumulator = TERMS[add] if add is not None else (INTEGERS[itemsize], None)
+    return tiles_i * tiles_j * outer, {
+        **({} if add is not None else {"b_ptr": None}),
+        "skew": skew,
+        "end": skew + span,
+        "size_i": size_i,
+        "size_j": size_j,
+        "tiles_i": tiles_i,
+        "tiles_j": tiles_j,
+        **walker(tuple(n for n, _ in side_i), tuple(s[1] for _, s in side_i), "i_"),
+        **walker(tuple(n for n, _ in side_j), tuple(s[0] for _, s in side_j), "j_"),
+        "sizes": tuple(n for n, _ in rest),
+        "x_strides": tuple(s[0] for _, s in rest),
+        "out_strides": tuple(s[1] for _, s in rest),
+        "NDIM_I": len(side_i),
+        "NDIM_J": len(side_j),
+        "NDIM": len(rest),
+        "HEAD": skew > 0,
+        "SKEW_X": skew_x,
+        "SKEW_OUT": skew_out,
+        "TYPE": element,
+        "ACC": accumulator,
+        "PER": per,
+        "WORD": INTEGERS[nbytes],
+        "GROUPS": groups,
+        "ROWS": rows,
+        "COLS": cols,
+        "num_warps": warps,
+        **({"maxnreg": REGISTERS} if REGISTERS else {}),
+    }
+
+
+def _elements(shape: Shape, itemsize: int) -> int:
+    nbytes, groups, rows, cols, _ = shape
+    return groups * rows * cols * (nbytes // itemsize) ** 2
