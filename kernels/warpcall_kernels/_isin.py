@@ -45,6 +45,10 @@ FILTERED_BYTES = 1 << 26  # of a hash set, from which most of it is not in the L
 FILTER_SLOTS = 32  # for each word of its filter: 4 to 8 bits a test element
 HELD_WORDS = 1024  # of the filter of a small set, which programs hold; with 256 2^24 in 64 take 65 us, not 53
 HELD_WARPS = 8  # 4 elements a thread; 2^24 int32 in 64 on an H200: 53 us, with 16 a thread 85
+SET_BLOCKS = (
+    4  # that a program asks for one after the other; 2^24 int64 in 2^20 260 us, one by one 278
+)
+ALL_WARPS = 132 * 64  # that an H200 holds: so many there are in any case
 SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
 SOME = 1 << 17
 BLOCK = 1024  # elements of a program, 8 for each thread of 4 warps
@@ -171,7 +175,8 @@ def _set_plan(
     if table.small:
         block, warps = BLOCK, HELD_WARPS if held else 4
     size = {"BLOCK": block, "num_warps": warps}
-    probe = {**shared, **size, "m": m, "HELD": held, "INVERT": invert}
+    blocks = SET_BLOCKS if not table.small and m * warps >= SET_BLOCKS * block * ALL_WARPS else 1
+    probe = {**shared, **size, "m": m, "HELD": held, "INVERT": invert, "BLOCKS": blocks}
     find_range = None
     if table.small:
         small = {**shared, "n": n, "words": table.words, "BLOCK": 2 * BLOCK, "num_warps": 16}
@@ -189,5 +194,7 @@ def _set_plan(
         zeroed=not table.small,
         find_range=find_range,
         build=build,
-        probe=Launch(probe_kernel, (triton.cdiv(m, block),), probe, (words[0], None, None)),
+        probe=Launch(
+            probe_kernel, (triton.cdiv(m, block * blocks),), probe, (words[0], None, None)
+        ),
     )

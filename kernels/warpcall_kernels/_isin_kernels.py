@@ -140,22 +140,26 @@ def probe_kernel(
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ) -> None:
-    """Ask the set for a block of elements."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-    if SET == "bits":
-        found = is_marked(ws_ptr, key, valid, KEY)
-    elif SET == "hash":
-        found = contains(
-            ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, HELD, BUCKET, KEY
-        )
-    else:
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            found = is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
-        else:
+    """Ask the set for some blocks of elements, one after the other: each waits for its last walk."""
+    first = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
+    for block in tl.static_range(BLOCKS):
+        start = first + block * BLOCK
+        key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
+        if SET == "bits":
+            found = is_marked(ws_ptr, key, valid, KEY)
+        elif SET == "hash":
             found = contains(
                 ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, HELD, BUCKET, KEY
             )
-    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
+        else:
+            low, span, dense = key_range(ws_ptr, slots, KEY)
+            if dense:
+                found = is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
+            else:
+                found = contains(
+                    ws_ptr, key, valid, slots, factor, shift, filter_shift,
+                    FILTER, HELD, BUCKET, KEY,
+                )  # fmt: skip
+        store_block(out_ptr, start, m, found ^ INVERT, BLOCK)

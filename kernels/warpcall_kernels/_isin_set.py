@@ -31,6 +31,8 @@ LOW_INVERTED = tl.constexpr(0)  # header word: ~ of the least key, so that zeroe
 HIGH = tl.constexpr(1)  # header word: the greatest key
 HAS_ZERO = tl.constexpr(2)  # header word: whether key 0 is a member of the hash set
 TABLE = tl.constexpr(HEADER)
+# What is read or written once does not push the set out of the L2: 2^24 int64 in 2^20 on an H200 278 us, not 290.
+STREAM = tl.constexpr("evict_first")
 
 
 @triton.jit
@@ -50,9 +52,9 @@ def load_block(ptr: tl.tensor, start: tl.tensor, n: tl.tensor, BLOCK: tl.constex
     """BLOCK values from `start`, and 0 past the end; only the last block pays for the mask."""
     offsets = tl.arange(0, BLOCK)
     if start + BLOCK <= n:
-        x = tl.load(ptr + start + offsets)
+        x = tl.load(ptr + start + offsets, eviction_policy=STREAM)
     else:
-        x = tl.load(ptr + start + offsets, mask=offsets < n - start, other=0)
+        x = tl.load(ptr + start + offsets, offsets < n - start, 0, eviction_policy=STREAM)
     return x
 
 
@@ -66,9 +68,9 @@ def store_block(
 ) -> None:
     offsets = tl.arange(0, BLOCK)
     if start + BLOCK <= n:
-        tl.store(ptr + start + offsets, x)
+        tl.store(ptr + start + offsets, x, eviction_policy=STREAM)
     else:
-        tl.store(ptr + start + offsets, x, mask=offsets < n - start)
+        tl.store(ptr + start + offsets, x, offsets < n - start, eviction_policy=STREAM)
 
 
 @triton.jit

@@ -112,8 +112,8 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
         ),
         Knob(
             "_isin",
-            ("SET_BLOCK", "SET_WARPS"),
-            [(128, 2), (128, 4), (256, 2), (256, 4)],
+            ("SET_BLOCK", "SET_WARPS", "SET_BLOCKS"),
+            [(128, 2, 4), (128, 2, 1), (128, 4, 4), (256, 2, 4), (256, 4, 2)],
             ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i32 sparse"),
         ),
         Knob(

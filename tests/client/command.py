@@ -12,7 +12,7 @@ from tests.client.scripted_ops import OpsServer
 from warpcall import cli
 
 # In a process of its own.
-WARPCALL = [sys.executable, "-c", "from warpcall.cli import main; main()"]
+WARPCALL = [sys.executable, "-m", "warpcall"]
 
 
 @dataclass(frozen=True)

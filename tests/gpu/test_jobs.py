@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ SETTINGS = {
     "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
     "WARPCALL_JOB_STALL_S": "60",
     "WARPCALL_JOB_BLOCK_S": "5",
-    "PYTHONPATH": f"{ROOT}:{ROOT}/client:{ROOT}/kernels:{ROOT}/service",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),  # so that a job finds that module
 }
 
 

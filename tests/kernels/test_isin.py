@@ -316,3 +316,26 @@ def test_the_full_bitmap_of_a_32_bit_type(device: str) -> None:
     )
 
     assert torch.equal(isin(x, test), torch.isin(x, test))
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+@pytest.mark.parametrize("elements", [1, 512, 1300])
+def test_many_elements_are_asked_for_some_blocks_at_a_time(
+    dtype: torch.dtype,
+    step: int,
+    elements: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ALL_WARPS", 0)
+    module.plan.cache_clear()
+    test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
+    x = torch.arange(0, elements * step, step, device=device).to(dtype) // 2
+
+    out = isin(x, test)
+    module.plan.cache_clear()
+
+    assert launched[-1].arguments["BLOCKS"] == module.SET_BLOCKS
+    assert torch.equal(out, by_comparison(x, test))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from warpcall_kernels.measuring import Precision, compare
+from warpcall_kernels.measuring import Precision, compare_runs
+from warpcall_kernels.measuring._clock import SWAPPED
 from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
     MARGIN,
     Floats,
     Verdict,
+    compare,
+    compare_apart,
     margin_from,
     median_interval,
     verdict,
@@ -56,9 +60,16 @@ every_noise = pytest.mark.parametrize(
 )
 
 
+def calm(random: np.random.Generator, n: int) -> Floats:
+    return 0.001 * random.standard_normal(n)
+
+
 @functools.cache
-def measured(noise: Noise, seed: int) -> Rounds:
-    """Rounds of three, of which the second is as fast as the first, until they are enough."""
+def measured(noise: Noise, seed: int, placement: float = 0.0) -> Rounds:
+    """Rounds of three, of which the second is as fast as the first, until they are enough.
+
+    With every other set of inputs each takes exp(placement) times as long.
+    """
     rounds = Rounds(3, PRECISION)
     times_us = np.array([100.0, 100.0, 75.0, 100.0])
     disturbed = noise(np.random.default_rng(seed), 4 * PRECISION.max_rounds)
@@ -69,19 +80,28 @@ def measured(noise: Noise, seed: int) -> Rounds:
                 break
             rounds.looked()
         plays = rounds.plan(max(1, min(50, rounds.due())))
-        now = np.exp(disturbed[taken : taken + len(plays)])
+        placed = placement * np.array([p.inputs % SWAPPED for p in plays])
+        now = np.exp(disturbed[taken : taken + len(plays)] + placed)
         rounds.take(plays, list(times_us[[p.contestant for p in plays]] * now), None)
         taken += len(plays)
     return rounds
 
 
-def verdicts(noise: Noise, effect: float) -> list[Verdict]:
+def verdicts(noise: Noise, effect: float, placement: float = 0.0) -> list[Verdict]:
     """What is said of one that takes exp(effect) times as long as the other."""
     found = []
-    for rounds in (measured(noise, seed) for seed in range(TRIALS)):
-        a, b = rounds.counting(0), rounds.counting(1) * math.exp(effect)
-        found.append(compare(a, b, margin=margin_from(rounds.a_a())).verdict)
+    for rounds in (measured(noise, seed, placement) for seed in range(TRIALS)):
+        with slowed(rounds, 1, effect):
+            found.append(rounds.relative(1, margin_from(rounds.a_a())).verdict)
     return found
+
+
+@contextlib.contextmanager
+def slowed(rounds: Rounds, contestant: int, effect: float) -> Iterator[None]:
+    """As if it had taken exp(effect) times as long."""
+    rounds.all(contestant)[:] *= math.exp(effect)
+    yield
+    rounds.all(contestant)[:] /= math.exp(effect)
 
 
 @every_noise
@@ -100,12 +120,35 @@ def test_a_true_difference_of_2_percent_is_found(
     assert verdicts(noise, effect).count(expected) >= 0.95 * TRIALS
 
 
+@pytest.mark.parametrize("noise", [calm, heavy_tailed])
+@pytest.mark.parametrize(
+    ("effect", "expected"), [(0.0, "same"), (0.02, "slower"), (-0.02, "faster")]
+)
+def test_where_inputs_lie_does_not_change_what_is_said(
+    noise: Noise, effect: float, expected: Verdict
+) -> None:
+    placement = 0.02  # a median of all rounds would lie anywhere within it, and never settle
+
+    assert verdicts(noise, effect, placement).count(expected) >= 0.9 * TRIALS
+    assert all(measured(noise, seed, placement).look().converged for seed in range(TRIALS))
+
+
+def test_runs_are_compared_whatever_their_inputs_lay() -> None:
+    ours, theirs = (measured(calm, seed, placement) for seed, placement in ((1, 0.02), (2, -0.02)))
+
+    found = compare_runs(ours.all(0), theirs.all(0))
+
+    # half of each run's rounds differ by 2 %, one up and one down: 1 and -1 % on the average
+    assert found.ratio == pytest.approx(math.exp(-0.02), rel=1e-3)
+    assert found.half_width < 0.002
+
+
 @pytest.mark.parametrize("noise", [autocorrelated, drifting])
 def test_what_lasts_is_divided_out_by_pairs(noise: Noise) -> None:
     rounds = measured(noise, 1)
     a, b = rounds.counting(0), rounds.counting(1)
 
-    assert compare(a, b).half_width < 0.5 * compare(a, b, paired=False).half_width
+    assert compare(a, b).half_width < 0.5 * compare_apart(a, b).half_width
 
 
 def test_an_interval_holds_the_truth() -> None:

@@ -21,8 +21,9 @@ from warpcall_kernels.measuring._result import (
     Masked,
     Ratio,
 )
+from warpcall_kernels.measuring._rounds import compare_runs
 from warpcall_kernels.measuring._spec import JobCase, count, expand, make_case
-from warpcall_kernels.measuring._statistics import Comparison, compare
+from warpcall_kernels.measuring._statistics import Comparison
 
 __all__ = [
     "PRECISIONS",
@@ -37,7 +38,7 @@ __all__ = [
     "Progress",
     "Ratio",
     "class_of",
-    "compare",
+    "compare_runs",
     "count",
     "environment_class",
     "expand",

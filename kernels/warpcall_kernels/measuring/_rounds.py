@@ -10,17 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from warpcall_kernels.measuring._clock import SWAPPED
 from warpcall_kernels.measuring._precision import Precision
 from warpcall_kernels.measuring._statistics import (
     Comparison,
     Floats,
     compare,
+    compare_apart,
     margin_from,
 )
 
+Number = TypeVar("Number", int, NDArray[np.int_])
 TWIN_EVERY = 4  # rounds; then the first implementation is timed twice
 GROWTH = 1.4  # between two looks at whether it is enough
 A_A_HALF_WIDTH = 0.005  # of the first compared with itself: the margin is twice that
@@ -75,8 +80,7 @@ class Rounds:
             order = list(self._order)
             if number % TWIN_EVERY == TWIN_EVERY - 1:
                 order.insert(int(self._random.integers(len(order) + 1)), self.twin)
-            turn = number + number // TWIN_EVERY
-            plays += [Play(number, c, turn + c) for c in order]
+            plays += [Play(number, c, _turn(number) + c) for c in order]
         return plays
 
     def take(self, plays: Sequence[Play], samples_us: Sequence[float], reason: str | None) -> None:
@@ -98,14 +102,14 @@ class Rounds:
 
     def counting(self, contestant: int) -> Floats:
         """The same without masked rounds."""
-        kept = np.ones(len(self), dtype=bool)
-        kept[list(self.masked)] = False
-        column: Floats = self._samples[kept, contestant]
+        column: Floats = self._samples[self._counting(), contestant]
         return column
 
     def relative(self, contestant: int, margin: float) -> Comparison:
         """A contestant compared with the first one."""
-        return compare(self.counting(0), self.counting(contestant), margin=margin)
+        counting = self._counting()
+        samples = self._samples[counting]
+        return compare(samples[:, 0], samples[:, contestant], sets=_sets(counting), margin=margin)
 
     def a_a(self) -> Comparison:
         """The first one compared with itself."""
@@ -123,6 +127,10 @@ class Rounds:
         )
         return Look(widest, enough)
 
+    def _counting(self) -> NDArray[np.int_]:
+        """Numbers of the rounds that are not masked."""
+        return np.setdiff1d(np.arange(len(self)), list(self.masked))
+
     def due(self) -> int:
         """Rounds until the next look: looking takes time, so it is done at growing distances."""
         return max(0, self._look_at - self.counted)
@@ -130,3 +138,19 @@ class Rounds:
     def looked(self) -> None:
         """Note that it was not enough."""
         self._look_at = max(self._look_at + 8, math.ceil(self._look_at * GROWTH))
+
+
+def _turn(number: Number) -> Number:
+    """Which set of inputs a round, or each of some, begins with; also among those with a twin it alternates."""
+    return number + number // TWIN_EVERY
+
+
+def _sets(numbers: NDArray[np.int_]) -> NDArray[np.int_]:
+    """The sets of inputs of rounds; with another contestant they are others, but change alike."""
+    return _turn(numbers) % SWAPPED
+
+
+def compare_runs(samples_a: ArrayLike, samples_b: ArrayLike) -> Comparison:
+    """Compare what was measured in two runs: times in us by round, NaN where there is none."""
+    sets = (_sets(np.arange(np.size(samples_a))), _sets(np.arange(np.size(samples_b))))
+    return compare_apart(samples_a, samples_b, sets=sets)

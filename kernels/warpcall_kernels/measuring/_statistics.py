@@ -1,8 +1,10 @@
 """What samples say: medians, their confidence, ratios, verdicts. Vectorised numpy.
 
 Times on a busy machine drift, come in bursts and have long tails. So everything is a median; what is
-compared was measured side by side, round by round, so that what both suffered divides out; and what
-is resampled are blocks of neighbouring rounds, so that noise which lasts does not look like precision.
+compared was measured side by side, round by round, so that what both suffered divides out; what
+is resampled are blocks of neighbouring rounds, so that noise which lasts does not look like precision;
+and where the inputs lie in memory counts alike for all: the ratios of rounds with one set of inputs and
+with another may differ by a percent, and the median of both together would be anywhere in between.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ class Comparison:
     """How `b` compares with `a`: the ratio of their times, above 1 where b takes longer.
 
     Args:
-        ratio: exp(median(log(b / a))).
+        ratio: exp(median(log(b / a))), the mean of the medians where there are sets of inputs.
         low, high: its 95 % confidence interval.
-        n: pairs, or of samples that are not paired the fewer.
+        n: pairs that count, or of samples that are not paired the fewer.
         verdict: of b.
     """
 
@@ -55,29 +57,37 @@ def compare(
     samples_a: ArrayLike,
     samples_b: ArrayLike,
     *,
-    paired: bool = True,
+    sets: ArrayLike | None = None,
     margin: float = MARGIN,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two series of times.
+    """Compare two series of times that were measured side by side.
 
     Args:
-        samples_a, samples_b: times in one unit; NaN where there is none. Paired, entry i of both was
-            measured in one round; else the series are independent, as those of two runs are.
-        paired: see above.
+        samples_a, samples_b: times in one unit, entry i of both from one round; NaN where there is none.
+        sets: for each round with which inputs it was measured; None where all had the same.
         margin: log ratios within it count as no difference.
         seed: of the resampling.
     """
-    a, b = _logs(samples_a), _logs(samples_b)
-    if paired:
-        differences = b - a
-        differences = differences[np.isfinite(differences)]
-        n, middle = len(differences), _median(differences)
-        resampled = _resampled_medians(differences, seed)
-    else:
-        a, b = a[np.isfinite(a)], b[np.isfinite(b)]
-        n, middle = min(len(a), len(b)), _median(b) - _median(a)
-        resampled = _resampled_medians(b, seed) - _resampled_medians(a, seed + 1)
+    columns = _columns(_logs(samples_b) - _logs(samples_a), sets)
+    return _told(_median(columns), _resampled_medians(columns, seed), columns.size, margin)
+
+
+def compare_apart(
+    samples_a: ArrayLike,
+    samples_b: ArrayLike,
+    *,
+    sets: tuple[ArrayLike | None, ArrayLike | None] = (None, None),
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two series that have nothing to do with each other, as those of two runs."""
+    a, b = _columns(_logs(samples_a), sets[0]), _columns(_logs(samples_b), sets[1])
+    resampled = _resampled_medians(b, seed) - _resampled_medians(a, seed + 1)
+    return _told(_median(b) - _median(a), resampled, min(a.size, b.size), margin)
+
+
+def _told(middle: float, resampled: Floats, n: int, margin: float) -> Comparison:
     if n < MIN_PAIRS:
         return Comparison(_exp(middle), 0.0, math.inf, n, "inconclusive")
     low, high = _interval(resampled)
@@ -117,7 +127,7 @@ def median_interval(samples: ArrayLike, seed: int = 0) -> tuple[float, float]:
     values = values[np.isfinite(values)]
     if len(values) < MIN_PAIRS:
         return 0.0, math.inf
-    return _interval(_resampled_medians(values, seed))
+    return _interval(_resampled_medians(values[:, None], seed))
 
 
 def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
@@ -126,17 +136,28 @@ def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
     return [float(p) for p in np.percentile(values[np.isfinite(values)], at)]
 
 
+def _columns(values: Floats, sets: ArrayLike | None = None) -> Floats:
+    """[n, sets]: for each set of inputs what was measured with it; of one as much as of another."""
+    there = np.isfinite(values)
+    if sets is None:
+        return values[there, None]
+    numbers = np.asarray(sets)
+    columns = [values[there & (numbers == one)] for one in np.unique(numbers)]
+    shortest = min(map(len, columns), default=0)
+    return np.stack([column[:shortest] for column in columns], 1) if columns else values[:, None]
+
+
 def _resampled_medians(series: Floats, seed: int) -> Floats:
     """Medians of series put together from random blocks of this one, which is taken as a circle."""
+    if series.size < MIN_PAIRS:
+        return np.zeros(1)
     series = _thinned(series)
     n = len(series)
-    if n < MIN_PAIRS:
-        return np.zeros(1)
     length = _block_length(series)
     random = np.random.default_rng(seed)
     begins = random.integers(0, n, (RESAMPLES, -(-n // length), 1))
     drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
-    medians: Floats = np.median(series[drawn], axis=1)
+    medians: Floats = np.median(series[drawn], axis=1).mean(axis=1)
     return medians
 
 
@@ -147,7 +168,7 @@ def _block_length(series: Floats) -> int:
     least the cube root of n. Ranks instead of values, so that outliers do not hide the correlation.
     """
     n = len(series)
-    ranks = np.argsort(np.argsort(series)).astype(np.float64)
+    ranks = np.argsort(np.argsort(series.mean(axis=1))).astype(np.float64)
     ranks -= ranks.mean()
     rho = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks))
     rho = min(max(rho, 0.0), 0.98)
@@ -161,7 +182,7 @@ def _thinned(series: Floats) -> Floats:
     if size <= 1:
         return series
     whole = len(series) // size * size
-    medians: Floats = np.median(series[:whole].reshape(-1, size), axis=1)
+    medians: Floats = np.median(series[:whole].reshape(-1, size, series.shape[1]), axis=1)
     return medians
 
 
@@ -177,8 +198,8 @@ def _logs(samples: ArrayLike) -> Floats:
         return np.asarray(np.log(np.where(values > 0, values, np.nan)), np.float64)
 
 
-def _median(values: Floats) -> float:
-    return float(np.median(values)) if len(values) else math.nan
+def _median(columns: Floats) -> float:
+    return float(np.median(columns, axis=0).mean()) if len(columns) else math.nan
 
 
 def _exp(value: float) -> float:

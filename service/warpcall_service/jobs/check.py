@@ -56,9 +56,9 @@ def answer(question: Mapping[str, Any], device: str) -> Checked:
 
 
 def compare(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare two series of samples in us that were measured apart."""
+    """Compare two series of samples in us, by round, that were measured apart."""
     a, b = ([math.nan if us is None else us for us in question[name]] for name in ("a", "b"))
-    found = measuring.compare(a, b, paired=False)
+    found = measuring.compare_runs(a, b)
     return {
         "a_us": statistics.median(us for us in a if not math.isnan(us)),
         "b_us": statistics.median(us for us in b if not math.isnan(us)),
