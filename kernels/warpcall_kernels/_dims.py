@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -77,45 +76,3 @@ def offset(
         index = index // sizes[d + 1]
         total += (index % sizes[d] if d > 0 else index) * strides[d]
     return tl.multiple_of(total, ALIGN)
-
-
-@triton.jit
-def walk(
-    index: tl.tensor,
-    sizes: tl.tensor,
-    factors: tl.tensor,
-    shifts: tl.tensor,
-    steps: tl.tensor,
-    NDIM: tl.constexpr,
-    ALIGN: tl.constexpr,
-    WIDE: tl.constexpr,
-) -> tl.tensor:
-    """Where linear indices over `sizes` lie, as `offset`, in 3 instructions a dim: see `walker`."""
-    total = index * steps[NDIM - 1]
-    for d in tl.static_range(NDIM - 1, 0, -1):
-        if WIDE:
-            index = index // sizes[d]
-        else:
-            factor = factors[d].to(tl.uint32, bitcast=True)
-            index = (tl.umulhi(index.to(tl.uint32), factor) >> shifts[d]).to(tl.int32)
-        total += index * steps[d - 1]
-    return tl.multiple_of(total, ALIGN)
-
-
-def walker(sizes: tuple[int, ...], strides: tuple[int, ...], side: str = "") -> dict[str, Any]:
-    """What `walk` needs to walk dims by these strides, named for the `side`.
-
-    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for any
-    n below 2^31; the factor is 2^(31+l) / size, rounded up, here as a signed number. And n % size is
-    n - n // size * size, so that an offset is a sum of quotients, each times a step.
-    """
-    # Of the first dim only the step is used: the rest is 0, so that no variant is compiled for it.
-    lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
-    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
-    below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
-    return {
-        f"{side}sizes": (0, *sizes[1:]),
-        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f in factors)),
-        f"{side}shifts": (0, *(n - 1 for n in lengths)),
-        f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
-    }

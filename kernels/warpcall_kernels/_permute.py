@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels import _dims, _odd_tiles
-from warpcall_kernels._dims import contiguous_strides, offset, walk, walker
+from warpcall_kernels._dims import contiguous_strides, offset
 from warpcall_kernels._torch import Launch
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
-# one. Medians on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us
+# one: what `_odd_tiles` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us
 # with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
 # 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
 TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
@@ -36,6 +36,29 @@ PLAIN_TILE = (
     *("i_sizes", "i_factors", "i_shifts", "i_steps"),
     *("j_sizes", "j_factors", "j_shifts", "j_steps"),
 )  # no variant is compiled for these: ALIGN says what divides them
+
+
+@triton.jit
+def _walk(
+    index: tl.tensor,
+    sizes: tl.tensor,
+    factors: tl.tensor,
+    shifts: tl.tensor,
+    steps: tl.tensor,
+    NDIM: tl.constexpr,
+    ALIGN: tl.constexpr,
+    WIDE: tl.constexpr,
+) -> tl.tensor:
+    """Where linear indices over `sizes` lie, as `_dims.offset`, in 3 instructions a dim: see `_walker`."""
+    total = index * steps[NDIM - 1]
+    for d in tl.static_range(NDIM - 1, 0, -1):
+        if WIDE:
+            index = index // sizes[d]
+        else:
+            factor = factors[d].to(tl.uint32, bitcast=True)
+            index = (tl.umulhi(index.to(tl.uint32), factor) >> shifts[d]).to(tl.int32)
+        total += index * steps[d - 1]
+    return tl.multiple_of(total, ALIGN)
 
 
 @triton.jit(do_not_specialize=PLAIN)
@@ -65,7 +88,7 @@ def _rows_kernel(
     col = pid % col_tiles * COLS + tl.arange(0, COLS)
     columns = units * ALIGN  # so that the compiler knows what divides it
     inside = (row < rows)[:, None] & (col < columns)[None, :]
-    begin = walk(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
+    begin = _walk(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
     across = col if EVEN else col * stride_xc
     words = tl.load(x_ptr + begin[:, None] + across[None, :], mask=inside)
     tl.store(out_ptr + tl.multiple_of(row * columns, ALIGN)[:, None] + col[None, :], words, inside)
@@ -115,10 +138,10 @@ def _tile_kernel(
     exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
 
     across = i if EVEN else i * stride_xi
-    along = walk(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
+    along = _walk(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
     inside = exist_j[:, None] & exist_i[None, :]
     words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
-    along = walk(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
+    along = _walk(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
     inside = exist_i[:, None] & exist_j[None, :]
     tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
 
@@ -188,7 +211,7 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
             "col_tiles": col_tiles,
             "units": columns // align,
             "stride_xc": step,
-            **walker(tuple(n for n, _ in outer), tuple(s[0] for _, s in outer)),
+            **_walker(tuple(n for n, _ in outer), tuple(s[0] for _, s in outer)),
             "NDIM": len(outer),
             "EVEN": step == 1,
             "ALIGN": align,
@@ -197,6 +220,25 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
             "num_warps": ROWS_WARPS,
         },
     )
+
+
+def _walker(sizes: tuple[int, ...], strides: tuple[int, ...], side: str = "") -> dict[str, Any]:
+    """What `_walk` needs to walk dims by these strides, named for the `side`.
+
+    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for any
+    n below 2^31; the factor is 2^(31+l) / size, rounded up, here as a signed number. And n % size is
+    n - n // size * size, so that an offset is a sum of quotients, each times a step.
+    """
+    # Of the first dim only the step is used: the rest is 0, so that no variant is compiled for it.
+    lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
+    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
+    below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
+    return {
+        f"{side}sizes": (0, *sizes[1:]),
+        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f in factors)),
+        f"{side}shifts": (0, *(n - 1 for n in lengths)),
+        f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
+    }
 
 
 def _tiles(
@@ -224,9 +266,10 @@ def _tiles(
     rest = rest or [(1, (0, 0))]
     i_strides, j_strides = tuple(s[1] for _, s in side_i), tuple(s[0] for _, s in side_j)
 
-    by_words = _odd_tiles.arrange(side_i, side_j, rest, word, begin)
-    if by_words is not None:
-        return _odd_tiles.odd_tiles_kernel, *by_words
+    if len(side_i) == len(side_j) == 1:
+        by_words = _odd_tiles.arrange(side_i[0], side_j[0], rest, word, begin)
+        if by_words is not None:
+            return _odd_tiles.odd_tiles_kernel, *by_words
     align_out = _dims.alignment(word, [size_j, *i_strides, *(s[1] for _, s in rest)])
     odd = TILES_SINGLE if align_out == 1 else TILES_ODD
     tile_i, tile_j, warps = (TILES if align_out * word == 16 else odd)[word]
@@ -248,8 +291,8 @@ def _tiles(
             "tiles_i": tiles_i,
             "tiles_j": tiles_j,
             "stride_xi": xi,
-            **walker(tuple(n for n, _ in side_i), i_strides, "i_"),
-            **walker(tuple(n for n, _ in side_j), j_strides, "j_"),
+            **_walker(tuple(n for n, _ in side_i), i_strides, "i_"),
+            **_walker(tuple(n for n, _ in side_j), j_strides, "j_"),
             "sizes": tuple(n for n, _ in rest),
             "x_strides": tuple(s[0] for _, s in rest),
             "out_strides": tuple(s[1] for _, s in rest),

@@ -2,7 +2,7 @@
 
 A program moves one tile: the load of `a` follows its rows, the tile is turned in shared memory, the
 load of `b` and the store follow the rows of the output, so that every access is coalesced and, where
-sizes allow, 16 bytes a thread; where rows do not begin at words, see `_odd_tiles`.
+sizes allow, 16 bytes a thread; where rows of large matrices do not begin at words, see `_odd_tiles`.
 Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out), broadcast
 operands as they lie in memory.
 Source: the problem of an article on optimising `input1.transpose(0, 1) + input2` at bf16
@@ -35,7 +35,8 @@ DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint
 MAX_BATCH_DIMS = 10
 
 # Square tiles by itemsize of the output: (side, warps), where its rows begin at more than a word and where
-# not. Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
+# not: what `_odd_tiles` leaves of those, such as short sides, two types, and b that lies otherwise.
+# Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
 # 69 us with 32, 74 and more with others.
 TILES = {1: (128, 8), 2: (128, 8), 4: (64, 8), 8: (32, 8)}
 TILES_ODD = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
@@ -144,8 +145,8 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
     )
     if a_dtype == b_dtype and (bw, bh) == (size_h, 1) and all(s[1] == s[2] for _, s in dims):
         by_words = _odd_tiles.arrange(
-            [(size_w, (aw, size_h))],
-            [(size_h, (ah, 1))],
+            (size_w, (aw, size_h)),
+            (size_h, (ah, 1)),
             [(n, (s[0], s[2])) for n, s in dims],
             dtype.itemsize,
             a_begin,

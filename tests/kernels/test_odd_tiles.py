@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,13 @@ SUMMED = (
 
 
 @pytest.fixture(autouse=True)
-def _plans_of_a_test_are_its_own() -> None:
+def _small_tensors_take_this_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_odd_tiles, "LEAST", 32)
+    monkeypatch.setattr(_odd_tiles, "FEW", 0)
+    forget_plans()
+
+
+def forget_plans() -> None:
     permuting._plan.cache_clear()
     adding._plan.cache_clear()
 
@@ -69,7 +76,7 @@ def test_any_bits_at_any_pitch_and_offset_are_moved(
     out = permute(x, (1, 0))
 
     assert equal_as_bits(out, x.T)
-    assert flags(launched)[0] == (x.data_ptr() % _odd_tiles.SHAPES_SMALL[dtype.itemsize][0] > 0)
+    assert flags(launched)[0] == (x.data_ptr() % _odd_tiles.SHAPES[dtype.itemsize][0] > 0)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +109,9 @@ def test_each_side_is_shifted_where_it_must_be(
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize(
     ("shape", "dims"),
-    [((3, 67, 81), (0, 2, 1)), ((2, 2, 37, 43), (1, 3, 0, 2)), ((11, 37, 2, 13, 7), (4, 2, 0, 3, 1))],
-)  # fmt: skip
-def test_batches_and_several_dims_a_side(
+    [((3, 67, 81), (0, 2, 1)), ((2, 2, 37, 43), (1, 0, 3, 2)), ((131, 2, 133), (2, 1, 0))],
+)
+def test_batches(
     shape: tuple[int, ...],
     dims: tuple[int, ...],
     wide: bool,
@@ -123,16 +130,41 @@ def test_batches_and_several_dims_a_side(
     assert launched[-1].arguments["WIDE"] == wide
 
 
+@pytest.mark.parametrize("run", [0, 32, 64])
 @pytest.mark.parametrize("itemsize", _odd_tiles.SHAPES)
-def test_the_tiles_of_large_tensors(
-    itemsize: int, device: str, monkeypatch: pytest.MonkeyPatch
+def test_runs_of_the_output_that_begin_at_sectors(
+    itemsize: int, run: int, device: str, monkeypatch: pytest.MonkeyPatch, launched: list[Launch]
 ) -> None:
-    monkeypatch.setattr(_odd_tiles, "FEW", 0)
+    for table in (_odd_tiles.SHAPES, _odd_tiles.SHAPES_ADD):
+        nbytes, _, rows, cols, _ = table[itemsize]
+        monkeypatch.setitem(table, itemsize, (nbytes, 4, rows, cols, run))
     dtype = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[itemsize]
-    a, b = drawn((311, 293), dtype, device, 1), drawn((293, 311), dtype, device)
+    a, b = drawn((611, 293), dtype, device, 1), drawn((293, 611), dtype, device)
 
     assert equal_as_bits(permute(a, (1, 0)), a.T)
     assert equal_as_bits(transpose_add(a, b), a.T + b)
+
+    for arguments in (launch.arguments for launch in launched):
+        nbytes = arguments["WORD"].primitive_bitwidth // 8
+        assert arguments["RUN"] * nbytes == max(run, nbytes)
+
+
+def test_rows_that_lie_far_apart(device: str, launched: list[Launch]) -> None:
+    """The last words of columns are put together from rows beyond what 32 bits reach."""
+    rows, columns, pitch = 70, 45, (1 << 25) + 1
+    size = (rows - 1) * pitch + columns
+    if device == "cuda":
+        memory = torch.empty(size, dtype=torch.uint8, device=device)
+    else:  # of which only the pages that are written to are taken
+        memory = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+    x = memory.as_strided((rows, columns), (pitch, 1))
+    x.copy_(torch.randint(0, 256, (rows, columns), dtype=torch.uint8))
+    b = drawn((columns, rows), torch.uint8, device)
+
+    assert equal_as_bits(permute(x, (1, 0)), x.T)
+    assert equal_as_bits(transpose_add(x, b), x.T + b)
+
+    assert [launch.arguments["WIDE"] for launch in launched] == [True, True]
 
 
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
@@ -150,11 +182,13 @@ def test_sums_round_as_in_torch(
 
 
 def test_other_roads_are_taken_where_this_one_does_not_lead(
-    device: str, launched: list[Launch]
+    device: str, launched: list[Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = drawn((67, 141), torch.float32, device)
     y = drawn((141, 67), torch.float32, device, 1)
+    short = drawn((31, 141), torch.float32, device)
     overlapping = drawn((1, 240), torch.int16, device).as_strided((67, 41), (3, 1))
+    several = drawn((11, 37, 2, 13, 7), torch.float16, device)
     far = drawn((67, 282), torch.float32, device)[:, ::2]
 
     assert_bits_equal(transpose_add(x, y), x.T + y)  # b lies otherwise than the output
@@ -165,5 +199,12 @@ def test_other_roads_are_taken_where_this_one_does_not_lead(
     assert_bits_equal(permute(overlapping, (1, 0)), overlapping.T.contiguous())
     assert_bits_equal(permute(far, (1, 0)), far.T.contiguous())
     assert_bits_equal(permute(x.double(), (1, 0)), x.T.double().contiguous())
+    assert_bits_equal(permute(short, (1, 0)), short.T.contiguous())
+    assert_bits_equal(
+        permute(several, (4, 2, 0, 3, 1)), several.permute(4, 2, 0, 3, 1).contiguous()
+    )
+    monkeypatch.setattr(_odd_tiles, "FEW", 3)
+    forget_plans()
+    assert_bits_equal(permute(x, (1, 0)), x.T.contiguous())
 
     assert all(launch.kernel is not _odd_tiles.odd_tiles_kernel for launch in launched)

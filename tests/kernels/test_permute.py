@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._dims import walker
-from warpcall_kernels._permute import plan
+from warpcall_kernels._permute import _walker, plan
 from warpcall_kernels.permute import DTYPES, permute
 
 quiet = settings(
@@ -203,8 +202,8 @@ def test_a_small_part_of_a_tensor_of_more_than_2_to_the_31_elements(device: str)
 
 @pytest.mark.parametrize("size", [2, 3, 5, 7, 8, 641, 46341, 2**20 + 7, 2**30 + 1, 2**31 - 1])
 def test_divisions_of_indices_are_exact(size: int) -> None:
-    walk = walker((4, size), (size, 1))
-    factor, shift = walk["factors"][1] % 2**32, walk["shifts"][1]
+    walker = _walker((4, size), (size, 1))
+    factor, shift = walker["factors"][1] % 2**32, walker["shifts"][1]
 
     for times in (0, 1, 2, 3, 1000, (2**31 - 1) // size):
         for index in (times * size - 1, times * size, times * size + 1, 2**31 - 1):
