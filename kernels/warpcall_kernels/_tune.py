@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from warpcall_kernels import ops
+from warpcall_kernels._cases import Case
+from warpcall_kernels._sweep import sweep
 from warpcall_kernels.measuring._clock import Clock, clock
 
 
@@ -30,7 +32,7 @@ class Knob:
         module: of this package.
         names: of the constants; "TILES[2]" is an entry of a dict.
         candidates: values for them, in the order of `names`.
-        cases: beginnings of the names of large cases.
+        cases: beginnings of the names of large cases, or of odd ones.
     """
 
     module: str
@@ -51,6 +53,10 @@ _TILES = [
     )
 ]
 _SQUARES = [((side, warps),) for side, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
+_WORDS = [
+    ((8, groups, rows, cols, 0),)
+    for groups, rows, cols in ((1, 16, 32), (2, 8, 32), (2, 16, 16), (2, 16, 32), (4, 8, 32))
+]
 _SOFTMAX = Knob(
     "_softmax",
     ("TILE_BYTES", "MOST_WARPS"),
@@ -61,14 +67,16 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
     "permute": (
         Knob("_permute", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
         Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
-        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("2D odd",)),
+        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
+        Knob("_odd_tiles", ("SHAPES[2]",), _WORDS, ("2D odd",)),
         Knob("_permute", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
         Knob("_permute", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
         Knob("_permute", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
     ),
     "transpose-add": (
         Knob("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
-        Knob("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[4097",)),
+        Knob("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[1021",)),
+        Knob("_odd_tiles", ("SHAPES_ADD[2]",), _WORDS, ("[4097",)),
         Knob("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
         Knob("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
     ),
@@ -136,13 +144,15 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
+def deciding(name: str) -> list[Case]:
+    """The cases of an op that constants may be chosen by."""
+    return [case for case in (*ops()[name].cases, *sweep(name)) if case.size == "large"]
+
+
 def _measure(name: str, knob: Knob, watch: Clock, rounds: int) -> None:
     op = ops()[name]
     module = importlib.import_module(f"warpcall_kernels.{knob.module}")
-    cases = [
-        next(c for c in op.cases if c.size == "large" and c.name.startswith(begin))
-        for begin in knob.cases
-    ]
+    cases = [next(c for c in deciding(name) if c.name.startswith(begin)) for begin in knob.cases]
     drawn = [(case.tensors("cuda"), op.check_params(case.params)) for case in cases]
     sys.stdout.write(f"\n{name}: {', '.join(knob.names)} on {', '.join(c.name for c in cases)}\n")
     shipped = tuple(_get(module, n) for n in knob.names)
