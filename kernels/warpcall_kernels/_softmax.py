@@ -25,8 +25,7 @@ from warpcall_kernels._torch import VECTOR_BYTES
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (torch.int32, torch.int64)
 
-# Bytes of a row, of all operands held, of which more is too much for a block's registers. Forward of
-# [4096, 32768] bf16 on an H200: 165 us, in two passes 240. Its backward holds twice as much: it would spill.
+# Bytes of a row, of all operands held, of which more is too much for a block's registers where they are widened.
 LONG_BYTES = 65536
 EDGES_ALIGN = 4  # bytes; rows that begin at multiples of more do well as they are
 # Bytes of rows that a warp takes, 4 loads of 16 a thread; of rows that then take more than MOST_WARPS, twice as
@@ -78,14 +77,21 @@ class Tile(NamedTuple):
     long: bool
 
     @staticmethod
-    def of(columns: int, itemsize: int, count: int, long: tuple[int, int], held: int = 1) -> Tile:
+    def of(
+        columns: int,
+        itemsize: int,
+        count: int,
+        long: tuple[int, int],
+        most: int = LONG_BYTES,
+        held: int = 1,
+    ) -> Tile:
         """The tile for `count` rows of so many positions, of which `held` operands are held.
 
-        Of a row that is too long for that, `long` positions are taken at a time, by so many warps.
+        Of a row that takes more than `most` bytes, `long` positions are taken at a time, by so many warps.
         """
         block = triton.next_power_of_2(columns)
         nbytes = block * itemsize * held
-        if nbytes > LONG_BYTES:
+        if nbytes > most:
             return Tile(1, *long, True)
         rows = min(max(1, TILE_BYTES // nbytes), triton.next_power_of_2(count))
         warps = max(1, min(MOST_WARPS, nbytes // TILE_BYTES), nbytes // (2 * TILE_BYTES))

@@ -1,14 +1,16 @@
-"""The kernel of masked softmax for rows of a few positions that begin anywhere.
+"""The kernels of masked softmax and of its gradient for rows of a few positions that begin anywhere.
 
-A program takes rows that together begin at 16 bytes. They are read as one run, in whole accesses, and
-turned in shared memory so that a thread holds a row: then a row's maximum and sum need no other thread,
-and what is left of a block beyond the row's length costs nothing, for the length is a constant.
+A program takes rows that together begin at 16 bytes. They are read as one run and turned in shared memory
+so that a thread holds a row: then a row's maximum and sum need no other thread, and what is left of a block
+beyond the row's length costs nothing, for the length is a constant. Softmax turns the rows, read in whole
+accesses, and turns the result back. Its gradient has two operands: it turns their products, and turns back
+one sum of each row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -16,6 +18,7 @@ import triton.language as tl
 from warpcall_kernels import _softmax
 from warpcall_kernels._softmax import place, row_limits, start
 from warpcall_kernels._softmax_forward import factor_of, without_nan
+from warpcall_kernels._softmax_gradient import PLAIN
 from warpcall_kernels._torch import VECTOR_BYTES
 
 # A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.
@@ -61,6 +64,18 @@ class Run(NamedTuple):
         whole = Run(rows, rows, length, WARPS)
         half = Run(length // 2 // columns // group * group, rows, length // 2, WARPS)
         return min(whole, half, key=lambda run: (2 * rows * columns + run.length) / run.taken)
+
+    def constants(self, columns: int, itemsize: int) -> dict[str, Any]:
+        """What a kernel is compiled for."""
+        return {
+            "GROUP": VECTOR_BYTES // itemsize,
+            "COLUMNS": columns,
+            "TAKEN": self.taken,
+            "ROWS": self.rows,
+            "BLOCK": triton.next_power_of_2(columns),
+            "RUN": self.length,
+            "num_warps": self.warps,
+        }
 
 
 @triton.jit
@@ -173,3 +188,46 @@ def masked_softmax_short_kernel(
             *(out_ptr, scale, (count - at[2]).to(tl.int32) * COLUMNS, limit),
             *(False, PREFIX, FOLDED, ACC, COLUMNS, ROWS, BLOCK, RUN),
         )
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=("inner",))
+def masked_softmax_backward_short_kernel(
+    g_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    g_strides: tl.tensor,
+    y_strides: tl.tensor,
+    out_strides: tl.tensor,
+    WIDE: tl.constexpr,
+    ACC: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TAKEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
+) -> None:
+    at, _, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
+    # Backwards, so that the compiler sees nothing worth a wide access: a thread takes a position at a time,
+    # and neighbours in shared memory belong to neighbouring threads.
+    run = (RUN - 1) - tl.arange(0, RUN)
+    inside = run < tl.minimum(count - at[2], TAKEN).to(tl.int32) * COLUMNS
+    g = tl.load(g_ptr + start(at, g_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
+    y = tl.load(y_ptr + start(at, y_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
+    g = tl.where(y == 0.0, 0.0, g)
+    turned = tl.arange(0, BLOCK * ROWS)
+    col = tl.minimum(turned // ROWS, COLUMNS - 1)
+    row = tl.minimum(turned % ROWS, RUN // COLUMNS - 1)
+    products = tl.gather(g * y, (RUN - 1) - (row * COLUMNS + col), axis=0)
+    products = tl.reshape(products, (BLOCK, ROWS))
+    # the compiler drops what adds -0.0
+    products = tl.where(tl.arange(0, BLOCK)[:, None] < COLUMNS, products, -0.0)
+    total = tl.gather(tl.sum(products, axis=0), tl.minimum(run // COLUMNS, ROWS - 1), axis=0)
+    grad = tl.where(y == 0.0, 0.0, y * (g - total) * tl.full([], scale, ACC))
+    begin = start(at, out_strides, GROUP)
+    tl.store(out_ptr + begin + run, grad.to(out_ptr.dtype.element_ty), mask=inside)

@@ -32,7 +32,7 @@ class Knob:
         module: of this package.
         names: of the constants; "TILES[2]" is an entry of a dict.
         candidates: values for them, in the order of `names`.
-        cases: beginnings of the names of large cases, or of odd ones.
+        cases: beginnings of the names of large cases, the op's own or odd ones.
     """
 
     module: str
@@ -63,6 +63,8 @@ _SOFTMAX = Knob(
     [(nbytes, warps) for nbytes in (1024, 2048, 4096) for warps in (8, 16)],
     ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16", "[4096"),
 )
+_LONG = [((4096, 8),), ((8192, 16),), ((8192, 32),), ((16384, 32),)]
+_LONG_BYTES = [((16384, 8),), ((16384, 16),), ((32768, 16),), ((65536, 32),)]
 KNOBS: Mapping[str, Sequence[Knob]] = {
     "permute": (
         Knob("_permute", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
@@ -80,8 +82,16 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
         Knob("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
         Knob("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
     ),
-    "masked-softmax": (_SOFTMAX,),
-    "masked-softmax-backward": (_SOFTMAX,),
+    "masked-softmax": (
+        _SOFTMAX,
+        Knob("_softmax_long", ("LONG[4]",), _LONG, ("[335,100003] fp32 key",)),
+        Knob("_softmax_long", ("LONG_MASKED",), _LONG, ("[670,50021] bf16 key", "[3353,10007] fp32 key")),
+    ),
+    "masked-softmax-backward": (
+        _SOFTMAX,
+        Knob("masked_softmax_backward", ("LONG_STEP",), _LONG_BYTES, ("[670,50021] bf16", "[3353,10007] fp32")),
+        Knob("masked_softmax_backward", ("LONGER_STEP",), _LONG_BYTES, ("[335,100003] fp32",)),
+    ),
     "conv": (
         Knob(
             "_conv_forward",
@@ -144,15 +154,15 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def deciding(name: str) -> list[Case]:
-    """The cases of an op that constants may be chosen by."""
-    return [case for case in (*ops()[name].cases, *sweep(name)) if case.size == "large"]
+def large_cases(name: str) -> list[Case]:
+    """Those of an op, and its odd ones."""
+    return [*(case for case in ops()[name].cases if case.size == "large"), *sweep(name)]
 
 
 def _measure(name: str, knob: Knob, watch: Clock, rounds: int) -> None:
     op = ops()[name]
     module = importlib.import_module(f"warpcall_kernels.{knob.module}")
-    cases = [next(c for c in deciding(name) if c.name.startswith(begin)) for begin in knob.cases]
+    cases = [next(c for c in large_cases(name) if c.name.startswith(begin)) for begin in knob.cases]
     drawn = [(case.tensors("cuda"), op.check_params(case.params)) for case in cases]
     sys.stdout.write(f"\n{name}: {', '.join(knob.names)} on {', '.join(c.name for c in cases)}\n")
     shipped = tuple(_get(module, n) for n in knob.names)

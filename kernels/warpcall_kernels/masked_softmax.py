@@ -1,7 +1,8 @@
 """y = softmax(scale * x) over the last dim, of the positions that are not masked; exact 0 elsewhere.
 
 Rows are merged dims, cut into tiles; a tile of rows that fit is read once, kept in registers and
-written once (see `_softmax_forward.py`), so that the time is that of moving the bytes.
+written once (see `_softmax_forward.py`), so that the time is that of moving the bytes. Of rows that fit only
+packed, of those that do not, and of those of a few positions there are kernels of their own.
 Bytes: (prefixes read + rows * K written) * itemsize + the mask or lengths as they lie in memory.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019 (the
 mask form and the kept-length form).
@@ -15,15 +16,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax, _softmax_common
+from warpcall_kernels import _dims, _softmax, _softmax_common, _softmax_long
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
-from warpcall_kernels._softmax_long import LONG, LONG_BYTEWISE, masked_softmax_long_kernel
+from warpcall_kernels._softmax_long import LONG, masked_softmax_long_kernel
+from warpcall_kernels._softmax_mask import BYTES, how_to_read
+from warpcall_kernels._softmax_packed import (
+    MASKED_REGISTERS,
+    masked_softmax_packed_kernel,
+    packed,
+)
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
@@ -117,8 +123,11 @@ def _plan(
         own = mask is not None and stride_mk == 1 and mask[3] % align == 0
         same = own and _softmax.congruent((strides[1],), strides[4], align)
         mask_align = align if same else 1
-    step = LONG_BYTEWISE if mask is not None and itemsize == 2 > mask_align else LONG[itemsize]
-    tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step)
+    whole = columns // align * align
+    tile = _softmax.Tile.of(whole, itemsize, rows.count, LONG[itemsize])
+    if mask is not None and mask_align < align and (itemsize == 2 or not tile.long):
+        masked = _softmax_long.LONG_MASKED, _softmax_long.MASKED_BYTES
+        tile = _softmax.Tile.of(whole, itemsize, rows.count, *masked)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
     arguments: dict[str, Any] = {
@@ -140,29 +149,23 @@ def _plan(
     }
     words = (None, None if mask is None else tl.uint8)
     if run is not None:
-        arguments |= {
-            "SHARED": strides[1][2] == 0,
-            "GROUP": VECTOR_BYTES // itemsize,
-            "COLUMNS": columns,
-            "TAKEN": run.taken,
-            "ROWS": run.rows,
-            "BLOCK": triton.next_power_of_2(columns),
-            "RUN": run.length,
-            "num_warps": run.warps,
-        }
+        arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
-    arguments |= {
-        "x_strides": strides[0],
-        "stride_xk": stride_xk,
-        "EDGES": edges,
-        "ALIGN": align,
-        "MASK_ALIGN": mask_align,
-        "BLOCK": tile.block,
-        "num_warps": tile.warps,
-    }
+    arguments |= {"x_strides": strides[0], "EDGES": edges, "ALIGN": align}
+    held = packed(whole, itemsize, align, 1)
+    if held is not None and not tile.long and arguments["FOLDED"]:
+        del arguments["FOLDED"], arguments["ACC"]  # they go without saying
+        held |= {} if mask is None else {"maxnreg": MASKED_REGISTERS}
+        return Launch(masked_softmax_packed_kernel, rows.grid(1), arguments | held, words)
+    arguments |= {"stride_xk": stride_xk, "BLOCK": tile.block, "num_warps": tile.warps}
     if tile.long:
+        arguments |= {"mask_nbytes": 0, "HOW": BYTES.value}
+        if mask is not None:
+            how = how_to_read(itemsize, align, mask_align, stride_mk, mask[3])
+            arguments |= {"mask_nbytes": _dims.reach(*mask[:2]), "HOW": how.value}
         return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
     arguments |= {
+        "MASK_ALIGN": mask_align,
         "SHARED": strides[1][2] == 0 and not edges,
         "EVEN": tile.block == columns and lengths is None and not causal and not edges,
         "ROWS": tile.rows,

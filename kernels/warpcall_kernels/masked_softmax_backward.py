@@ -1,6 +1,7 @@
 """grad_x = scale * y * (g - sum(g * y)) over the last dim, from the output y of masked softmax.
 
-A row of both operands is read once, kept in registers, and its gradient written. The mask is not
+A row of both operands is read once, kept in registers, and its gradient written; one that does not fit
+is read twice. The mask is not
 needed: y is 0 exactly where a position is masked, and there the gradient is 0 whatever g holds.
 Bytes: 3 * numel * itemsize.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019.
@@ -13,7 +14,6 @@ import math
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -21,7 +21,12 @@ from warpcall_kernels import _dims, _softmax, _softmax_common
 from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike, dtype_name
-from warpcall_kernels._softmax import by_row, edge_columns, heads, place, row_start, row_starts
+from warpcall_kernels._softmax_gradient import (
+    masked_softmax_backward_kernel,
+    masked_softmax_backward_long_kernel,
+)
+from warpcall_kernels._softmax_packed import masked_softmax_backward_packed_kernel, packed
+from warpcall_kernels._softmax_short import Run, masked_softmax_backward_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
     Launch,
@@ -39,140 +44,17 @@ from warpcall_kernels._torch import (
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 
 EDGES_BYTES = 64  # as in `masked_softmax`: 33 bf16 94 us, with edges 78; 17 bf16 99 and 150; 5 fp32 84 and 124
-# Of a long row at a time, and by so many warps: more rows in flight do not stay in the L2 until they are read
-# again. On an H200, with half of both: [4096, 32768] bf16 260 us, 318; 100,003 fp32 174, 189.
-LONG_STEP_BYTES = 32768
-LONG_WARPS = 16
-
-PLAIN = ("columns", "places", "count", "g_strides", "y_strides", "out_strides")
-UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
-
-
-@triton.jit
-def _terms(
-    g_ptrs: tl.tensor, y_ptrs: tl.tensor, read: tl.tensor, EVEN: tl.constexpr, ACC: tl.constexpr
-) -> tl.tensor:
-    """g, 0 where y is 0, and y."""
-    if EVEN:
-        g, y = tl.load(g_ptrs).to(ACC), tl.load(y_ptrs).to(ACC)
-    else:
-        g = tl.load(g_ptrs, mask=read, other=0.0).to(ACC)
-        y = tl.load(y_ptrs, mask=read, other=0.0).to(ACC)
-    return tl.where(y == 0.0, 0.0, g), y
-
-
-@triton.jit
-def _store(
-    out_ptrs: tl.tensor,
-    g: tl.tensor,
-    y: tl.tensor,
-    total: tl.tensor,
-    scale: tl.tensor,
-    inside: tl.tensor,
-    ACC: tl.constexpr,
-) -> None:
-    grad = y * (g - total) * tl.full([], scale, ACC)
-    grad = tl.where(y == 0.0, 0.0, grad)
-    tl.store(out_ptrs, grad.to(out_ptrs.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
-def _masked_softmax_backward_kernel(
-    g_ptr: tl.tensor,
-    y_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    scale: tl.float64,
-    columns: tl.tensor,
-    places: tl.tensor,
-    inner: tl.tensor,
-    count: tl.tensor,
-    g_strides: tl.tensor,
-    y_strides: tl.tensor,
-    out_strides: tl.tensor,
-    stride_gk: tl.tensor,
-    stride_yk: tl.tensor,
-    EVEN: tl.constexpr,
-    EDGES: tl.constexpr,
-    WIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    ACC: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
-    head = rows * 0
-    if EDGES:
-        head = heads(at, rows, out_strides, ALIGN)
-    g_begin, g_at = row_starts(at, rows, g_strides, head, EDGES, ALIGN)
-    y_begin, y_at = row_starts(at, rows, y_strides, head, EDGES, ALIGN)
-    out_begin, out_at = row_starts(at, rows, out_strides, head, EDGES, ALIGN)
-    g_ptrs, y_ptrs, out_ptrs = (
-        g_ptr + g_begin + g_at,
-        y_ptr + y_begin + y_at,
-        out_ptr + out_begin + out_at,
-    )
-    head = head[:, None]
-    if EDGES:
-        columns -= head  # positions are counted from the first whole group of a row
-    whole = columns // ALIGN * ALIGN
-    cols = tl.arange(0, BLOCK).to(rows.dtype)[None, :]
-    g, y = _terms(g_ptrs + cols * stride_gk, y_ptrs + cols * stride_yk, cols < whole, EVEN, ACC)
-    total = by_row(tl.sum(g * y, axis=1), EDGES)
-    if EDGES:
-        edge = edge_columns(head, whole, columns, ALIGN)
-        edge_g, edge_y = _terms(g_ptrs + edge, y_ptrs + edge, edge < columns, False, ACC)
-        total += by_row(tl.sum(edge_g * edge_y, axis=1), EDGES)
-        _store(out_ptrs + edge, edge_g, edge_y, total, scale, exist & (edge < columns), ACC)
-    _store(out_ptrs + cols, g, y, total, scale, exist & (cols < whole), ACC)
-
-
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
-def _masked_softmax_backward_long_kernel(
-    g_ptr: tl.tensor,
-    y_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    scale: tl.float64,
-    columns: tl.tensor,
-    places: tl.tensor,
-    inner: tl.tensor,
-    count: tl.tensor,
-    g_strides: tl.tensor,
-    y_strides: tl.tensor,
-    out_strides: tl.tensor,
-    stride_gk: tl.tensor,
-    stride_yk: tl.tensor,
-    EDGES: tl.constexpr,
-    WIDE: tl.constexpr,
-    ALIGN: tl.constexpr,
-    ACC: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One row, read twice: for the sum, and, from the L2, for the result."""
-    at, rows, _ = place(1, 1, places, inner, count, WIDE)
-    head = rows * 0
-    if EDGES:
-        head = heads(at, rows, out_strides, ALIGN)
-    g_ptr += row_start(row_starts(at, rows, g_strides, head, EDGES, ALIGN), ALIGN)
-    y_ptr += row_start(row_starts(at, rows, y_strides, head, EDGES, ALIGN), ALIGN)
-    out_ptr += row_start(row_starts(at, rows, out_strides, head, EDGES, ALIGN), ALIGN)
-    columns = columns.to(rows.dtype) - tl.max(head, axis=0)
-    whole = columns // ALIGN * ALIGN
-    line = tl.arange(0, BLOCK).to(rows.dtype)
-    total = tl.zeros([BLOCK], ACC)
-    for first in range(0, whole, BLOCK):
-        cols = first + line
-        g, y = _terms(g_ptr + cols * stride_gk, y_ptr + cols * stride_yk, cols < whole, False, ACC)
-        total += g * y
-    total = tl.sum(total, axis=0)
-    if EDGES:
-        edge = tl.ravel(edge_columns(head[:, None], whole, columns, ALIGN))
-        edge_g, edge_y = _terms(g_ptr + edge, y_ptr + edge, edge < columns, False, ACC)
-        total += tl.sum(edge_g * edge_y, axis=0)
-        _store(out_ptr + edge, edge_g, edge_y, total, scale, edge < columns, ACC)
-    for first in range(0, whole, BLOCK):
-        cols = first + line
-        g, y = _terms(g_ptr + cols * stride_gk, y_ptr + cols * stride_yk, cols < whole, False, ACC)
-        _store(out_ptr + cols, g, y, total, scale, cols < whole, ACC)
+# Odd lengths of rows that are turned in shared memory. On an H200: 5 fp32 64.5 us, as tiles 83.3; 17 bf16 65.5 and 97.9;
+# but 3 fp16 80.2 and 70.8, 31 bf16 68.9 and 64.2; and even ones meet in the banks: 6 fp16 62.3 and 44.4.
+SHORT = range(5, 18, 2)
+# Bytes of a row of both operands that is held by 32 warps, if it has no edges: [2048, 16384] fp32 98.9 us, read
+# twice 121.9; but 10,007 fp32 117.9 and 114.7. Two-byte types, widened, would take twice the registers.
+HELD_BYTES = 131072
+# Bytes of a long row at a time, and warps; of rows of so many bytes more: [1024, 65536] bf16 125.8 us, as others
+# 143.2; 100,003 fp32 165.2 and 181.2; but 50,021 bf16 85.6 and 81.5.
+LONG_STEP = (32768, 16)
+LONGER_STEP = (65536, 32)
+LONGER_BYTES = 131072
 
 
 def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
@@ -212,20 +94,20 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         begins = [address // itemsize for address in (g_address, y_address)]
         steps = [step for s in strides for step in s]
         align = _dims.alignment(itemsize, [*begins, columns, *steps])
-    edges = _softmax.has_edges(
-        columns,
-        itemsize,
-        align,
-        EDGES_BYTES,
-        (strides[0], strides[1]),
-        strides[2],
-        (stride_gk, stride_yk),
-        (g_address, y_address),
+    operands = (
+        *((strides[0], strides[1]), strides[2]),
+        *((stride_gk, stride_yk), (g_address, y_address)),
     )
+    run = Run.of(columns, itemsize, align, *operands) if columns in SHORT else None
+    edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
     if edges:
         align = VECTOR_BYTES // itemsize
-    step = LONG_STEP_BYTES // itemsize, LONG_WARPS
-    tile = _softmax.Tile.of(columns // align * align, itemsize, rows.count, step, held=2)
+    whole = columns // align * align
+    nbytes, warps = LONGER_STEP if columns * itemsize >= LONGER_BYTES else LONG_STEP
+    most = _softmax.LONG_BYTES if edges or itemsize == 2 else HELD_BYTES
+    long = nbytes // itemsize, warps
+    tile = _softmax.Tile.of(whole, itemsize, rows.count, long, most, held=2)
+    wide = _softmax.reach(rows, tile, columns, (stride_gk, stride_yk)) >= 2**31
     arguments: dict[str, Any] = {
         "scale": float(scale),
         "columns": columns,
@@ -235,19 +117,27 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         "g_strides": strides[0],
         "y_strides": strides[1],
         "out_strides": strides[2],
+        "WIDE": wide,
+    }
+    acc = tl.float64 if dtype == torch.float64 else tl.float32
+    if run is not None:
+        arguments |= {"ACC": acc, **run.constants(columns, itemsize)}
+        return Launch(masked_softmax_backward_short_kernel, rows.grid(run.taken), arguments)
+    arguments |= {"EDGES": edges, "ALIGN": align}
+    held = packed(whole, itemsize, align, 2)
+    if held is not None:
+        return Launch(masked_softmax_backward_packed_kernel, rows.grid(1), arguments | held)
+    arguments |= {
         "stride_gk": stride_gk,
         "stride_yk": stride_yk,
-        "EDGES": edges,
-        "WIDE": _softmax.reach(rows, tile, columns, (stride_gk, stride_yk)) >= 2**31,
-        "ALIGN": align,
-        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
+        "ACC": acc,
         "BLOCK": tile.block,
         "num_warps": tile.warps,
     }
-    if not tile.long:
-        arguments |= {"EVEN": tile.block == columns and not edges, "ROWS": tile.rows}
-    kernel = _masked_softmax_backward_long_kernel if tile.long else _masked_softmax_backward_kernel
-    return Launch(kernel, rows.grid(tile.rows), arguments)
+    if tile.long:
+        return Launch(masked_softmax_backward_long_kernel, rows.grid(1), arguments)
+    arguments |= {"EVEN": tile.block == columns and not edges, "ROWS": tile.rows}
+    return Launch(masked_softmax_backward_kernel, rows.grid(tile.rows), arguments)
 
 
 def _infer(grad_output: TensorLike, output: TensorLike, scale: float = 1.0) -> dict[str, Meta]:

@@ -41,7 +41,7 @@ def test_odd_cases_are_calls_that_the_op_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", _tune.KNOBS)
 def test_what_is_tuned_is_there_and_its_shipped_value_a_candidate(name: str) -> None:
-    large = [case.name for case in _tune.deciding(name)]
+    large = [case.name for case in _tune.large_cases(name)]
 
     for knob in _tune.KNOBS[name]:
         module = importlib.import_module(f"warpcall_kernels.{knob.module}")

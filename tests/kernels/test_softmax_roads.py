@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton.language as tl
 
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as gradient
+from warpcall_kernels._softmax_mask import BYTES, WORDS
 from warpcall_kernels._torch import Launch, layout
 
 
@@ -14,7 +16,7 @@ def road(launch: Launch | None) -> str:
     """The kernel of a launch, and whether it takes the edges of rows apart."""
     assert launch is not None
     name = str(launch.kernel.fn.__name__).removesuffix("_kernel").rsplit("_", 1)[1]
-    name = name if name in ("short", "long") else "tile"
+    name = name if name in ("short", "packed", "long") else "tile"
     return f"{name}, edges" if launch.arguments.get("EDGES") else name
 
 
@@ -29,9 +31,16 @@ def road(launch: Launch | None) -> str:
         (66, torch.float16, "tile, edges"),
         (68, torch.float16, "tile"),
         (65, torch.float64, "tile"),
+        (8191, torch.float32, "tile, edges"),
+        (10_007, torch.float32, "long, edges"),
+        (16_384, torch.float32, "tile"),
         (16_401, torch.float32, "long, edges"),
-        (32_777, torch.bfloat16, "long, edges"),
+        (16_387, torch.bfloat16, "tile, edges"),
+        (16_393, torch.bfloat16, "long, edges"),
+        (16_400, torch.bfloat16, "packed"),
+        (32_768, torch.float16, "packed"),
         (32_776, torch.bfloat16, "long"),
+        (65_553, torch.float16, "long, edges"),
     ],
 )
 def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begin(
@@ -52,14 +61,23 @@ def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begi
 @pytest.mark.parametrize(
     ("columns", "dtype", "taken"),
     [
-        (5, torch.float32, "tile"),
-        (17, torch.bfloat16, "tile"),
+        (3, torch.float16, "tile"),
+        (5, torch.float32, "short"),
+        (6, torch.float16, "tile"),
+        (17, torch.bfloat16, "short"),
+        (19, torch.bfloat16, "tile"),
         (33, torch.bfloat16, "tile, edges"),
         (34, torch.bfloat16, "tile, edges"),
         (36, torch.bfloat16, "tile"),
         (10_007, torch.float32, "long, edges"),
-        (10_008, torch.float32, "long"),
+        (10_008, torch.float32, "tile"),
+        (16_384, torch.float32, "tile"),
+        (16_388, torch.float32, "long"),
+        (8192, torch.float64, "tile"),
         (16_391, torch.bfloat16, "tile, edges"),
+        (16_400, torch.bfloat16, "packed"),
+        (32_775, torch.float16, "packed, edges"),
+        (32_792, torch.bfloat16, "long"),
     ],
 )
 def test_gradients_take_the_road_that_is_fastest_for_their_rows(
@@ -74,3 +92,81 @@ def test_gradients_take_the_road_that_is_fastest_for_their_rows(
     tolerance = gradient.TOLERANCE[dtype]
     expected = gradient.masked_softmax_backward_reference(g.double(), y.double())
     torch.testing.assert_close(grad.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:
+    """A mask of bytes, most of them 0, whose rows begin anywhere; it ends where its storage does."""
+    values = torch.tensor([0, 0, 0, 1, 2, 128, 255], dtype=torch.uint8, device=device)
+    step = columns + 1
+    flat = values[torch.randint(0, 7, (offset + rows * step - 1,), device=device)]
+    return flat.as_strided((rows, columns), (step, 1), offset)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "taken"),
+    [
+        (10_007, torch.float32, "long, edges"),
+        (16_388, torch.float32, "long"),
+        (16_400, torch.float16, "long"),
+        (16_407, torch.bfloat16, "long, edges"),
+        (50_021, torch.float16, "long, edges"),
+    ],
+)
+@pytest.mark.parametrize(("offset", "how"), [(0, WORDS), (4, WORDS), (1, BYTES)])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_masks_of_odd_rows_are_read_as_words_and_not_beyond_their_end(
+    columns: int,
+    dtype: torch.dtype,
+    taken: str,
+    offset: int,
+    how: tl.constexpr,
+    lengths: bool,
+    device: str,
+) -> None:
+    mask = masks_of_any_value(5, columns, offset, device)
+
+    plan = check(columns, dtype, mask, lengths, device)
+
+    assert road(plan) == taken
+    assert plan.arguments["HOW"] == how.value
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [16_392, 32_761, 32_768])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_rows_are_held_packed_whatever_counts_of_them(
+    columns: int, dtype: torch.dtype, masked: bool, lengths: bool, device: str
+) -> None:
+    mask = masks_of_any_value(5, columns, 0, device).contiguous() if masked else None
+
+    plan = check(columns, dtype, mask, lengths, device)
+
+    assert road(plan) == ("packed, edges" if columns % 8 else "packed")
+
+
+def check(
+    columns: int, dtype: torch.dtype, mask: torch.Tensor | None, lengths: bool, device: str
+) -> Launch:
+    """Compare rows with NaN that counts or does not, and some of which nothing counts; return the launch."""
+    x = torch.randn(5, columns, dtype=dtype, device=device)
+    if mask is not None:
+        mask[1], mask[2], mask[2, -1], mask[3, 0] = 1, 1, 0, 0
+    kept = torch.tensor([columns, 0, columns, 3, columns - 5], device=device) if lengths else None
+    x[3, 0] = torch.nan
+    expected = forward.masked_softmax_reference(x.double(), mask, kept)
+    x[4].masked_fill_(expected[4] == 0, torch.nan)
+
+    out = forward.masked_softmax(x, mask, kept)
+
+    plan = forward._plan(
+        *(layout(x), None if mask is None else layout(mask)),
+        *(None if kept is None else layout(kept), 1.0, False),
+    )
+    assert plan is not None
+    tolerance = forward.TOLERANCE[dtype]
+    torch.testing.assert_close(
+        out.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+    assert not out[expected == 0].any()
+    return plan

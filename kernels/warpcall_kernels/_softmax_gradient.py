@@ -1,0 +1,160 @@
+"""The kernels of masked softmax's gradient: rows in registers, and rows that are read twice."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels._softmax import (
+    by_row,
+    edge_columns,
+    heads,
+    place,
+    row_start,
+    row_starts,
+    spread,
+)
+
+PLAIN = ("columns", "places", "count", "g_strides", "y_strides", "out_strides")
+UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
+
+
+@triton.jit
+def _terms(
+    g_ptrs: tl.tensor,
+    y_ptrs: tl.tensor,
+    read: tl.tensor,
+    EVEN: tl.constexpr,
+    ACC: tl.constexpr,
+    KEEP: tl.constexpr,
+) -> tl.tensor:
+    """g, 0 where y is 0, and y."""
+    if EVEN:
+        g, y = tl.load(g_ptrs).to(ACC), tl.load(y_ptrs).to(ACC)
+    else:
+        g = tl.load(g_ptrs, mask=read, other=0.0, eviction_policy=KEEP).to(ACC)
+        y = tl.load(y_ptrs, mask=read, other=0.0, eviction_policy=KEEP).to(ACC)
+    return tl.where(y == 0.0, 0.0, g), y
+
+
+@triton.jit
+def _store(
+    out_ptrs: tl.tensor,
+    g: tl.tensor,
+    y: tl.tensor,
+    total: tl.tensor,
+    scale: tl.tensor,
+    inside: tl.tensor,
+    ACC: tl.constexpr,
+    KEEP: tl.constexpr,
+) -> None:
+    grad = y * (g - total) * tl.full([], scale, ACC)
+    grad = tl.where(y == 0.0, 0.0, grad)
+    tl.store(out_ptrs, grad.to(out_ptrs.dtype.element_ty), mask=inside, eviction_policy=KEEP)
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def masked_softmax_backward_kernel(
+    g_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    g_strides: tl.tensor,
+    y_strides: tl.tensor,
+    out_strides: tl.tensor,
+    stride_gk: tl.tensor,
+    stride_yk: tl.tensor,
+    EVEN: tl.constexpr,
+    EDGES: tl.constexpr,
+    WIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ACC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
+    head = rows * 0
+    if EDGES:
+        head = heads(at, rows, out_strides, ALIGN)
+    g_begin, g_at = row_starts(at, rows, g_strides, head, EDGES, ALIGN)
+    y_begin, y_at = row_starts(at, rows, y_strides, head, EDGES, ALIGN)
+    out_begin, out_at = row_starts(at, rows, out_strides, head, EDGES, ALIGN)
+    g_ptr += g_begin
+    y_ptr += y_begin
+    out_ptr += out_begin
+    head = head[:, None]
+    if EDGES:
+        columns -= head  # positions are counted from the first whole group of a row
+    whole = columns // ALIGN * ALIGN
+    cols = tl.arange(0, BLOCK).to(rows.dtype)[None, :]
+    g_ptrs = spread(g_ptr, g_at, cols * stride_gk, EDGES)
+    y_ptrs = spread(y_ptr, y_at, cols * stride_yk, EDGES)
+    g, y = _terms(g_ptrs, y_ptrs, cols < whole, EVEN, ACC, "")
+    total = by_row(tl.sum(g * y, axis=1), EDGES)
+    if EDGES:
+        edge = edge_columns(head, whole, columns, ALIGN)
+        edge_g, edge_y = _terms(
+            g_ptr + g_at + edge, y_ptr + y_at + edge, edge < columns, False, ACC, ""
+        )
+        total += by_row(tl.sum(edge_g * edge_y, axis=1), EDGES)
+        edge_ptrs = out_ptr + out_at + edge
+        _store(edge_ptrs, edge_g, edge_y, total, scale, exist & (edge < columns), ACC, "")
+    _store(
+        spread(out_ptr, out_at, cols, EDGES), g, y, total, scale, exist & (cols < whole), ACC, ""
+    )
+
+
+@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+def masked_softmax_backward_long_kernel(
+    g_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.float64,
+    columns: tl.tensor,
+    places: tl.tensor,
+    inner: tl.tensor,
+    count: tl.tensor,
+    g_strides: tl.tensor,
+    y_strides: tl.tensor,
+    out_strides: tl.tensor,
+    stride_gk: tl.tensor,
+    stride_yk: tl.tensor,
+    EDGES: tl.constexpr,
+    WIDE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ACC: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One row, read twice: for the sum, and, from the L2 and from the end, for the result."""
+    at, rows, _ = place(1, 1, places, inner, count, WIDE)
+    head = rows * 0
+    if EDGES:
+        head = heads(at, rows, out_strides, ALIGN)
+    g_ptr += row_start(row_starts(at, rows, g_strides, head, EDGES, ALIGN), ALIGN)
+    y_ptr += row_start(row_starts(at, rows, y_strides, head, EDGES, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(at, rows, out_strides, head, EDGES, ALIGN), ALIGN)
+    columns = columns.to(rows.dtype) - tl.max(head, axis=0)
+    whole = columns // ALIGN * ALIGN
+    line = tl.arange(0, BLOCK).to(rows.dtype)
+    total = tl.zeros([BLOCK], ACC)
+    for first in range(0, whole, BLOCK):
+        cols = first + line
+        g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
+        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_last")
+        total += g * y
+    total = tl.sum(total, axis=0)
+    if EDGES:
+        edge = tl.ravel(edge_columns(head[:, None], whole, columns, ALIGN))
+        edge_g, edge_y = _terms(g_ptr + edge, y_ptr + edge, edge < columns, False, ACC, "")
+        total += tl.sum(edge_g * edge_y, axis=0)
+        _store(out_ptr + edge, edge_g, edge_y, total, scale, edge < columns, ACC, "")
+    last = (whole + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK
+    for step in range(0, whole, BLOCK):
+        cols = last - step + line
+        g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
+        g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_first")
+        _store(out_ptr + cols, g, y, total, scale, cols < whole, ACC, "evict_first")
