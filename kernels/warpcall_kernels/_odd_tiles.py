@@ -279,8 +279,8 @@ TERMS = {
 # By itemsize: bytes of a word, groups of rows of a thread, threads down the rows and along the columns, and bytes
 # that divide where a program's part of a row of the output begins (0: those of a word).
 # Shares of a copy on an H200, of the tiles for any pitch in brackets: u8 [5003, 4999] 80 % (71), added 82 (50);
-# bf16 [4097, 8191] 79 (72), added 89 (75); fp32 [7919, 7907] 90 (81), added 96 (78). With (8, 2, 8, 32) bf16 gets
-# 67 and fp32 66; twice the rows a thread is level and takes twice the registers; words of 4 bytes for u8 74.
+# bf16 [4097, 8191] 79 (72), added 89 (75); fp32 [7919, 7907] 90 (81), added 96 (78). Others: (8, 2, 8, 32) bf16 67,
+# fp32 66; (8, 4, 8, 32) bf16 80 with twice the registers, added 69, fp32 added 96; (4, 2, 8, 32) u8 74.
 Shape = tuple[int, int, int, int, int]
 SHAPES: dict[int, Shape] = {1: (8, 2, 8, 16, 0), 2: (8, 2, 16, 16, 0), 4: (8, 2, 16, 32, 0)}
 SHAPES_ADD: dict[int, Shape] = {1: (4, 2, 8, 32, 0), 2: (8, 2, 16, 32, 0), 4: (8, 2, 16, 32, 0)}
