@@ -1,6 +1,6 @@
 """Transposition by aligned words where rows do not begin at words.
 
-A thread owns a block of x: the columns of one word, and GROUPS times as many rows. Of each row it
+A thread owns a block of x: the columns of one word of 8 bytes, and twice as many rows. Of each row it
 reads the two aligned words that hold its columns and shifts them into one; it turns these in
 registers into words that run down the columns; and of each two of those it shifts out the word that
 lies aligned in the output. Shifts are counted from where rows begin, so any pitch will do. The words
@@ -21,6 +21,8 @@ from warpcall_kernels import _dims
 from warpcall_kernels._dims import offset
 from warpcall_kernels._odd_words import add, add_words, pieces, shift, stack, turn, word
 
+WORD_BYTES = 8
+GROUPS = tl.constexpr(2)  # of as many rows as a word has elements, that a thread owns
 PLAIN = (
     *("skew", "end", "size_i", "size_j", "tiles_i", "tiles_j"),
     *("stride_xj", "stride_outi"),
@@ -35,17 +37,15 @@ def _part(
     end: tl.tensor,
     needed: tl.tensor,
     PER: tl.constexpr,
-    WORD: tl.constexpr,
 ) -> tl.tensor:
     """The word at element `begin`, counted as `end` is, of which only some lies in x; 0 unless needed."""
-    word = tl.full([], 0, WORD)
+    word = tl.full([], 0, tl.int64)
     if needed:
-        BITS: tl.constexpr = WORD.primitive_bitwidth // PER
+        BITS: tl.constexpr = 64 // PER
         for e in tl.static_range(PER):
             at = begin + e
             element = tl.load(x_ptr + (at - skew), (at >= skew) & (at < end), other=0)
-            element = element.to(tl.int64) & ((1 << BITS) - 1)
-            word |= (element << (e * BITS)).to(WORD)
+            word |= (element.to(tl.int64) & ((1 << BITS) - 1)) << (e * BITS)
     return word
 
 
@@ -92,8 +92,6 @@ def _turned(
     SKEW_X: tl.constexpr,
     SKEW_OUT: tl.constexpr,
     PER: tl.constexpr,
-    PIECES: tl.constexpr,
-    GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ) -> tl.tensor:
@@ -104,27 +102,25 @@ def _turned(
         begins: of each row, where it begins; it is shifted by what is left over words.
         downs: of each column of a word, how many rows below the first its first word begins.
     """
-    BITS: tl.constexpr = 32 * PIECES // PER
+    BITS: tl.constexpr = 64 // PER
     columns = ()
     for g in tl.static_range(GROUPS + 1 if SKEW_OUT else GROUPS):
         rows = ()
         for k in tl.static_range(g * PER, g * PER + PER):
             if SKEW_X:
                 bits = ((begins[k] & (PER - 1)) * BITS).to(tl.uint32)[:, None]
-                low, high = pieces(read[2 * k], PIECES), pieces(read[2 * k + 1], PIECES)
-                rows = rows + shift(low, high, bits, PIECES, BITS)
+                rows = rows + shift(pieces(read[2 * k]), pieces(read[2 * k + 1]), bits, BITS)
             else:
-                rows = rows + pieces(read[k], PIECES)
-        columns = columns + turn(rows, PER, PIECES)
+                rows = rows + pieces(read[k])
+        columns = columns + turn(rows, PER)
     words = ()
     for c in tl.static_range(PER):
         bits = (downs[c] * BITS).to(tl.uint32)[None, :]
         for k in tl.static_range(c, GROUPS * PER, PER):
-            column = columns[k * PIECES : (k + 1) * PIECES]
+            column = columns[2 * k : 2 * k + 2]
             if SKEW_OUT:
-                below = columns[(k + PER) * PIECES : (k + PER + 1) * PIECES]
-                column = shift(column, below, bits, PIECES, BITS)
-            words = words + (word(column, PIECES),)  # type: ignore[assignment]  # noqa: RUF005
+                column = shift(column, columns[2 * (k + PER) : 2 * (k + PER) + 2], bits, BITS)
+            words = words + (word(column),)  # type: ignore[assignment]  # noqa: RUF005
     tile = tl.reshape(stack(words, ROWS, COLS, PER * GROUPS), (ROWS, COLS, PER, GROUPS))
     return tl.reshape(tl.permute(tile, (1, 2, 0, 3)), (COLS * PER, ROWS * GROUPS))
 
@@ -171,11 +167,8 @@ def odd_tiles_kernel(
     TYPE: tl.constexpr,
     ACC: tl.constexpr,
     PER: tl.constexpr,
-    WORD: tl.constexpr,
-    GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
-    RUN: tl.constexpr,
 ) -> None:
     """Transpose i, the input's inner dim, with j, the output's; and add b, which lies as the output.
 
@@ -185,13 +178,11 @@ def odd_tiles_kernel(
         end: elements from there to the end of x.
         HEAD: whether x begins inside a word.
         SKEW_X, SKEW_OUT: whether rows of x, and of the output, do.
-        RUN: words that divide where a program's part of a column begins in the output. Tiles overlap
-            by so many, and of each column a program writes only what is its own.
+        PER: elements of a word.
+        ROWS, COLS: threads down the rows of x, and along them.
     """
-    PIECES: tl.constexpr = WORD.primitive_bitwidth // 32
     LOG: tl.constexpr = 1 + (PER > 2) + (PER > 4)  # PER is 2, 4 or 8
     DOWN: tl.constexpr = ROWS * GROUPS
-    STEP: tl.constexpr = DOWN - RUN if RUN > 1 else DOWN
     WIDTH: tl.constexpr = COLS * PER
     N: tl.constexpr = (GROUPS + 1 if SKEW_OUT else GROUPS) * PER
     pid = tl.program_id(0)
@@ -203,7 +194,7 @@ def odd_tiles_kernel(
     pid = pid // tiles_j
     tile_i = pid % tiles_i
     rest = pid // tiles_i
-    first_j = (tile_j * STEP - (RUN - 1)) * PER
+    first_j = tile_j * (DOWN * PER)
     past_j = first_j + (DOWN + 1) * PER
     inner = (first_j > 0) & (past_j < size_j) & ((tile_i + 1) * WIDTH <= size_i)
     x_begin = skew + offset(rest, sizes, x_strides, NDIM, 1) + tile_i * WIDTH
@@ -214,9 +205,9 @@ def odd_tiles_kernel(
     for k in tl.static_range(N):
         begins = begins + (x_begin + (row + k) * stride_xj,)  # type: ignore[assignment]  # noqa: RUF005
     last = end // PER  # whole words end here
-    tail = _part(x_ptr, last * PER, skew, end, final & (past_j >= size_j), PER, WORD)
-    head = _part(x_ptr, 0, skew, end, first_j <= 0, PER, WORD) if HEAD else tail
-    words_ptr = (x_ptr - skew).to(tl.pointer_type(WORD))
+    tail = _part(x_ptr, last * PER, skew, end, final & (past_j >= size_j), PER)
+    head = _part(x_ptr, 0, skew, end, first_j <= 0, PER) if HEAD else tail
+    words_ptr = (x_ptr - skew).to(tl.pointer_type(tl.int64))
     # The branch also keeps the compiler from waiting for some words before it has asked for all.
     if inner:
         read = _read(
@@ -230,27 +221,22 @@ def odd_tiles_kernel(
     i = tile_i * WIDTH + tl.arange(0, WIDTH)
     begin = out_begin + i * stride_outi
     down = -begin & (PER - 1)
-    at = ((begin + down + first_j) >> LOG)[:, None]
     nth = tl.arange(0, DOWN)[None, :]
-    j = first_j + down[:, None] + nth * PER
-    own = ((-at & (RUN - 1)) <= nth) & (nth < (-at & (RUN - 1)) + STEP)
-    whole = (i < size_i)[:, None] & (j >= 0) & (j + PER <= size_j)
-    if RUN > 1:
-        whole &= own
-    at += nth
+    at = ((begin + down + first_j) >> LOG)[:, None] + nth
+    whole = (i < size_i)[:, None] & (first_j + down[:, None] + (nth + 1) * PER <= size_j)
     if b_ptr is not None:
-        b = tl.load(b_ptr.to(tl.pointer_type(WORD)) + at, whole)
+        b = tl.load(b_ptr.to(tl.pointer_type(tl.int64)) + at, whole)
 
     downs = ()
     for c in tl.static_range(PER):
         column = tile_i * WIDTH + tl.arange(0, COLS) * PER + c
         downs = downs + (-(out_begin + column * stride_outi) & (PER - 1),)  # type: ignore[assignment]  # noqa: RUF005
-    words = _turned(read, begins, downs, SKEW_X, SKEW_OUT, PER, PIECES, GROUPS, ROWS, COLS)
+    words = _turned(read, begins, downs, SKEW_X, SKEW_OUT, PER, ROWS, COLS)
     if b_ptr is not None:
         words = add_words(words, b, PER, x_ptr.dtype.element_ty, TYPE, ACC)
-    out_words = out_ptr.to(tl.pointer_type(WORD))
+    out_words = out_ptr.to(tl.pointer_type(tl.int64))
     if inner:
-        tl.store(out_words + at, words, own if RUN > 1 else None)
+        tl.store(out_words + at, words)
     else:
         tl.store(out_words + at, words, whole)
         # What columns have before their first whole word, and after their last.
@@ -264,7 +250,7 @@ def odd_tiles_kernel(
             _move(x_ptr, out_ptr, b_ptr, across + lone * stride_xj, begin + lone, exists, TYPE, ACC)
 
 
-INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
+INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32}
 # What equal types are added as, and by which type; bool by "or".
 TERMS = {
     torch.float16: (tl.float16, tl.float32),
@@ -276,18 +262,21 @@ TERMS = {
     torch.uint8: (tl.int8, tl.int8),
     torch.bool: (tl.int8, None),
 }
-# By itemsize: bytes of a word, groups of rows of a thread, threads down the rows and along the columns, and bytes
-# that divide where a program's part of a row of the output begins (0: those of a word).
-# Shares of a copy on an H200, of the tiles for any pitch in brackets: u8 [5003, 4999] 80 % (71), added 82 (50);
-# bf16 [4097, 8191] 79 (72), added 89 (75); fp32 [7919, 7907] 90 (81), added 96 (78). Others: (8, 2, 8, 32) bf16 67,
-# fp32 66; (8, 4, 8, 32) bf16 80 with twice the registers, added 69, fp32 added 96; (4, 2, 8, 32) u8 74.
-Shape = tuple[int, int, int, int, int]
-SHAPES: dict[int, Shape] = {1: (8, 2, 8, 16, 0), 2: (8, 2, 16, 16, 0), 4: (8, 2, 16, 32, 0)}
-SHAPES_ADD: dict[int, Shape] = {1: (4, 2, 8, 32, 0), 2: (8, 2, 16, 32, 0), 4: (8, 2, 16, 32, 0)}
-# With fewer tiles, or fewer elements on a side, the tiles for any pitch are as fast or faster: bf16 [1025, 1027]
-# would take 1.07 times as long, fp16 [1021, 127, 131] added 1.64 times.
-FEW = 132  # multiprocessors of an H200
-LEAST = 512
+# By itemsize: threads down the rows and along the columns, and registers that one may have, None for any number.
+# Shares of a copy on an H200, of the tiles for any pitch in brackets: u8 [5003, 4999] 80 % (71), added 85 (50);
+# bf16 [4097, 8191] 83 (73), added 88 (74); fp32 [7919, 7907] 89 (82), added 96 (82). Others: (8, 32) bf16 67 %, fp32 66;
+# (16, 16) without a limit takes 78 registers: 79; (32, 16) bf16 77; (16, 16) u8 80, two groups for one 71, bf16 four
+# groups 81, added 69. Tiles that overlap, so that runs of the output begin at 32 bytes: bf16 81, u8 72; at 128: 57.
+SHAPES: dict[int, tuple[int, int, int | None]] = {
+    1: (8, 16, None),
+    2: (16, 16, 64),
+    4: (16, 32, None),
+}
+# With fewer tiles, or fewer elements on a side, the tiles for any pitch are as fast or faster: of u8 [2049, 2051] and
+# fp32 [1025, 1027], both 257 tiles, they take 0.95 and 0.98 of the time, of fp16 [1021, 127, 131] added 0.61; of
+# bf16 [2049, 2051], 513 tiles, 1.04, of bf16 [64, 333, 777] 1.04, added 1.08.
+FEW = 396  # 3 for each multiprocessor of an H200
+LEAST = 256
 
 
 def arrange(
@@ -313,9 +302,9 @@ def arrange(
     (size_i, (stride_xi, stride_outi)), (size_j, (stride_xj, _)) = i, j
     if itemsize > 4 or stride_xi != 1 or min(size_i, size_j) < LEAST:
         return None
-    nbytes, groups, rows, cols, run = (SHAPES if add is None else SHAPES_ADD)[itemsize]
-    per = nbytes // itemsize
-    height, width = rows * groups * per, cols * per
+    rows, cols, registers = SHAPES[itemsize]
+    per = WORD_BYTES // itemsize
+    height, width = rows * GROUPS.value * per, cols * per
     programs = math.prod(n for n, _ in rest)
     x_steps = [stride_xj, *(s[0] for n, s in rest if n > 1)]
     out_steps = [stride_outi, *(s[1] for _, s in rest)]
@@ -329,9 +318,7 @@ def arrange(
         return None
     if min(x_steps) < size_i:  # where x overlaps itself, any program may read its ends
         return None
-    run = max(run // nbytes, 1)
-    tiles_i = triton.cdiv(size_i, width)
-    tiles_j = triton.cdiv(size_j + (run - 1) * per, height - (run * per if run > 1 else 0))
+    tiles_i, tiles_j = triton.cdiv(size_i, width), triton.cdiv(size_j, height)
     element, accumulator = TERMS[add] if add is not None else (INTEGERS[itemsize], None)
     return tiles_i * tiles_j * programs, {
         **({} if add is not None else {"b_ptr": None}),
@@ -353,10 +340,8 @@ def arrange(
         "TYPE": element,
         "ACC": accumulator,
         "PER": per,
-        "WORD": INTEGERS[nbytes],
-        "GROUPS": groups,
         "ROWS": rows,
         "COLS": cols,
-        "RUN": run,
         "num_warps": rows * cols // 32,
+        **({} if registers is None else {"maxnreg": registers}),
     }

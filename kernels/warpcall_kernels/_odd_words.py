@@ -1,7 +1,6 @@
-"""Words of several elements: shifted, transposed and added, in registers.
+"""Words of 8 bytes, of several elements each: shifted, transposed and added, in registers.
 
-A word of 4 or 8 bytes is taken as a tuple of 32-bit pieces, the lower one first: that is what a GPU
-shifts in one instruction.
+A word is taken as two 32-bit pieces, the lower one first: that is what a GPU shifts in one instruction.
 """
 
 from __future__ import annotations
@@ -17,40 +16,33 @@ def _funnel(low: tl.tensor, high: tl.tensor, bits: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def shift(
-    low: tl.tensor, high: tl.tensor, bits: tl.tensor, PIECES: tl.constexpr, BITS: tl.constexpr
-) -> tl.tensor:
-    """The word that begins `bits`, fewer than it has, into two; words are tuples of 32-bit pieces."""
-    if PIECES == 1:
-        return (_funnel(low[0], high[0], bits),)
+def shift(low: tl.tensor, high: tl.tensor, bits: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
+    """The word that begins `bits`, fewer than 64 and a multiple of BITS, into two words."""
+    far = bits >= 32
+    one = tl.where(far, low[1], low[0])
+    two = tl.where(far, high[0], low[1])
+    three = tl.where(far, high[1], high[0])
+    if BITS == 32:
+        return (one, two)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
-        far = bits >= 32
-        one = tl.where(far, low[1], low[0])
-        two = tl.where(far, high[0], low[1])
-        three = tl.where(far, high[1], high[0])
-        if BITS == 32:
-            return (one, two)
-        else:  # noqa: RET505
-            near = bits & 31
-            return (_funnel(one, two, near), _funnel(two, three, near))
+        near = bits & 31
+        return (_funnel(one, two, near), _funnel(two, three, near))
 
 
 @triton.jit
-def _exchange(
-    rows: tl.tensor, STEP: tl.constexpr, PER: tl.constexpr, PIECES: tl.constexpr
-) -> tl.tensor:
+def _exchange(rows: tl.tensor, STEP: tl.constexpr, PER: tl.constexpr) -> tl.tensor:
     """Swap each odd column of row r with each even one of row r + STEP; columns of STEP elements."""
-    BITS: tl.constexpr = 32 * PIECES // PER * STEP
+    BITS: tl.constexpr = 64 // PER * STEP
     KEEP: tl.constexpr = 0x00FF00FF if BITS == 8 else 0x0000FFFF
     MOVE: tl.constexpr = 0xFF00FF00 if BITS == 8 else 0xFFFF0000
     swapped = ()
     for r in tl.static_range(PER):
-        for p in tl.static_range(PIECES):
+        for p in tl.static_range(2):
             if BITS == 32:
-                piece = rows[(r - r // STEP % 2 * STEP + p * STEP) * PIECES + r // STEP % 2]
+                piece = rows[(r - r // STEP % 2 * STEP + p * STEP) * 2 + r // STEP % 2]
             else:
-                upper = rows[(r - r // STEP % 2 * STEP) * PIECES + p]
-                lower = rows[(r - r // STEP % 2 * STEP + STEP) * PIECES + p]
+                upper = rows[(r - r // STEP % 2 * STEP) * 2 + p]
+                lower = rows[(r - r // STEP % 2 * STEP + STEP) * 2 + p]
                 if r // STEP % 2 == 0:
                     piece = (upper & KEEP) | ((lower << BITS) & MOVE)
                 else:
@@ -60,32 +52,24 @@ def _exchange(
 
 
 @triton.jit
-def turn(rows: tl.tensor, PER: tl.constexpr, PIECES: tl.constexpr) -> tl.tensor:
-    """Transpose PER words of PER elements; both sides are tuples of PER * PIECES pieces."""
-    rows = _exchange(rows, 1, PER, PIECES)
+def turn(rows: tl.tensor, PER: tl.constexpr) -> tl.tensor:
+    """Transpose PER words of PER elements; both sides are tuples of twice as many pieces."""
+    rows = _exchange(rows, 1, PER)
     if PER >= 4:
-        rows = _exchange(rows, 2, PER, PIECES)
+        rows = _exchange(rows, 2, PER)
     if PER >= 8:
-        rows = _exchange(rows, 4, PER, PIECES)
+        rows = _exchange(rows, 4, PER)
     return rows
 
 
 @triton.jit
-def pieces(word: tl.tensor, PIECES: tl.constexpr) -> tl.tensor:
-    if PIECES == 1:
-        return (word.to(tl.uint32, bitcast=True),)
-    else:  # noqa: RET505
-        return (word.to(tl.uint32), (word >> 32).to(tl.uint32))
+def pieces(word: tl.tensor) -> tl.tensor:
+    return (word.to(tl.uint32), (word >> 32).to(tl.uint32))
 
 
 @triton.jit
-def word(pieces: tl.tensor, PIECES: tl.constexpr) -> tl.tensor:
-    if PIECES == 1:
-        return pieces[0].to(tl.int32, bitcast=True)
-    else:  # noqa: RET505
-        return (pieces[0].to(tl.uint64) | (pieces[1].to(tl.uint64) << 32)).to(
-            tl.int64, bitcast=True
-        )
+def word(pieces: tl.tensor) -> tl.tensor:
+    return (pieces[0].to(tl.uint64) | (pieces[1].to(tl.uint64) << 32)).to(tl.int64, bitcast=True)
 
 
 @triton.jit

@@ -53,10 +53,7 @@ _TILES = [
     )
 ]
 _SQUARES = [((side, warps),) for side, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
-_WORDS = [
-    ((8, groups, rows, cols, 0),)
-    for groups, rows, cols in ((1, 16, 32), (2, 8, 32), (2, 16, 16), (2, 16, 32), (4, 8, 32))
-]
+_WORDS = [((*shape, most),) for shape in ((8, 32), (16, 16), (16, 32)) for most in (None, 64)]
 _SOFTMAX = Knob(
     "_softmax",
     ("TILE_BYTES", "MOST_WARPS"),
@@ -78,7 +75,6 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
     "transpose-add": (
         Knob("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
         Knob("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[1021",)),
-        Knob("_odd_tiles", ("SHAPES_ADD[2]",), _WORDS, ("[4097",)),
         Knob("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
         Knob("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
     ),

@@ -76,7 +76,7 @@ def test_any_bits_at_any_pitch_and_offset_are_moved(
     out = permute(x, (1, 0))
 
     assert equal_as_bits(out, x.T)
-    assert flags(launched)[0] == (x.data_ptr() % _odd_tiles.SHAPES[dtype.itemsize][0] > 0)
+    assert flags(launched)[0] == (x.data_ptr() % _odd_tiles.WORD_BYTES > 0)
 
 
 @pytest.mark.parametrize(
@@ -128,25 +128,6 @@ def test_batches(
     assert equal_as_bits(out, x.permute(dims))
     assert launched[-1].kernel is _odd_tiles.odd_tiles_kernel
     assert launched[-1].arguments["WIDE"] == wide
-
-
-@pytest.mark.parametrize("run", [0, 32, 64])
-@pytest.mark.parametrize("itemsize", _odd_tiles.SHAPES)
-def test_runs_of_the_output_that_begin_at_sectors(
-    itemsize: int, run: int, device: str, monkeypatch: pytest.MonkeyPatch, launched: list[Launch]
-) -> None:
-    for table in (_odd_tiles.SHAPES, _odd_tiles.SHAPES_ADD):
-        nbytes, _, rows, cols, _ = table[itemsize]
-        monkeypatch.setitem(table, itemsize, (nbytes, 4, rows, cols, run))
-    dtype = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[itemsize]
-    a, b = drawn((611, 293), dtype, device, 1), drawn((293, 611), dtype, device)
-
-    assert equal_as_bits(permute(a, (1, 0)), a.T)
-    assert equal_as_bits(transpose_add(a, b), a.T + b)
-
-    for arguments in (launch.arguments for launch in launched):
-        nbytes = arguments["WORD"].primitive_bitwidth // 8
-        assert arguments["RUN"] * nbytes == max(run, nbytes)
 
 
 def test_rows_that_lie_far_apart(device: str, launched: list[Launch]) -> None:
