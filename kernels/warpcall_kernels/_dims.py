@@ -10,7 +10,7 @@ import triton.language as tl
 
 from warpcall_kernels._torch import VECTOR_BYTES
 
-INT32_REACH = 2**31  # elements that 32-bit offsets reach
+INT32_REACH = 2**31 - 64  # elements that 32-bit offsets reach, and some beyond
 
 Dim = tuple[int, tuple[int, ...]]  # a size, and the stride of each operand along it
 

@@ -10,13 +10,13 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from warpcall_kernels import _dims
+from warpcall_kernels import _dims, _odd_tiles
 from warpcall_kernels._dims import contiguous_strides, offset
 from warpcall_kernels._torch import Launch
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
-# one. Medians on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us
+# one: what `_odd_tiles` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us
 # with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
 # 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
 TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
@@ -229,13 +229,14 @@ def _walker(sizes: tuple[int, ...], strides: tuple[int, ...], side: str = "") ->
     n below 2^31; the factor is 2^(31+l) / size, rounded up, here as a signed number. And n % size is
     n - n // size * size, so that an offset is a sum of quotients, each times a step.
     """
-    lengths = [max(1, (size - 1).bit_length()) for size in sizes]
-    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes, lengths, strict=True)]
+    # Of the first dim only the step is used: the rest is 0, so that no variant is compiled for it.
+    lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
+    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
     below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
     return {
-        f"{side}sizes": sizes,
-        f"{side}factors": tuple(f - (1 << 32) if f >> 31 else f for f in factors),
-        f"{side}shifts": tuple(n - 1 for n in lengths),
+        f"{side}sizes": (0, *sizes[1:]),
+        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f in factors)),
+        f"{side}shifts": (0, *(n - 1 for n in lengths)),
         f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
     }
 
@@ -265,6 +266,10 @@ def _tiles(
     rest = rest or [(1, (0, 0))]
     i_strides, j_strides = tuple(s[1] for _, s in side_i), tuple(s[0] for _, s in side_j)
 
+    if len(side_i) == len(side_j) == 1:
+        by_words = _odd_tiles.arrange(side_i[0], side_j[0], rest, word, begin)
+        if by_words is not None:
+            return _odd_tiles.odd_tiles_kernel, *by_words
     align_out = _dims.alignment(word, [size_j, *i_strides, *(s[1] for _, s in rest)])
     odd = TILES_SINGLE if align_out == 1 else TILES_ODD
     tile_i, tile_j, warps = (TILES if align_out * word == 16 else odd)[word]

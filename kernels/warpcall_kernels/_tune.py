@@ -53,6 +53,7 @@ _TILES = [
     )
 ]
 _SQUARES = [((side, warps),) for side, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
+_WORDS = [((*shape, most),) for shape in ((8, 32), (16, 16), (16, 32)) for most in (None, 64)]
 _SOFTMAX = Knob(
     "_softmax",
     ("TILE_BYTES", "MOST_WARPS"),
@@ -65,14 +66,15 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
     "permute": (
         Knob("_permute", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
         Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
-        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("2D odd",)),
+        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
+        Knob("_odd_tiles", ("SHAPES[2]",), _WORDS, ("2D odd",)),
         Knob("_permute", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
         Knob("_permute", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
         Knob("_permute", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
     ),
     "transpose-add": (
         Knob("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
-        Knob("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[4097",)),
+        Knob("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[1021",)),
         Knob("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
         Knob("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
     ),

@@ -44,9 +44,10 @@ from warpcall_kernels._torch import (
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 
 EDGES_BYTES = 64  # as in `masked_softmax`: 33 bf16 94 us, with edges 78; 17 bf16 99 and 150; 5 fp32 84 and 124
-# Odd lengths of rows that are turned in shared memory. On an H200: 5 fp32 64.5 us, as tiles 83.3; 17 bf16 65.5 and 97.9;
-# but 3 fp16 80.2 and 70.8, 31 bf16 68.9 and 64.2; and even ones meet in the banks: 6 fp16 62.3 and 44.4.
-SHORT = range(5, 18, 2)
+# Bytes of rows of odd lengths that are turned in shared memory. On an H200: 5 fp32 64.5 us, as tiles 83.3; 17 bf16
+# 77.3 and 97.9, 11 bf16 59.5 and 63.1; but 7 fp16 68.1 and 62.8, 3 fp16 80.2 and 70.8, 31 bf16 68.9 and 64.2; and even
+# ones meet in the banks: 6 fp16 62.3 and 44.4.
+SHORT_BYTES = range(20, 35)
 # Bytes of a row of both operands that is held by 32 warps, if it has no edges: [2048, 16384] fp32 98.9 us, read
 # twice 121.9; but 10,007 fp32 117.9 and 114.7. Two-byte types, widened, would take twice the registers.
 HELD_BYTES = 131072
@@ -98,7 +99,8 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         *((strides[0], strides[1]), strides[2]),
         *((stride_gk, stride_yk), (g_address, y_address)),
     )
-    run = Run.of(columns, itemsize, align, *operands) if columns in SHORT else None
+    short = columns % 2 and columns * itemsize in SHORT_BYTES
+    run = Run.of(columns, itemsize, align, *operands) if short else None
     edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
     if edges:
         align = VECTOR_BYTES // itemsize

@@ -2,7 +2,7 @@
 
 A program moves one tile: the load of `a` follows its rows, the tile is turned in shared memory, the
 load of `b` and the store follow the rows of the output, so that every access is coalesced and, where
-sizes allow, 16 bytes a thread.
+sizes allow, 16 bytes a thread; where rows of large matrices do not begin at words, see `_odd_tiles`.
 Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out), broadcast
 operands as they lie in memory.
 Source: the problem of an article on optimising `input1.transpose(0, 1) + input2` at bf16
@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _cases, _dims
+from warpcall_kernels import _cases, _dims, _odd_tiles
 from warpcall_kernels._cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels._dims import contiguous_strides, offset
 from warpcall_kernels._errors import InvalidInput
@@ -35,7 +35,8 @@ DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint
 MAX_BATCH_DIMS = 10
 
 # Square tiles by itemsize of the output: (side, warps), where its rows begin at more than a word and where
-# not. Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
+# not: what `_odd_tiles` leaves of those, such as short sides, two types, and b that lies otherwise.
+# Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
 # 69 us with 32, 74 and more with others.
 TILES = {1: (128, 8), 2: (128, 8), 4: (64, 8), 8: (32, 8)}
 TILES_ODD = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
@@ -63,8 +64,8 @@ def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.cons
 @triton.jit(do_not_specialize=PLAIN)
 def _transpose_add_kernel(
     a_ptr: tl.tensor,
-    b_ptr: tl.tensor,
     out_ptr: tl.tensor,
+    b_ptr: tl.tensor,
     units_h: tl.tensor,
     units_w: tl.tensor,
     tiles_h: tl.tensor,
@@ -137,17 +138,33 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
     dims = _dims.merge(batch, *strides) or [(1, (0, 0, 0))]
     (ah, aw), (bw, bh) = a_strides[-2:], b_strides[-2:]
     a_begin, b_begin = a_address // a_dtype.itemsize, b_address // b_dtype.itemsize
+    spans = (
+        _dims.reach(a_shape, a_strides),
+        _dims.reach(b_shape, b_strides),
+        math.prod(out.shape),
+    )
+    if a_dtype == b_dtype and (bw, bh) == (size_h, 1) and all(s[1] == s[2] for _, s in dims):
+        by_words = _odd_tiles.arrange(
+            (size_w, (aw, size_h)),
+            (size_h, (ah, 1)),
+            [(n, (s[0], s[2])) for n, s in dims],
+            dtype.itemsize,
+            a_begin,
+            add=dtype,
+            b_begin=b_begin,
+        )
+        if by_words is not None:
+            programs, arguments = by_words
+            word = _odd_tiles.INTEGERS[dtype.itemsize]
+            wide = max(spans) >= _dims.INT32_REACH
+            kernel = _odd_tiles.odd_tiles_kernel
+            return out, Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (word,) * 3)
     align_w = align_h = 1
     if aw == 1:
         align_w = _dims.alignment(a_dtype.itemsize, [a_begin, size_w, ah, *(s[0] for _, s in dims)])
     if bh == 1:
         widest = max(b_dtype.itemsize, dtype.itemsize)
         align_h = _dims.alignment(widest, [b_begin, size_h, bw, *(s[1] for _, s in dims)])
-    spans = (
-        _dims.reach(a_shape, a_strides),
-        _dims.reach(b_shape, b_strides),
-        math.prod(out.shape),
-    )
     side, warps = (TILES if align_h > 1 else TILES_ODD)[dtype.itemsize]
     if math.prod(out.shape) < FEW * side * side:
         side, warps = TILES_SMALL[dtype.itemsize]
@@ -182,7 +199,7 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
         "BLOCK_W": block_w,
         "num_warps": warps,
     }
-    words = tuple(tl.int8 if d == torch.bool else None for d in (a_dtype, b_dtype, dtype))
+    words = tuple(tl.int8 if d == torch.bool else None for d in (a_dtype, dtype, b_dtype))
     return out, Launch(
         _transpose_add_kernel, (tiles_h * tiles_w * math.prod(batch),), arguments, words
     )
@@ -209,7 +226,7 @@ def _launch(a: Tensor, b: Tensor) -> Tensor:
         return out
     if not runs_kernel(a):
         return torch.add(a.mT, b, out=out)
-    launch(a, b, out)
+    launch(a, out, b)
     return out
 
 

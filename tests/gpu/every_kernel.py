@@ -1,4 +1,4 @@
-"""Runs each op's small cases once, and nothing else: what compute-sanitizer watches.
+"""Runs each op's small cases once, and what small tensors do not reach: what compute-sanitizer watches.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python -m tests.gpu.every_kernel
 
@@ -7,19 +7,46 @@ Set PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that each tensor is an allocation of it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from warpcall_kernels import ops
+from warpcall_kernels import _isin, _odd_tiles, ops
+from warpcall_kernels._cases import Case, Layout, Sample
+
+LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
+
+
+def further() -> Iterator[tuple[str, Case]]:
+    """Ops, and cases that take the roads of large tensors, where main() has opened these to small ones."""
+    for dtype in (torch.uint8, torch.bfloat16, torch.float32):
+        for layout in LAYOUTS:
+            x = Sample((300, 141), dtype, layout=layout)
+            yield "permute", Case("odd pitch", {"x": x}, {"dims": (1, 0)})
+            yield "transpose-add", Case("odd pitch", {"a": x, "b": Sample((141, 300), dtype)}, {})
+    for columns, dtype in (
+        *((20_001, torch.bfloat16), (32_768, torch.float16), (70_001, torch.bfloat16)),
+        *((16_384, torch.float32), (20_003, torch.float32), (5, torch.float32)),
+    ):
+        x = Sample((3, columns), dtype)
+        mask = Sample((columns,), torch.bool, "mask")
+        yield "masked-softmax", Case("long", {"x": x}, {"causal": True})
+        yield "masked-softmax", Case("long, masked", {"x": x, "mask": mask}, {})
+        yield "masked-softmax-backward", Case("long", {"grad_output": x, "output": x}, {})
+    for dtype in (torch.int64, torch.int32):
+        elements, some = (Sample((n,), dtype, "integers", 0, 40_000) for n in (1300, 5000))
+        yield "isin", Case("blocks", {"elements": elements, "test_elements": some}, {})
 
 
 def main() -> None:
     """Call, wait, and say how many calls there were."""
+    _odd_tiles.LEAST, _odd_tiles.FEW, _isin.ALL_WARPS = 32, 0, 0
+    small = [(op.name, c) for op in ops().values() for c in op.cases if c.size == "small"]
     calls = 0
-    for op in ops().values():
-        for case in op.cases:
-            if case.size == "small":
-                op.function(**case.tensors("cuda"), **op.check_params(case.params))
-                calls += 1
+    for name, case in (*small, *further()):
+        op = ops()[name]
+        op.function(**case.tensors("cuda"), **op.check_params(case.params))
+        calls += 1
     torch.cuda.synchronize()
     print(f"{calls} calls of {len(ops())} ops")  # noqa: T201  # a script
 

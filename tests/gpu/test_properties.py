@@ -7,6 +7,7 @@ compiled kernels and not thousands.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.kernels.suite import assert_bits_equal, widen
-from warpcall_kernels import Op, ops
+from warpcall_kernels import Op, _isin, _odd_tiles, ops
 from warpcall_kernels._op import dtype_name
 from warpcall_kernels.permute import DTYPES
 
@@ -24,6 +25,22 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 REALS = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
 ODD = st.integers(1, 400)
 SIZES = st.one_of(st.sampled_from([1, 2, 3, 5, 8, 16, 31, 64, 100, 128, 257, 512]), ODD)
+MANY = 5000  # columns; more are for few rows
+COLUMNS = st.one_of(SIZES, st.integers(400, MANY), st.integers(9_000, 70_000))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_tensors_take_the_roads_of_large_ones() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        open_roads(patch)
+        yield
+
+
+def open_roads(patch: pytest.MonkeyPatch) -> None:
+    """What is chosen by how much there is to do is chosen for small tensors, too."""
+    patch.setattr(_odd_tiles, "LEAST", 32)
+    patch.setattr(_odd_tiles, "FEW", 0)
+    patch.setattr(_isin, "ALL_WARPS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +124,17 @@ def sums(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     one = [n if draw(st.booleans()) else 1 for n in batch]
     other = [n if draw(st.booleans()) else 1 for n in batch[draw(st.integers(0, len(batch))) :]]
     h, w = draw(SIZES), draw(SIZES)
-    a = draw(tensors((*one, h, w), draw(st.sampled_from(REALS))))
-    b = draw(tensors((*other, w, h), draw(st.sampled_from(REALS))))
+    dtype = draw(st.sampled_from(REALS))
+    a = draw(tensors((*one, h, w), dtype))
+    b = draw(tensors((*other, w, h), draw(st.sampled_from([dtype, *REALS]))))
     return {"a": a, "b": b}, {}
 
 
 @st.composite
 def scores(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     rows = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 7, 16]), max_size=3)))
-    columns = draw(st.one_of(SIZES, st.integers(400, 5000)))
+    columns = draw(COLUMNS)
+    rows = rows[:1] if columns > MANY else rows
     x = draw(tensors((*rows, columns), draw(st.sampled_from(FLOATS))))
     inputs, shape = {"x": x}, (*rows, columns)
     if draw(st.booleans()):
@@ -132,7 +151,8 @@ def scores(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
 @st.composite
 def outputs(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     rows = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 7, 16]), max_size=3)))
-    shape = (*rows, draw(st.one_of(SIZES, st.integers(400, 5000))))
+    columns = draw(COLUMNS)
+    shape = (*(rows[:1] if columns > MANY else rows), columns)
     dtype = draw(st.sampled_from(FLOATS))
     y = draw(tensors(shape, dtype, special=False))
     y = torch.where(y > 0, y, 0) / shape[-1]  # as a softmax of which half is masked
@@ -147,7 +167,10 @@ def filters(
     channels = heads * draw(st.sampled_from([1, 2, 5]))
     # Each number of taps, and each of the ways in which a row is cut, is a kernel of its own.
     taps = draw(st.sampled_from([1, 3, 9, 40] if backward else [1, 2, 3, 7, 9, 15, 31, 33, 70]))
-    length = draw(st.sampled_from([1, 5, 31, 64, 256]) if backward else SIZES)
+    lengths = [1, 5, 31, 64, 256, 1101] if backward else [1101, 2048, 2500]
+    length = draw(
+        st.sampled_from(lengths) if backward else st.one_of(SIZES, st.sampled_from(lengths))
+    )
     shape = (draw(st.integers(1, 4)), channels, length)
     inputs = {
         "x": draw(tensors(shape, dtype)),
