@@ -141,6 +141,7 @@ def masked_softmax_short_kernel(
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
+    x_strides: tl.tensor,
     mask_strides: tl.tensor,
     lengths_strides: tl.tensor,
     q_strides: tl.tensor,
@@ -160,9 +161,8 @@ def masked_softmax_short_kernel(
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
     at, rows, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
-    begin = start(at, out_strides, GROUP)
-    x_ptr += begin
-    out_ptr += begin
+    x_ptr += start(at, x_strides, GROUP)
+    out_ptr += start(at, out_strides, GROUP)
     limit = COLUMNS
     if PREFIX:
         limit = row_limits(

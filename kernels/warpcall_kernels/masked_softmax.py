@@ -137,6 +137,7 @@ def _plan(
         "inner": rows.inner,
         "count": rows.count,
         "diagonal": columns - shape[-2] + 1 if causal else 0,
+        "x_strides": strides[0],
         "mask_strides": strides[1],
         "lengths_strides": strides[2],
         "q_strides": strides[3],
@@ -151,7 +152,7 @@ def _plan(
     if run is not None:
         arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
-    arguments |= {"x_strides": strides[0], "EDGES": edges, "ALIGN": align}
+    arguments |= {"EDGES": edges, "ALIGN": align}
     held = packed(whole, itemsize, align, 1)
     if held is not None and not tile.long and arguments["FOLDED"]:
         del arguments["FOLDED"], arguments["ACC"]  # they go without saying

@@ -94,6 +94,28 @@ def test_gradients_take_the_road_that_is_fastest_for_their_rows(
     torch.testing.assert_close(grad.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("whose", ["x", "g", "y"])
+@pytest.mark.parametrize("columns", [5, 17])
+def test_short_rows_are_found_where_each_operand_has_them(
+    columns: int, whose: str, device: str
+) -> None:
+    stored = torch.randn(6, 16, columns, device=device)
+    apart, tight = stored[::2], torch.randn(3, 16, columns, device=device)
+
+    if whose == "x":
+        out = forward.masked_softmax(apart)
+        plan = forward._plan(layout(apart), None, None, 1.0, False)
+        expected = forward.masked_softmax_reference(apart)
+    else:
+        g, y = (apart, tight) if whose == "g" else (tight, apart)
+        out = gradient.masked_softmax_backward(g, y)
+        plan = gradient._plan(layout(g), layout(y), 1.0)
+        expected = gradient.masked_softmax_backward_reference(g, y)
+
+    assert road(plan) == ("short" if whose == "x" or columns == 5 else "tile, edges")
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
 def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:
     """A mask of bytes, most of them 0, whose rows begin anywhere; it ends where its storage does."""
     values = torch.tensor([0, 0, 0, 1, 2, 128, 255], dtype=torch.uint8, device=device)
