@@ -97,7 +97,7 @@ class Memory:
         """Raise IndexError if an active lane leaves the allowed bytes."""
         addresses = pointers.data.astype(np.int64)
         if mask is not None:
-            addresses = addresses[np.broadcast_to(mask, addresses.shape)]
+            addresses = addresses[np.broadcast_to(mask.astype(bool), addresses.shape)]
         addresses = addresses.reshape(-1)
         if not addresses.size:
             return
