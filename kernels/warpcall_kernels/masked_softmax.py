@@ -1,8 +1,8 @@
 """y = softmax(scale * x) over the last dim, of the positions that are not masked; exact 0 elsewhere.
 
 Rows are merged dims, cut into tiles; a tile of rows that fit is read once, kept in registers and
-written once (see `_softmax_forward.py`), so that the time is that of moving the bytes. Of rows that fit only
-packed, of those that do not, and of those of a few positions there are kernels of their own.
+written once (see `_softmax_forward.py`), so that the time is that of moving the bytes. For rows that do
+not fit, and for those of a few positions, there are kernels of their own.
 Bytes: (prefixes read + rows * K written) * itemsize + the mask or lengths as they lie in memory.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019 (the
 mask form and the kept-length form).
@@ -25,11 +25,6 @@ from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLik
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
 from warpcall_kernels._softmax_long import LONG, masked_softmax_long_kernel
 from warpcall_kernels._softmax_mask import BYTES, how_to_read
-from warpcall_kernels._softmax_packed import (
-    MASKED_REGISTERS,
-    masked_softmax_packed_kernel,
-    packed,
-)
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
 from warpcall_kernels._torch import (
     VECTOR_BYTES,
@@ -152,13 +147,8 @@ def _plan(
     if run is not None:
         arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
-    arguments |= {"EDGES": edges, "ALIGN": align}
-    held = packed(whole, itemsize, align, 1)
-    if held is not None and not tile.long and arguments["FOLDED"]:
-        del arguments["FOLDED"], arguments["ACC"]  # they go without saying
-        held |= {} if mask is None else {"maxnreg": MASKED_REGISTERS}
-        return Launch(masked_softmax_packed_kernel, rows.grid(1), arguments | held, words)
-    arguments |= {"stride_xk": stride_xk, "BLOCK": tile.block, "num_warps": tile.warps}
+    arguments |= {"stride_xk": stride_xk, "EDGES": edges, "ALIGN": align}
+    arguments |= {"BLOCK": tile.block, "num_warps": tile.warps}
     if tile.long:
         arguments |= {"mask_nbytes": 0, "HOW": BYTES.value}
         if mask is not None:

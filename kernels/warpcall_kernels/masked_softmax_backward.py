@@ -126,7 +126,7 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         arguments |= {"ACC": acc, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_backward_short_kernel, rows.grid(run.taken), arguments)
     arguments |= {"EDGES": edges, "ALIGN": align}
-    held = packed(whole, itemsize, align, 2)
+    held = packed(whole, itemsize, align)
     if held is not None:
         return Launch(masked_softmax_backward_packed_kernel, rows.grid(1), arguments | held)
     arguments |= {

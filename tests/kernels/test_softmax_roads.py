@@ -37,8 +37,8 @@ def road(launch: Launch | None) -> str:
         (16_401, torch.float32, "long, edges"),
         (16_387, torch.bfloat16, "tile, edges"),
         (16_393, torch.bfloat16, "long, edges"),
-        (16_400, torch.bfloat16, "packed"),
-        (32_768, torch.float16, "packed"),
+        (16_400, torch.bfloat16, "tile"),
+        (32_768, torch.float16, "tile"),
         (32_776, torch.bfloat16, "long"),
         (65_553, torch.float16, "long, edges"),
     ],
@@ -157,14 +157,14 @@ def test_masks_of_odd_rows_are_read_as_words_and_not_beyond_their_end(
 @pytest.mark.parametrize("columns", [16_392, 32_761, 32_768])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("lengths", [False, True])
-def test_rows_are_held_packed_whatever_counts_of_them(
+def test_rows_are_held_whatever_counts_of_them(
     columns: int, dtype: torch.dtype, masked: bool, lengths: bool, device: str
 ) -> None:
     mask = masks_of_any_value(5, columns, 0, device).contiguous() if masked else None
 
     plan = check(columns, dtype, mask, lengths, device)
 
-    assert road(plan) == ("packed, edges" if columns % 8 else "packed")
+    assert road(plan) == ("tile, edges" if columns % 8 else "tile")
 
 
 def check(
