@@ -123,6 +123,18 @@ def test_the_same_code_under_two_names_is_the_same() -> None:
     assert result.converged
 
 
+def test_the_limit_is_there_after_calls_that_could_not_be_captured() -> None:
+    sizes = {"test_elements": 64, "values": "integers"}
+    case = make_case("isin", {"shape": [1 << 20], "dtype": "I32", "sizes": sizes})
+
+    results = [measure(case, ["warpcall", "torch"], "cuda", PRECISIONS["quick"]) for _ in range(2)]
+
+    for result in results:
+        assert "not captured" in result.implementations[1].tags
+        assert result.limit is not None
+        assert result.limit.median_us is not None, result.limit.error
+
+
 def test_more_is_told_of_a_standard_measurement() -> None:
     held: list[float] = []
 

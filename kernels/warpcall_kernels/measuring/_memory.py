@@ -82,6 +82,10 @@ class Sets:
 
 
 def copy_source(nbytes: int, device: torch.device) -> Tensor:
-    """What the limit copies: half of the bytes, read and written; copies of odd sizes are slow."""
+    """What the limit copies: half of the bytes, read and written; copies of odd sizes are slow.
+
+    Drawn by a generator of its own: torch's refuses to draw once a call could not be captured.
+    """
     size = max(1, -(-nbytes // 2 // COPY_UNIT)) * COPY_UNIT
-    return torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, device=device, generator=generator)
