@@ -123,18 +123,6 @@ def test_the_same_code_under_two_names_is_the_same() -> None:
     assert result.converged
 
 
-def test_the_limit_is_there_after_calls_that_could_not_be_captured() -> None:
-    sizes = {"test_elements": 64, "values": "integers"}
-    case = make_case("isin", {"shape": [1 << 20], "dtype": "I32", "sizes": sizes})
-
-    results = [measure(case, ["warpcall", "torch"], "cuda", PRECISIONS["quick"]) for _ in range(2)]
-
-    for result in results:
-        assert "not captured" in result.implementations[1].tags
-        assert result.limit is not None
-        assert result.limit.median_us is not None, result.limit.error
-
-
 def test_more_is_told_of_a_standard_measurement() -> None:
     held: list[float] = []
 
@@ -180,6 +168,31 @@ def test_a_time_that_is_not_possible_is_invalid(monkeypatch: pytest.MonkeyPatch)
 
     _show(result)
     assert [told.status for told in result.implementations] == ["ok", "invalid"]
+
+
+def _waiting(op: Op, params: Mapping[str, ParamValue]) -> Any:
+    """Reads a value back, which no graph captures."""
+
+    def compute(**inputs: Tensor) -> Any:
+        inputs["x"].view(-1)[0].item()
+        return op.function(**inputs, **params)
+
+    return compute
+
+
+def test_the_limit_is_there_after_calls_that_could_not_be_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = Implementation("waiting", "for the device", _waiting)
+    monkeypatch.setitem(measuring._implementations._known, "waiting", waiting)
+    case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
+
+    results = [measure(case, ["waiting"], "cuda", PRECISIONS["quick"]) for _ in range(2)]
+
+    for result in results:
+        assert "not captured" in result.implementations[0].tags
+        assert result.limit is not None
+        assert result.limit.median_us is not None, result.limit.error
 
 
 def test_an_error_that_sticks_ends_the_measurement_and_is_told() -> None:
