@@ -12,6 +12,8 @@ from warpcall_kernels._torch import VECTOR_BYTES
 
 INT32_REACH = 2**31 - 64  # elements that 32-bit offsets reach, and some beyond
 
+WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
+
 Dim = tuple[int, tuple[int, ...]]  # a size, and the stride of each operand along it
 
 

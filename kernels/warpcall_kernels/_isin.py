@@ -45,9 +45,9 @@ FILTERED_BYTES = 1 << 26  # of a hash set, from which most of it is not in the L
 FILTER_SLOTS = 32  # for each word of its filter: 4 to 8 bits a test element
 HELD_WORDS = 1024  # of the filter of a small set, which programs hold; with 256 2^24 in 64 take 65 us, not 53
 HELD_WARPS = 8  # 4 elements a thread; 2^24 int32 in 64 on an H200: 53 us, with 16 a thread 85
-SET_BLOCKS = (
-    4  # that a program asks for one after the other; 2^24 int64 in 2^20 260 us, one by one 278
-)
+# Blocks that a program asks for one after the other, where that leaves enough programs: 2^24 int64 in 2^20 on an
+# H200 260 us, one by one 278.
+SET_BLOCKS = 4
 ALL_WARPS = 132 * 64  # that an H200 holds: so many there are in any case
 SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
 SOME = 1 << 17

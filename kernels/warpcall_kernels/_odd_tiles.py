@@ -250,7 +250,6 @@ def odd_tiles_kernel(
             _move(x_ptr, out_ptr, b_ptr, across + lone * stride_xj, begin + lone, exists, TYPE, ACC)
 
 
-INTEGERS = {1: tl.int8, 2: tl.int16, 4: tl.int32}
 # What equal types are added as, and by which type; bool by "or".
 TERMS = {
     torch.float16: (tl.float16, tl.float32),
@@ -319,7 +318,7 @@ def arrange(
     if min(x_steps) < size_i:  # where x overlaps itself, any program may read its ends
         return None
     tiles_i, tiles_j = triton.cdiv(size_i, width), triton.cdiv(size_j, height)
-    element, accumulator = TERMS[add] if add is not None else (INTEGERS[itemsize], None)
+    element, accumulator = TERMS[add] if add is not None else (None, None)
     return tiles_i * tiles_j * programs, {
         **({} if add is not None else {"b_ptr": None}),
         "skew": skew,

@@ -1,4 +1,4 @@
-"""How a permutation is launched: the layout reduced, one of two kernels chosen, their arguments."""
+"""How a permutation is launched: the layout reduced, one of three kernels chosen, their arguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels import _dims, _odd_tiles
-from warpcall_kernels._dims import contiguous_strides, offset
+from warpcall_kernels._dims import WORDS, contiguous_strides, offset
 from warpcall_kernels._torch import Launch
 
-WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
-# one: what `_odd_tiles` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us
-# with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
+# one: what `_odd_tiles` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians
+# on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
 # 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
 TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
 TILES_ODD = {1: (128, 128, 8), 2: (64, 256, 8), 4: (64, 64, 8), 8: (32, 32, 4)}

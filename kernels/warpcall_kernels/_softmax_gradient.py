@@ -20,6 +20,14 @@ UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matte
 
 
 @triton.jit
+def grad_of(
+    g: tl.tensor, y: tl.tensor, total: tl.tensor, scale: tl.tensor, ACC: tl.constexpr
+) -> tl.tensor:
+    """The gradient of x; 0 where y is 0, whatever g is there."""
+    return tl.where(y == 0.0, 0.0, y * (g - total) * tl.full([], scale, ACC))
+
+
+@triton.jit
 def _terms(
     g_ptrs: tl.tensor,
     y_ptrs: tl.tensor,
@@ -48,8 +56,7 @@ def _store(
     ACC: tl.constexpr,
     KEEP: tl.constexpr,
 ) -> None:
-    grad = y * (g - total) * tl.full([], scale, ACC)
-    grad = tl.where(y == 0.0, 0.0, grad)
+    grad = grad_of(g, y, total, scale, ACC)
     tl.store(out_ptrs, grad.to(out_ptrs.dtype.element_ty), mask=inside, eviction_policy=KEEP)
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._softmax import edge_columns, heads, place, row_start, row_starts
-from warpcall_kernels._softmax_gradient import PLAIN
+from warpcall_kernels._softmax_gradient import PLAIN, grad_of
 from warpcall_kernels._torch import VECTOR_BYTES
 
 # Positions of a row at most, and more than half of it at least: rows of less do well widened.
@@ -64,11 +64,6 @@ def _product(g: tl.tensor, y: tl.tensor) -> tl.tensor:
     return tl.where(y == 0.0, 0.0, g) * y
 
 
-@triton.jit
-def _grad(g: tl.tensor, y: tl.tensor, total: tl.tensor, scale: tl.tensor) -> tl.tensor:
-    return tl.where(y == 0.0, 0.0, y * (g - total) * tl.full([], scale, tl.float32))
-
-
 @triton.jit(do_not_specialize=(*PLAIN, "zero"), do_not_specialize_on_alignment=("inner",))
 def masked_softmax_backward_packed_kernel(
     g_ptr: tl.tensor,
@@ -111,9 +106,10 @@ def masked_softmax_backward_packed_kernel(
         edge_g = tl.load(g_ptr + edge, mask=edge < columns, other=0.0).to(tl.float32)
         edge_y = tl.load(y_ptr + edge, mask=edge < columns, other=0.0).to(tl.float32)
         total += tl.sum(_product(edge_g, edge_y), axis=0)
-        edge_grad = _grad(edge_g, edge_y, total, scale)
+        edge_grad = grad_of(edge_g, edge_y, total, scale, tl.float32)
         tl.store(out_ptr + edge, edge_grad.to(DTYPE), mask=edge < columns)
     g, g2 = _halves(_again(row_g, zero), DTYPE)
     y, y2 = _halves(_again(row_y, zero), DTYPE)
-    grads = _pairs(_grad(g, y, total, scale), _grad(g2, y2, total, scale), DTYPE)
+    first = grad_of(g, y, total, scale, tl.float32)
+    grads = _pairs(first, grad_of(g2, y2, total, scale, tl.float32), DTYPE)
     tl.store(_as_words(out_ptr) + pair, grads, mask=inside)

@@ -18,7 +18,7 @@ import triton.language as tl
 from warpcall_kernels import _softmax
 from warpcall_kernels._softmax import place, row_limits, start
 from warpcall_kernels._softmax_forward import factor_of, without_nan
-from warpcall_kernels._softmax_gradient import PLAIN
+from warpcall_kernels._softmax_gradient import PLAIN, grad_of
 from warpcall_kernels._torch import VECTOR_BYTES
 
 # A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.
@@ -228,6 +228,6 @@ def masked_softmax_backward_short_kernel(
     # the compiler drops what adds -0.0
     products = tl.where(tl.arange(0, BLOCK)[:, None] < COLUMNS, products, -0.0)
     total = tl.gather(tl.sum(products, axis=0), tl.minimum(run // COLUMNS, ROWS - 1), axis=0)
-    grad = tl.where(y == 0.0, 0.0, y * (g - total) * tl.full([], scale, ACC))
+    grad = grad_of(g, y, total, scale, ACC)
     begin = start(at, out_strides, GROUP)
     tl.store(out_ptr + begin + run, grad.to(out_ptr.dtype.element_ty), mask=inside)

@@ -155,7 +155,7 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
         )
         if by_words is not None:
             programs, arguments = by_words
-            word = _odd_tiles.INTEGERS[dtype.itemsize]
+            word = _dims.WORDS[dtype.itemsize]
             wide = max(spans) >= _dims.INT32_REACH
             kernel = _odd_tiles.odd_tiles_kernel
             return out, Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (word,) * 3)

@@ -8,6 +8,7 @@ Set PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that each tensor is an allocation of it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import torch
 
@@ -15,6 +16,12 @@ from warpcall_kernels import _isin, _odd_tiles, ops
 from warpcall_kernels._cases import Case, Layout, Sample
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
+# What keeps small tensors from the roads of large ones, and what opens these.
+OPEN_ROADS: tuple[tuple[ModuleType, str, int], ...] = (
+    (_odd_tiles, "LEAST", 32),
+    (_odd_tiles, "FEW", 0),
+    (_isin, "ALL_WARPS", 0),
+)
 
 
 def further() -> Iterator[tuple[str, Case]]:
@@ -40,7 +47,8 @@ def further() -> Iterator[tuple[str, Case]]:
 
 def main() -> None:
     """Call, wait, and say how many calls there were."""
-    _odd_tiles.LEAST, _odd_tiles.FEW, _isin.ALL_WARPS = 32, 0, 0
+    for module, name, value in OPEN_ROADS:
+        setattr(module, name, value)
     small = [(op.name, c) for op in ops().values() for c in op.cases if c.size == "small"]
     calls = 0
     for name, case in (*small, *further()):

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.gpu.every_kernel import OPEN_ROADS
 from tests.kernels.suite import assert_bits_equal, widen
-from warpcall_kernels import Op, _isin, _odd_tiles, ops
+from warpcall_kernels import Op, ops
 from warpcall_kernels._op import dtype_name
 from warpcall_kernels.permute import DTYPES
 
@@ -38,9 +39,8 @@ def _small_tensors_take_the_roads_of_large_ones() -> Iterator[None]:
 
 def open_roads(patch: pytest.MonkeyPatch) -> None:
     """What is chosen by how much there is to do is chosen for small tensors, too."""
-    patch.setattr(_odd_tiles, "LEAST", 32)
-    patch.setattr(_odd_tiles, "FEW", 0)
-    patch.setattr(_isin, "ALL_WARPS", 0)
+    for module, name, value in OPEN_ROADS:
+        patch.setattr(module, name, value)
 
 
 @pytest.fixture(scope="module")
