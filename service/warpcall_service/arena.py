@@ -236,10 +236,7 @@ class Arena:
         if i and self._free[i - 1][1] == begin:
             begin, low = self._free[i - 1][0], i - 1
         self._free[low:high] = [(begin, end)]
-        if self._queue.count:
-            self._serve_waiting()
-        elif not self._lent:
-            self._queue.rest()
+        self._serve_waiting()
 
     def _serve_waiting(self) -> None:
         while waiter := self._queue.first(self._within_share):
@@ -251,6 +248,8 @@ class Arena:
                 self._queue.serve(waiter)
             else:
                 self._queue.withdraw(waiter)
+        if not self._queue.count and not self._lent:
+            self._queue.rest()
 
     def _within_share(self, waiter: _Waiter) -> bool:
         return self._may_have(waiter.user, waiter.nbytes)

@@ -153,6 +153,32 @@ def test_a_slot_lent_in_the_moment_of_a_cancellation_comes_back(arena: Arena) ->
     assert arena.stats().used == 0
 
 
+def test_an_arena_that_came_to_rest_has_forgotten_who_had_much(arena: Arena) -> None:
+    async def play() -> list[str]:
+        held = await arena.acquire(SIZE, 5.0, "alice")
+        leaving = asyncio.create_task(arena.acquire(1, 5.0, "bob"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        held.release()  # before he has left the queue
+        await asyncio.gather(leaving, return_exceptions=True)
+
+        order: list[str] = []
+
+        async def ask(user: str) -> None:
+            slot = await arena.acquire(SIZE, 5.0, user)
+            order.append(user)
+            slot.release()
+
+        held = await arena.acquire(SIZE, 5.0, "carol")
+        asking = [asyncio.create_task(ask(user)) for user in ("alice", "bob")]
+        await asyncio.sleep(0)
+        held.release()
+        await asyncio.gather(*asking)
+        return order
+
+    assert asyncio.run(play()) == ["alice", "bob"]
+
+
 def test_a_held_slot_stays_lent_until_it_is_dropped(arena: Arena) -> None:
     slot = asyncio.run(take(arena, 100))
     slot.hold()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import tempfile
 import threading
@@ -115,6 +116,15 @@ def call(client: httpx.Client, nbytes: int = 4) -> httpx.Response:
     return client.post(f"{PERMUTE}?dims=0", content=body_of(nbytes))
 
 
+def calls_done(server: Server) -> list[str]:
+    """The users of all calls so far, in the order in which the server was done with them; when their
+    clients have read their answers says as much of the clients."""
+    server.get("/readyz")  # a line is written after its answer, and before the next one
+    *lines, _ = server.log.read_text().split("\n")  # the last one may be half a line
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    return [line["user"] for line in told if line.get("status") == 200 and line["op"]]
+
+
 def test_me_tells_who_one_is_and_what_one_may(alice: httpx.Client) -> None:
     answer = alice.get("/v1/me")
 
@@ -222,11 +232,6 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     (lane,) = psutil.Process(server.process.pid).children()
-    order: list[str] = []
-
-    def ask(client: httpx.Client, name: str, nbytes: int) -> None:
-        assert call(client, nbytes).status_code == 200
-        order.append(name)
 
     def wait_until(count: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -236,13 +241,14 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
 
     call(alice, 3 * MIB)  # its plan is known from here on: a lane that stands still answers nothing
     call(bob)
+    before = len(calls_done(server))
     lane.suspend()
     try:
-        threads = [threading.Thread(target=ask, args=(alice, "alice", 3 * MIB)) for _ in range(6)]
+        threads = [threading.Thread(target=call, args=(alice, 3 * MIB)) for _ in range(6)]
         for number, thread in enumerate(threads, 1):
             thread.start()
             wait_until(number)
-        threads.append(threading.Thread(target=ask, args=(bob, "bob", 4)))
+        threads.append(threading.Thread(target=call, args=(bob,)))
         threads[-1].start()
         wait_until(7)
     finally:
@@ -250,28 +256,25 @@ def test_a_flood_that_waits_for_a_lane_lets_a_single_call_through(
     for thread in threads:
         thread.join()
 
-    assert order.index("bob") <= 2  # one was under way, and one may answer in the same moment
+    order = calls_done(server)[before:]
+    assert len(order) == 7, order
+    assert order.index("bob") <= 2, order  # one was under way, and one may answer in the same moment
 
 
 def test_of_those_who_wait_for_memory_the_one_who_had_least_comes_first(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
-    order: list[str] = []
-
-    def ask(client: httpx.Client, name: str) -> None:
-        assert call(client, 20 * MIB).status_code == 200
-        order.append(name)
-
+    before = len(calls_done(server))
     with begun(server, "carol", 24 * MIB):
         until(watcher, USED, 48 * MIB)
-        threads = [threading.Thread(target=ask, args=(alice, "alice")) for _ in range(2)]
+        threads = [threading.Thread(target=call, args=(alice, 20 * MIB)) for _ in range(2)]
         for number, thread in enumerate(threads, 1):
             thread.start()
             until(watcher, WAITING, number)
-        threads.append(threading.Thread(target=ask, args=(bob, "bob")))
+        threads.append(threading.Thread(target=call, args=(bob, 20 * MIB)))
         threads[-1].start()
         until(watcher, WAITING, 3)
     for thread in threads:
         thread.join()
 
-    assert order.index("bob") <= 1  # he came third
+    assert calls_done(server)[before:] == ["alice", "bob", "alice"]  # he came third
