@@ -41,11 +41,13 @@ class Turns:
             raise
 
     def _pass_on(self) -> None:
-        waiting = self._queue.first()
-        if waiting is None:
-            self._free += 1
-            if self._free == self._count:
-                self._queue.rest()
-        else:
+        while waiting := self._queue.first():
+            if waiting.item.cancelled():  # he leaves in this moment
+                self._queue.withdraw(waiting)
+                continue
             self._queue.serve(waiting)
             waiting.item.set_result(None)
+            return
+        self._free += 1
+        if self._free == self._count:
+            self._queue.rest()

@@ -256,8 +256,8 @@ def test_turns_are_few_at_a_time_and_fair() -> None:
     assert order.index("b") <= 3
 
 
-@pytest.mark.parametrize("given_first", [False, True])
-def test_a_turn_that_nobody_takes_goes_to_the_next(given_first: bool) -> None:
+@pytest.mark.parametrize("leaves", ["before", "in the same moment", "after"])
+def test_a_turn_that_nobody_takes_goes_to_the_next(leaves: str) -> None:
     async def play() -> None:
         turns = Turns(1)
 
@@ -268,10 +268,11 @@ def test_a_turn_that_nobody_takes_goes_to_the_next(given_first: bool) -> None:
         async with turns.turn("a", 1):
             leaver, stayer = asyncio.create_task(take()), asyncio.create_task(take())
             await asyncio.sleep(0)
-            if not given_first:
+            if leaves != "after":
                 leaver.cancel()
+            if leaves == "before":
                 await asyncio.sleep(0)
-        if given_first:
+        if leaves == "after":
             leaver.cancel()
         async with asyncio.timeout(10):
             await stayer
