@@ -12,6 +12,7 @@ from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
 from tests.service.kept import ALL, memory
 from tests.service.requests import well
+from warpcall_service.store import Store
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",
@@ -66,6 +67,15 @@ def postgres() -> Iterator[Postgres]:
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """An empty database, of both kinds in turn."""
     return new_database(request, tmp_path)
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[Store]:
+    """Such a database, migrated, as a server has it."""
+    store = database.store()
+    store.migrate()
+    yield store
+    store.close()
 
 
 @pytest.fixture

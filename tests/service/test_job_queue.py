@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,69 +13,19 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
-from warpcall.errors import Busy, InvalidInput, NotFound
-from warpcall_service.callers import Caller, Role
-from warpcall_service.jobs import events, queue, records, results, views
-from warpcall_service.jobs.messages import Checked
-from warpcall_service.jobs.models import WAITING, JobRequest
+from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
+from warpcall.errors import Busy
+from warpcall_service.jobs import events, queue, records, views
+from warpcall_service.jobs.models import WAITING
+from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.order import Entry, forecast, in_order
 from warpcall_service.jobs.records import Filter
+from warpcall_service.jobs.scheduler import Scheduler
+from warpcall_service.lease import Lease
+from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, JobShare
+from warpcall_service.settings import Settings
 from warpcall_service.store import Store
-
-RUNNER = "here"
-MANY = 1000  # more than a test may have of them
-
-
-@pytest.fixture
-def store(database: Database) -> Iterator[Store]:
-    store = database.store()
-    store.migrate()
-    yield store
-    store.close()
-
-
-def caller(name: str, role: Role = "bench") -> Caller:
-    return Caller(name, role)
-
-
-def request(**fields: Any) -> JobRequest:
-    cases = [{"shape": [8], "dtype": "F32"}]
-    return JobRequest.model_validate({"op": "permute", "cases": cases, **fields})
-
-
-def checked(cases: int = 1, implementation_s: float = 2.0) -> Checked:
-    return {
-        "cases": [{"spec": {"n": i}, "key": f"case {i}", "device_bytes": 8} for i in range(cases)],
-        "implementation_s": implementation_s,
-        "environment": "a machine",
-        "kernels_sha256": "0",
-    }
-
-
-def submit(
-    store: Store, user: str, *, key: str | None = None, cases: int = 1, **fields: Any
-) -> str:
-    with store.write() as session:
-        asked = request(**{"fresh": True, **fields})
-        job, _ = records.submit(session, caller(user), asked, checked(cases), key, MANY)
-        return job.id
-
-
-def claim(store: Store, user_running: int = MANY) -> Job | None:
-    with store.write() as session:
-        job = queue.claim(session, RUNNER, user_running)
-        if job is not None:
-            session.flush()
-            session.refresh(job)
-            session.expunge(job)
-        return job
-
-
-def finish(store: Store, number: int, took_ms: int, state: Any = "succeeded") -> None:
-    with store.write() as session:
-        job = session.get_one(Job, number)
-        queue.end(session, job, state, "ok", "", took_ms)
 
 
 def run_all(store: Store, took_ms: int = 5000) -> list[str]:
@@ -195,6 +146,39 @@ def test_an_interrupted_job_is_run_again_once(store: Store) -> None:
         assert row.detail == "it was killed; it was run 2 times"
 
 
+class FarOffice(Office):
+    """What it writes is there before it knows."""
+
+    async def write(self, *args: Any, **kwargs: Any) -> Any:
+        answer = await super().write(*args, **kwargs)
+        await asyncio.sleep(0.3)
+        return answer
+
+
+def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_path: Path) -> None:
+    lane = SimpleNamespace(
+        name="cpu", state="ready", lease=Lease(lambda: False, lambda: False, lambda: None)
+    )
+    engine: Any = SimpleNamespace(every_lane=[lane])
+
+    def state_of(session: Session, job: str) -> tuple[str, int]:
+        found = records.find(session, caller("alice"), job)
+        return found.state, found.attempts
+
+    async def play(job: str) -> tuple[str, int]:
+        office = FarOffice(store)
+        scheduler = Scheduler(Settings.load(data_dir=tmp_path), engine, office, Ledger())
+        scheduler.start()
+        while (await office.read(state_of, job))[0] != "preparing":
+            await asyncio.sleep(0.01)
+        await scheduler.stop()
+        office.close()
+        with store.read() as session:
+            return state_of(session, job)
+
+    assert asyncio.run(play(submit(store, "alice"))) == ("queued", 0)
+
+
 def test_what_another_server_lost_is_found_and_what_it_has_is_left(store: Store) -> None:
     for _ in range(3):
         submit(store, "alice")
@@ -229,49 +213,6 @@ def test_a_cancelled_job_that_is_lost_is_not_run_again(store: Store) -> None:
         assert session.get_one(Job, job.number).state == "cancelled"
 
 
-def test_a_submission_that_is_sent_again_finds_its_job(store: Store) -> None:
-    first = submit(store, "alice", key="a")
-
-    assert submit(store, "alice", key="a") == first
-    assert submit(store, "alice", key="b") != first
-    assert submit(store, "bob", key="a") != first
-    with pytest.raises(InvalidInput, match="Idempotency-Key must be a new one") as caught:
-        submit(store, "alice", key="a", note="else")
-    assert caught.value.field == "idempotency-key"
-
-
-def test_what_was_measured_is_not_measured_again_unless_asked(store: Store) -> None:
-    first = submit(store, "alice", fresh=False)
-    job = claim(store)
-    assert job is not None
-    unfinished = submit(store, "alice", fresh=False)
-    with store.write() as session:
-        session.get_one(Job, job.number).environment = "a machine"
-    finish(store, job.number, 5000)
-
-    assert submit(store, "alice", fresh=False, note="who cares", priority="low") == first
-    others = {
-        submit(store, "alice", fresh=True),
-        submit(store, "alice", fresh=False, precision="quick"),
-        submit(store, "alice", fresh=False, implementations=["torch"]),
-        submit(store, "alice", fresh=False, cases=2),
-        submit(store, "bob", fresh=False),
-    }
-    assert len(others | {first, unfinished}) == 7
-
-
-def test_estimates_learn_from_what_jobs_took(store: Store) -> None:
-    submit(store, "alice")
-    job = claim(store)
-    assert job is not None
-    finish(store, job.number, 2 * job.nominal_ms)
-
-    with store.read() as session:
-        estimate = records.estimated(session, request(), checked())
-
-    assert estimate.estimated_s == pytest.approx(2 * estimate.nominal_s)
-
-
 def test_places_say_who_is_next_and_when(store: Store) -> None:
     ids = [submit(store, user) for user in ("alice", "alice", "bob")]
     claim(store)
@@ -286,68 +227,6 @@ def test_places_say_who_is_next_and_when(store: Store) -> None:
     assert ends == sorted(ends)
     assert [entry.starts_in_s for entry in whole.entries[1:]] == ends[:2]
     assert [(job.id, job.position) for job in page.jobs] == [(ids[1], 2), (ids[0], None)]
-
-
-def test_lists_are_filtered_and_paged_and_show_nobody_elses(store: Store) -> None:
-    ids = [submit(store, "alice", tags=[f"t{i % 2}", "all"]) for i in range(5)]
-    theirs = submit(store, "bob", op="conv", tags=["all"])
-
-    def listed(who: Caller, **wanted: Any) -> list[str]:
-        with store.read() as session:
-            return [job.id for job in records.listed(session, who, Filter(**wanted))]
-
-    alice, admin = caller("alice"), caller("root", "admin")
-    assert listed(alice) == ids[::-1]
-    assert listed(alice, tag="t0") == [ids[4], ids[2], ids[0]]
-    assert listed(alice, limit=2) == ids[:1:-1], "one more than asked says that there are more"
-    assert listed(alice, before=ids[2]) == [ids[1], ids[0]]
-    assert listed(alice, user="bob") == listed(alice, op="conv") == []
-    assert listed(alice, state="running") == []
-    assert listed(admin) == [theirs, *ids[::-1]]
-    assert listed(admin, user="bob") == listed(admin, op="conv") == [theirs]
-    with pytest.raises(NotFound, match="or it is not yours"):
-        listed(alice, before=theirs)
-
-
-def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:
-    for _ in range(2):
-        submit(store, "alice")
-    for environment in ("one", "two"):
-        job = claim(store)
-        assert job is not None
-        with store.write() as session:
-            row = session.get_one(Job, job.number)
-            row.environment, row.fingerprint = environment, json.dumps({"torch": environment})
-            for _ in range(2):
-                queue.save_case(session, row, 0, result())
-            assert row.cases_done == 1
-            assert queue.unmeasured(session, row) == []
-        finish(store, job.number, 1000)
-
-    with store.read() as session:
-        found = results.history(session, caller("alice"), "permute", "torch", "case 0", 10)
-        theirs = results.history(session, caller("bob"), "permute", "torch", "case 0", 10)
-    assert [(p.environment, p.changed) for p in found.points] == [("two", ["torch"]), ("one", [])]
-    assert found.points[0].measurement.median_us == 2.0
-    assert theirs.points == []
-
-
-def result() -> dict[str, Any]:
-    implementation = {
-        "name": "torch",
-        "status": "ok",
-        "error": None,
-        "method": "perf_counter",
-        "n": 3,
-        **dict.fromkeys(("p5_us", "p25_us", "p75_us", "p95_us", "min_us"), 2.0),
-        **dict.fromkeys(("median_us", "ci_low_us", "ci_high_us"), 2.0),
-        **dict.fromkeys(("gb_per_s", "share_of_limit", "peak_bytes", "hot_us", "host_us"), None),
-        "energy_mj": None,
-        "relative": None,
-        "samples_us": [2.0, 2.0, 2.0],
-        "tags": [],
-    }
-    return {"implementations": [implementation]}
 
 
 def test_in_order_and_forecast_without_a_database() -> None:

@@ -20,11 +20,13 @@ from sqlalchemy.orm import Session
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
 from warpcall_service.jobs.order import Entry, forecast, in_order
-from warpcall_service.schema import Job, JobCase, JobClock, JobShare, Measurement
+from warpcall_service.schema import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once
 RESUMED = -1  # before the priorities, which count from 0
 LOST_MS = 60_000  # a server that says nothing of its jobs for so long has gone
+PROGRESS_KEPT_MS = 86_400_000  # after the end of a job; its states and cases are kept for ever
+PRUNED_JOBS = 200  # at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,27 @@ def recover(session: Session, runner: str, *, starting: bool) -> int:
         ran_ms = max(0, (job.seen_ms or 0) - (job.started_ms or 0))
         interrupt(session, job, "the server that ran it was lost", ran_ms)
     return len(jobs)
+
+
+def prune(session: Session, since_ms: int) -> int:
+    """Delete the progress of jobs that ended long ago; where to go on the next time.
+
+    Args:
+        since_ms: before this nothing is left to delete.
+    """
+    ended = session.execute(
+        sa.select(Job.number, Job.finished_ms)
+        .where(Job.finished_ms.between(since_ms, now_ms() - PROGRESS_KEPT_MS))
+        .order_by(Job.finished_ms)
+        .limit(PRUNED_JOBS)
+    ).all()
+    numbers = [number for number, _ in ended]
+    session.execute(
+        sa.delete(JobEvent)
+        .where(JobEvent.job_number.in_(numbers), JobEvent.kind == "progress")
+        .execution_options(synchronize_session=False)
+    )
+    return ended[-1].finished_ms or since_ms if ended else since_ms
 
 
 def places(session: Session, devices: int) -> dict[int, Place]:

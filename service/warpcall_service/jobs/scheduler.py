@@ -36,6 +36,7 @@ from warpcall_service.store import StoreError
 
 LOOK_S = 1.0  # between two looks at the queue, where nothing of this server calls for one
 SEEN_LOOKS = 5  # looks between two times that it says it still has its jobs
+PRUNE_LOOKS = 600  # looks between two times that it deletes what is of no use any more
 LOCK_FILE = "jobs.lock"
 
 # What becomes of a job that ended like this.
@@ -82,6 +83,7 @@ class Scheduler:
         self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
         self._wake = asyncio.Event()
         self._recovered = False
+        self._pruned_ms = 0
         self._trouble = ""
         self._queued = 0
         self._ended: Counter[str] = Counter()
@@ -111,15 +113,16 @@ class Scheduler:
     async def stop(self) -> None:
         """Put back what runs, and end."""
         self._stopping = True
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait((self._working,))
-        for run, _, _ in self._runs.values():
-            run.stop("interrupted", "the server stopped")
-        if tasks := [task for _, task, _ in self._runs.values()]:
-            _, late = await asyncio.wait(tasks, timeout=self._settings.drain_timeout_s)
-            for task in late:  # the database cannot be written: the next server finds it as it is
-                task.cancel()
+        self.wake()
+        left: list[asyncio.Task[None]] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                while left := self._unfinished():  # a look may have claimed one more job
+                    for run, _, _ in self._runs.values():
+                        run.stop("interrupted", "the server stopped")
+                    await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:  # the database does not answer: the next server finds it as it is
+            task.cancel()
 
     def metrics(self) -> Iterable[Metric]:
         """Jobs, as Prometheus families."""
@@ -149,7 +152,7 @@ class Scheduler:
 
     async def _work(self) -> None:
         looks = 0
-        while True:
+        while not self._stopping:
             self._wake.clear()
             try:
                 await self._look(looks)
@@ -163,6 +166,11 @@ class Scheduler:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_S)
 
+    def _unfinished(self) -> list[asyncio.Task[None]]:
+        """What is under way: a look at the queue, and runs."""
+        tasks = [task for _, task, _ in self._runs.values()]
+        return [task for task in (self._working, *tasks) if task is not None and not task.done()]
+
     async def _look(self, looks: int) -> None:
         if not self._lock():
             return
@@ -174,11 +182,15 @@ class Scheduler:
                 await self._office.write(queue.seen, self._runner)
             if await self._office.read(queue.any_lost, self._runner):
                 await self._office.write(queue.recover, self._runner, starting=False)
+        if looks % PRUNE_LOOKS == 0:
+            self._pruned_ms = await self._office.write(queue.prune, self._pruned_ms)
         if self._runs:
             for number in await self._office.read(queue.to_cancel, self._runner):
                 self.cancel(number)
         self._queued = await self._office.read(_queued)
         for lane in self._engine.every_lane if self._queued else ():
+            if self._stopping:
+                return
             if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
                 claimed = await self._office.write(self._claim, lane.name)
                 if claimed is None:

@@ -1,0 +1,58 @@
+"""Jobs in a database, without a server: submitted, taken and finished as one would do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warpcall_service.callers import Caller, Role
+from warpcall_service.jobs import queue, records
+from warpcall_service.jobs.messages import Checked
+from warpcall_service.jobs.models import JobRequest
+from warpcall_service.schema import Job
+from warpcall_service.store import Store
+
+RUNNER = "here"
+MANY = 1000  # more than a test may have of them
+
+
+def caller(name: str, role: Role = "bench") -> Caller:
+    return Caller(name, role)
+
+
+def request(**fields: Any) -> JobRequest:
+    cases = [{"shape": [8], "dtype": "F32"}]
+    return JobRequest.model_validate({"op": "permute", "cases": cases, **fields})
+
+
+def checked(cases: int = 1, implementation_s: float = 2.0) -> Checked:
+    return {
+        "cases": [{"spec": {"n": i}, "key": f"case {i}", "device_bytes": 8} for i in range(cases)],
+        "implementation_s": implementation_s,
+        "environment": "a machine",
+        "kernels_sha256": "0",
+    }
+
+
+def submit(
+    store: Store, user: str, *, key: str | None = None, cases: int = 1, **fields: Any
+) -> str:
+    with store.write() as session:
+        asked = request(**{"fresh": True, **fields})
+        job, _ = records.submit(session, caller(user), asked, checked(cases), key, MANY)
+        return job.id
+
+
+def claim(store: Store, user_running: int = MANY) -> Job | None:
+    with store.write() as session:
+        job = queue.claim(session, RUNNER, user_running)
+        if job is not None:
+            session.flush()
+            session.refresh(job)
+            session.expunge(job)
+        return job
+
+
+def finish(store: Store, number: int, took_ms: int, state: Any = "succeeded") -> None:
+    with store.write() as session:
+        job = session.get_one(Job, number)
+        queue.end(session, job, state, "ok", "", took_ms)

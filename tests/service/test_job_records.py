@@ -1,0 +1,151 @@
+"""What users see of jobs in the database, on SQLite and PostgreSQL: each finds his own, and once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
+from warpcall.errors import InvalidInput, NotFound
+from warpcall_service.callers import Caller
+from warpcall_service.jobs import events, queue, records, results
+from warpcall_service.jobs.records import Filter
+from warpcall_service.schema import Job
+from warpcall_service.store import Store
+
+
+def test_a_submission_that_is_sent_again_finds_its_job(store: Store) -> None:
+    first = submit(store, "alice", key="a")
+
+    assert submit(store, "alice", key="a") == first
+    assert submit(store, "alice", key="b") != first
+    assert submit(store, "bob", key="a") != first
+    with pytest.raises(InvalidInput, match="Idempotency-Key must be a new one") as caught:
+        submit(store, "alice", key="a", note="else")
+    assert caught.value.field == "idempotency-key"
+
+
+def test_what_was_measured_is_not_measured_again_unless_asked(store: Store) -> None:
+    first = submit(store, "alice", fresh=False)
+    job = claim(store)
+    assert job is not None
+    unfinished = submit(store, "alice", fresh=False)
+    with store.write() as session:
+        session.get_one(Job, job.number).environment = "a machine"
+    finish(store, job.number, 5000)
+
+    assert submit(store, "alice", fresh=False, note="who cares", priority="low") == first
+    others = {
+        submit(store, "alice", fresh=True),
+        submit(store, "alice", fresh=False, precision="quick"),
+        submit(store, "alice", fresh=False, implementations=["torch"]),
+        submit(store, "alice", fresh=False, cases=2),
+        submit(store, "bob", fresh=False),
+    }
+    assert len(others | {first, unfinished}) == 7
+
+
+def test_estimates_learn_from_what_jobs_took(store: Store) -> None:
+    submit(store, "alice")
+    job = claim(store)
+    assert job is not None
+    finish(store, job.number, 2 * job.nominal_ms)
+
+    with store.read() as session:
+        estimate = records.estimated(session, request(), checked())
+
+    assert estimate.estimated_s == pytest.approx(2 * estimate.nominal_s)
+
+
+def test_lists_are_filtered_and_paged_and_show_nobody_elses(store: Store) -> None:
+    ids = [submit(store, "alice", tags=[f"t{i % 2}", "all"]) for i in range(5)]
+    theirs = submit(store, "bob", op="conv", tags=["all"])
+
+    def listed(who: Caller, **wanted: Any) -> list[str]:
+        with store.read() as session:
+            return [job.id for job in records.listed(session, who, Filter(**wanted))]
+
+    alice, admin = caller("alice"), caller("root", "admin")
+    assert listed(alice) == ids[::-1]
+    assert listed(alice, tag="t0") == [ids[4], ids[2], ids[0]]
+    assert listed(alice, limit=2) == ids[:1:-1], "one more than asked says that there are more"
+    assert listed(alice, before=ids[2]) == [ids[1], ids[0]]
+    assert listed(alice, user="bob") == listed(alice, op="conv") == []
+    assert listed(alice, state="running") == []
+    assert listed(admin) == [theirs, *ids[::-1]]
+    assert listed(admin, user="bob") == listed(admin, op="conv") == [theirs]
+    with pytest.raises(NotFound, match="or it is not yours"):
+        listed(alice, before=theirs)
+
+
+def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:
+    for _ in range(2):
+        submit(store, "alice")
+    for environment in ("one", "two"):
+        job = claim(store)
+        assert job is not None
+        with store.write() as session:
+            row = session.get_one(Job, job.number)
+            row.environment, row.fingerprint = environment, json.dumps({"torch": environment})
+            for _ in range(2):
+                queue.save_case(session, row, 0, result())
+            assert row.cases_done == 1
+            assert queue.unmeasured(session, row) == []
+        finish(store, job.number, 1000)
+
+    with store.read() as session:
+        found = results.history(session, caller("alice"), "permute", "torch", "case 0", 10)
+        theirs = results.history(session, caller("bob"), "permute", "torch", "case 0", 10)
+    assert [(p.environment, p.changed) for p in found.points] == [("two", ["torch"]), ("one", [])]
+    assert found.points[0].measurement.median_us == 2.0
+    assert theirs.points == []
+
+
+def result() -> dict[str, Any]:
+    implementation = {
+        "name": "torch",
+        "status": "ok",
+        "error": None,
+        "method": "perf_counter",
+        "n": 3,
+        **dict.fromkeys(("p5_us", "p25_us", "p75_us", "p95_us", "min_us"), 2.0),
+        **dict.fromkeys(("median_us", "ci_low_us", "ci_high_us"), 2.0),
+        **dict.fromkeys(("gb_per_s", "share_of_limit", "peak_bytes", "hot_us", "host_us"), None),
+        "energy_mj": None,
+        "relative": None,
+        "samples_us": [2.0, 2.0, 2.0],
+        "tags": [],
+    }
+    return {"implementations": [implementation]}
+
+
+def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "PRUNED_JOBS", 2)
+    now_ms = events.now_ms()
+    with store.write() as session:
+        for days in (5, 4, 3, 0, None):
+            asked = request(fresh=True)
+            job, _ = records.submit(session, caller("alice"), asked, checked(), None, MANY)
+            for position in range(3):
+                events.note(session, job, "progress", {"position": position})
+            queue.end(session, job, "succeeded", "ok", "")
+            job.finished_ms = None if days is None else now_ms - days * 90_000_000
+
+    def left() -> list[list[tuple[int, str]]]:
+        with store.read() as session:
+            return [
+                [(e.sequence, e.kind) for e in events.after(session, n, 0)] for n in range(1, 6)
+            ]
+
+    whole, since_ms = left(), 0
+    for _ in range(3):
+        with store.write() as session:
+            since_ms = queue.prune(session, since_ms)
+
+    assert since_ms == now_ms - 3 * 90_000_000
+    assert whole[0] == [(1, "state"), *((i, "progress") for i in (2, 3, 4)), (5, "state")]
+    assert left() == [[(1, "state"), (5, "state")]] * 3 + whole[3:]
