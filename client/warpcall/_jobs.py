@@ -10,7 +10,7 @@ from warpcall._http import each_now, run_now
 from warpcall._job import PATH, AsyncJob, Job, JobHandle, checked, path_of, results_of
 from warpcall._job_events import events
 from warpcall._remote import new_id
-from warpcall.errors import TransportError
+from warpcall.errors import InvalidInput, TransportError
 
 if TYPE_CHECKING:
     from warpcall._core import Core
@@ -73,6 +73,10 @@ class _Desk(Generic[JobT]):
 
     async def _history(self, case: str, implementation: str, limit: int | None) -> dict[str, Any]:
         op = case.partition(" ")[0]
+        if not op:
+            raise InvalidInput(
+                f"case must begin with its op, as results have it, got {case!r}", field="case"
+            )
         wanted = {"op": op, "implementation": implementation, "case": case, "limit": limit}
         return await self._object(f"{PATH}/history?{urlencode(given(wanted))}", "points")
 

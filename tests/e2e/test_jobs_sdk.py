@@ -81,6 +81,7 @@ def test_a_series_and_what_a_job_would_come_to(
     told = gpu.jobs.preview("permute", cases=cases, precision="quick")
     code, out, _ = warpcall("history", ours["case"], "--limit", "1")
     nothing = warpcall("history", ours["case"], "--implementation", "torch")
+    none = warpcall("history", "")
     dry = warpcall(*BENCH, "--shape", "8x8,8x9", "--precision", "quick", "--dry-run")
     again = warpcall(*QUICK, "--dry-run", "--json")
 
@@ -92,6 +93,8 @@ def test_a_series_and_what_a_job_would_come_to(
     assert out.splitlines()[0].split()[:4] == ["measured", "job", "user", "us"]
     assert f" {measured} " in out.splitlines()[1]
     assert nothing[:2] == (0, "no job of yours has measured torch in that case\n")
+    assert none[0] != 0
+    assert "case must begin with its op, as results have it, got ''" in none[2]
     assert dry[1].startswith("2 cases, some ")
     assert json.loads(again[1])["reuses"] == measured
 
