@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -43,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         os.environ.pop("TRITON_INTERPRET", None)
     os.environ["XDG_CONFIG_HOME"] = os.devnull  # whoever tests may have a profile: it has no say
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
