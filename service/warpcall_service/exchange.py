@@ -171,7 +171,8 @@ class Exchange:
     async def stream(
         self, headers: Headers, head: bytes, data: memoryview, progress: Callable[[int], None]
     ) -> None:
-        """Send `head`, then `data`, and return once nothing refers to the memory of `data`.
+        """Send `head`, then `data`; once it is over, well or not, nothing refers to the memory of
+        `data`.
 
         Args:
             headers: of a 200 answer, with the Content-Length.
@@ -183,6 +184,15 @@ class Exchange:
             return
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": head, "more_body": True})
+        try:
+            await self._slices(data, progress)
+            await self.connection.drained()
+            await self.send({"type": "http.response.body", "body": b""})
+        except BaseException:
+            self.connection.abort()  # else who only stopped sending reads what is written there next
+            raise
+
+    async def _slices(self, data: memoryview, progress: Callable[[int], None]) -> None:
         step = slice_nbytes(self.connection.transport.get_extra_info("socket"), TURN_BYTES)
         for begin in range(0, len(data), step):
             if begin:
@@ -190,8 +200,6 @@ class Exchange:
             part = data[begin : begin + step]
             await self.send({"type": "http.response.body", "body": part, "more_body": True})
             progress(len(part))
-        await self.connection.drained()
-        await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, problem: Problem) -> None:
         """Answer with a problem, in such a way that a client still sending sees it.
