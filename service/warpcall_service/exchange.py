@@ -213,6 +213,7 @@ class Exchange:
         self.outcome = problem.code
         if self.status:
             self.connection.abort()  # in the middle of an answer; cut short it cannot be mistaken
+            self._cycle.disconnected = True  # for uvicorn, which would log an error
             return
         status, headers, body = render(problem, self.request_id, self.scope["path"])
         expects = b"expect" in self.headers and not self.received
