@@ -63,7 +63,10 @@ def read_frame(sock: socket.socket) -> bytes | None:
 def _read(sock: socket.socket, nbytes: int) -> bytes | None:
     parts = bytearray()
     while len(parts) < nbytes:
-        part = sock.recv(min(nbytes - len(parts), 1 << 20))
+        try:
+            part = sock.recv(min(nbytes - len(parts), 1 << 20))
+        except ConnectionResetError:  # the other side was killed with something unread
+            part = b""
         if not part:
             return None
         parts += part

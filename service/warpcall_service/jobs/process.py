@@ -64,8 +64,11 @@ class _Server:
         self._told_at = 0.0
 
     def say(self, what: str, value: object) -> None:
-        """Send a frame."""
-        self._sock.sendall(frame({what: value}))
+        """Send a frame, or leave: a server that has gone starts this job anew."""
+        try:
+            self._sock.sendall(frame({what: value}))
+        except OSError:
+            os._exit(1)
 
     def progress(self, position: int, event: Mapping[str, Any]) -> None:
         """Tell what the sampler does, at once if it is something else, else now and then."""
