@@ -63,6 +63,13 @@ def metrics(http: httpx.Client) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
+def logged(server: Server) -> list[dict[str, Any]]:
+    """What the log says so far, and of every request that was answered."""
+    server.get("/readyz")  # a line is written after its answer, and before the next one
+    *lines, _ = server.log.read_text().split("\n")  # the last one may be half a line
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
 def header(entries: Mapping[str, Any], nbytes: int | None = None) -> bytes:
     """A safetensors header of any content; `nbytes` is the length that it claims."""
     text = json.dumps(entries).encode()

@@ -19,7 +19,7 @@ import pytest
 from demo.server import Server, running_server
 from tests.oip.requests import refused
 from tests.service.databases import Database
-from tests.service.requests import PERMUTE, problem_of, send_raw, well
+from tests.service.requests import PERMUTE, logged, problem_of, send_raw, well
 from warpcall import Client, Unauthorized
 from warpcall_service.callers import ROLES, Role
 
@@ -383,9 +383,7 @@ def test_forwarded_addresses_are_believed_only_from_proxies_that_are_named(
 
     with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
         http.get("/v1/kernels", headers=headers)
-        server.get("/readyz")  # a line is written after its answer, and before the next one
-        log = server.log.read_text()
+        lines = logged(server)
 
-    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert [line["client"] for line in lines if line.get("status") == 401] == [seen]
     assert [line["client"] for line in lines if line.get("message") == "a wrong API key"] == [seen]

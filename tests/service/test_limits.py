@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import tempfile
 import threading
@@ -18,7 +17,7 @@ import safetensors.numpy
 
 from demo.server import Server, running_server
 from tests.service.databases import Database
-from tests.service.requests import PERMUTE, SAFETENSORS, header, metrics, problem_of, tensor
+from tests.service.requests import PERMUTE, SAFETENSORS, header, logged, metrics, problem_of, tensor
 
 MIB = 1 << 20
 PATIENCE_S = 15.0
@@ -119,10 +118,7 @@ def call(client: httpx.Client, nbytes: int = 4) -> httpx.Response:
 def calls_done(server: Server) -> list[str]:
     """The users of all calls so far, in the order in which the server was done with them; when their
     clients have read their answers says as much of the clients."""
-    server.get("/readyz")  # a line is written after its answer, and before the next one
-    *lines, _ = server.log.read_text().split("\n")  # the last one may be half a line
-    told = [json.loads(line) for line in lines if line.startswith("{")]
-    return [line["user"] for line in told if line.get("status") == 200 and line["op"]]
+    return [line["user"] for line in logged(server) if line.get("status") == 200 and line["op"]]
 
 
 def test_me_tells_who_one_is_and_what_one_may(alice: httpx.Client) -> None:

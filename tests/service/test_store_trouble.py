@@ -14,7 +14,7 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres
-from tests.service.requests import metrics, well
+from tests.service.requests import logged, metrics, well
 
 # Root may write to what is read-only; without these two rights it may not.
 AS_OTHERS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
@@ -56,8 +56,8 @@ def up(http: httpx.Client) -> tuple[float, float]:
 
 def messages(server: Server) -> list[str]:
     """What the log says of the database."""
-    lines = [json.loads(line) for line in server.log.read_text().splitlines() if line[0] == "{"]
-    return [line["message"] for line in lines if "the database" in line.get("message", "")]
+    told = [line.get("message", "") for line in logged(server)]
+    return [message for message in told if "the database" in message]
 
 
 def read_only(database: Database) -> Path:

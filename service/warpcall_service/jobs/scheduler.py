@@ -114,7 +114,6 @@ class Scheduler:
         """Put back what runs, and end."""
         self._stopping = True
         self.wake()
-        left: list[asyncio.Task[None]] = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 while left := self._unfinished():  # a look may have claimed one more job
