@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
+import math
+import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -38,10 +41,15 @@ from warpcall_service.problems import Internal, MethodNotAllowed, render
 from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import SharedMemory
+from warpcall_service.store import StoreError
 from warpcall_service.tensors import Tensors
 from warpcall_service.upload import Uploads
 
+MAX_REASONS = 64  # that are remembered, so that nothing grows without end
+SAME_TROUBLE_S = 60.0  # between two lines of the log that say why the database cannot be used
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
+
+log = logging.getLogger("warpcall.store")
 
 
 def create_app(
@@ -89,6 +97,7 @@ def create_app(
     )
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
     app.add_exception_handler(Problem, _tell)
+    app.add_exception_handler(StoreError, _StoreTrouble().tell)
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
@@ -141,12 +150,30 @@ async def _tell(request: Request, problem: Exception) -> Response:
     return response
 
 
+class _StoreTrouble:
+    """Answers requests that needed the database, and logs why, however many requests there are."""
+
+    def __init__(self) -> None:
+        self._logged_at: dict[str, float] = {}  # by reason
+
+    async def tell(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, StoreError)
+        now = time.monotonic()
+        if now - self._logged_at.get(error.reason, -math.inf) > SAME_TROUBLE_S:
+            if len(self._logged_at) >= MAX_REASONS:
+                self._logged_at.clear()
+            self._logged_at[error.reason] = now
+            log.error("requests are answered with 503: %s", error.reason)
+        return await _tell(request, error)
+
+
 async def _tell_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     fault: dict[str, Any] = dict(error.errors()[0])
     field = ".".join(map(str, fault["loc"][1:]))
+    message = fault["msg"].removeprefix("Value error, ")
     return await _tell(
-        request, InvalidInput(f"{field}: {fault['msg']}, got {fault['input']!r:.60}", field=field)
+        request, InvalidInput(f"{field}: {message}, got {fault['input']!r:.60}", field=field)
     )
 
 

@@ -79,7 +79,7 @@ class Keeper:
             try:
                 self._keys = await asyncio.to_thread(self._keys_now)
             except StoreError as error:
-                self._note("read", error.detail)
+                self._note("read", error.reason)
             except Exception:  # whatever it is: to look no more would let revoked keys in
                 log.exception("the keys cannot be looked up")
             else:
@@ -95,7 +95,7 @@ class Keeper:
                     await asyncio.to_thread(self._write, page)
                 except StoreError as error:
                     self.ledger.put_back(page)
-                    self._note("written", error.detail)
+                    self._note("written", error.reason)
                 except Exception:
                     log.exception("usage is lost")
                 else:

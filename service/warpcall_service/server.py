@@ -168,15 +168,15 @@ def _open_store(settings: Settings) -> tuple[Store, Snapshot]:
     try:
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
     except StoreError as error:
-        raise ServerError(error.detail) from None
+        raise ServerError(error.reason) from None
     try:
         store.migrate()
         with store.read() as session:
             return store, users.snapshot(session, Snapshot())
     except StoreError as error:
         if store.exists:
-            raise ServerError(error.detail) from None
-        log.error("%s; until it can, there are no keys, and usage is not saved", error.detail)
+            raise ServerError(error.reason) from None
+        log.error("%s; until it can, there are no keys, and usage is not saved", error.reason)
         return store, Snapshot()
 
 

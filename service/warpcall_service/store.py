@@ -40,7 +40,21 @@ _MEANINGS = {
 
 
 class StoreError(Unavailable):
-    """The database cannot be used; the message says why, for its operator."""
+    """The database cannot be used.
+
+    As a problem it tells a caller no more than that: the database's address, and the words of its
+    driver, are the operator's.
+
+    Args:
+        reason: what is wrong with which database; for the log and the administrator's commands.
+    """
+
+    def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__("the database cannot be used at present", retry_after_s=retry_after_s)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class Store:

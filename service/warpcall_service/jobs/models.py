@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 Precision = Literal["quick", "standard", "publish"]
 Priority = Literal["high", "normal", "low"]
@@ -41,13 +48,24 @@ WAITING: tuple[State, ...] = ("queued", *ACTIVE)
 MAX_DIMS = 64
 MAX_BODY_BYTES = 1 << 20
 
+MAX_SEQUENCE = 2**31 - 1  # of an event: what the database keeps in 4 bytes
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain the character NUL (U+0000)")
+    return text
+
+
+# PostgreSQL keeps no NUL in a text, so that no text of ours may have one.
+Text = Annotated[str, AfterValidator(_without_nul)]
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+Name = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
 ParamValue = bool | int | float | list[int] | None
 SizeValue = Size | Name
-CaseKey = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+CaseKey = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
 
 
 class _Model(BaseModel):
@@ -117,7 +135,7 @@ class JobRequest(_Model):
     precision: Precision = "standard"
     priority: Priority = "normal"
     tags: Annotated[list[Word], Field(max_length=16)] = Field(default_factory=list)
-    note: Annotated[str, StringConstraints(max_length=1000)] = ""
+    note: Annotated[Text, StringConstraints(max_length=1000)] = ""
     fresh: bool = False
 
     @model_validator(mode="after")

@@ -91,7 +91,7 @@ class Record:
             try:
                 await self._office.write(self._changed, change)
             except StoreError as error:
-                log.error("what a job did waits to be written: %s", error.detail)
+                log.error("what a job did waits to be written: %s", error.reason)
                 await asyncio.sleep(AGAIN_S)
             except Exception:
                 log.exception("something that a job did is lost")

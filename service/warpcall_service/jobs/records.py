@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from warpcall_service.schema import Job, JobCase, JobTag
 
 START_S = 6.0  # what a job takes beside its samples: a process, torch, a device
 CASE_S = 0.5  # and each case: inputs, the check of the results
+ID = re.compile(r"[0-9a-f]{12}")
 PACE_JOBS = 20  # finished ones whose mean says how much longer than nominal a job takes
 SLOWEST_PACE, FASTEST_PACE = 20.0, 0.05
 
@@ -81,7 +83,7 @@ def submit(
         )
     estimate = estimated(session, request, checked)
     job = Job(
-        id=secrets.token_hex(6),
+        id=secrets.token_hex(6),  # as `ID` has it
         user_name=caller.name,
         idempotency_key=idempotency_key,
         request=_text(request.model_dump(mode="json", exclude_unset=True)),
@@ -180,7 +182,8 @@ def find(session: Session, caller: Caller, job_id: str) -> Job:
     Raises:
         NotFound: none such, as far as he may know.
     """
-    job = session.scalars(sa.select(Job).where(Job.id == job_id)).one_or_none()
+    query = sa.select(Job).where(Job.id == job_id)
+    job = session.scalars(query).one_or_none() if ID.fullmatch(job_id) else None
     if job is None or not (caller.may("admin") or job.user_name == caller.name):
         raise NotFound(f"there is no job {brief(job_id)}, or it is not yours", field="id")
     return job

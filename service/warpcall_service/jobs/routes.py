@@ -25,6 +25,7 @@ from warpcall_service.jobs import results
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
+    MAX_SEQUENCE,
     CaseKey,
     Comparison,
     History,
@@ -56,8 +57,12 @@ IdempotencyKey = Annotated[
         description="submits once, however often it is sent: a new text for each new job",
     ),
 ]
-LastEventId = Annotated[int, Header(ge=0, le=2**31, description="the last event that was seen")]
-After = Annotated[int, Query(ge=0, le=2**31, description="the same, for whoever has no headers")]
+LastEventId = Annotated[
+    int, Header(ge=0, le=MAX_SEQUENCE, description="the last event that was seen")
+]
+After = Annotated[
+    int, Query(ge=0, le=MAX_SEQUENCE, description="the same, for whoever has no headers")
+]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 M = TypeVar("M", bound=BaseModel)

@@ -156,7 +156,7 @@ class Scheduler:
             try:
                 await self._look(looks)
             except StoreError as error:
-                self._note(error.detail)
+                self._note(error.reason)
             except Exception:
                 log.exception("the queue of jobs cannot be looked at")
             else:
