@@ -1,8 +1,25 @@
-"""In which order jobs run: start-time fair queueing of users, as `fair.py` does it for calls.
+"""In which order jobs run: fair to users, and short jobs before long ones as far as that is fair.
 
-Here the state lies in the database, so that a restart changes nothing: each job has the virtual time
-when it came, each user the one when what he was served last ends, and the clock is the begin of the
-job that was begun last. Priorities are classes above that: of two, the higher one is emptied first.
+Each user has a virtual time: the device time that they were given, in microseconds, counted on from
+the clock of the queue. A job would begin where its user's time stands (or at the clock's time when it
+was submitted, if that is later: a user who was idle saves nothing up) and end after its cost. Of the
+users' next jobs the one that would *end* first is run first. The clock is the least begin among the
+jobs that could be run. It follows that while a job waits which is its user's next, no other user is
+given more time than this job itself takes:
+
+- A short job waits for what runs already, and then for less than its own length for each other user.
+- A long job waits for what runs already, and then for its own length for each other user at most,
+  however many short jobs these submit. So it needs no aging.
+
+These bounds count in estimated costs; what a job took replaces its estimate when it ends. A running
+job is not interrupted, so on one device a short job may wait for the rest of a long one. Priorities
+are classes above all that: of two, the higher one is emptied first.
+
+Ordering by virtual end is fair queueing as in Demers, Keshav and Shenker (SIGCOMM 1989). The clock is
+that of Linux's fair scheduler (`min_vruntime`). Start-time fair queueing, by which `fair.py` orders
+calls, orders by begin: it lets the first long job of each user go before anyone's second short job.
+docs/benchmarking.md has what both come to in a simulation. All state lies in the database, so that a
+restart changes nothing.
 """
 
 from __future__ import annotations
@@ -50,8 +67,8 @@ def in_order(entries: Iterable[Entry], ends_us: Mapping[str, int]) -> Iterator[T
         heads = [_head(line, ends) for line in lines[priority].values()]
         heapq.heapify(heads)
         while heads:
-            begin_us, _, entry = heads[0]
-            turn = Turn(entry, begin_us)
+            turn = heads[0][-1]
+            entry = turn.entry
             yield turn
             ends[entry.user] = turn.end_us
             line = lines[priority][entry.user]
@@ -79,6 +96,25 @@ def forecast(estimates_s: Sequence[float], free_in_s: Iterable[float]) -> list[t
     return times
 
 
-def _head(line: list[Entry], ends: Mapping[str, int]) -> tuple[int, int, Entry]:
+def clock_us(entries: Iterable[Entry], ends_us: Mapping[str, int], priority: int) -> int:
+    """Where the clock stands before one of these jobs is begun: the least begin of a user's next job.
+
+    Args:
+        entries: all jobs that wait, the one to be begun included.
+        ends_us: as for `in_order`.
+        priority: of the job to be begun. Others do not count: jobs of a low priority that wait for
+            hours would hold the clock back, and whoever comes then would be given those hours.
+    """
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.priority == priority:
+            known = first.setdefault(entry.user, entry)
+            first[entry.user] = min(known, entry, key=lambda one: one.number)
+    return min(max(entry.since_us, ends_us.get(user, 0)) for user, entry in first.items())
+
+
+def _head(line: list[Entry], ends: Mapping[str, int]) -> tuple[int, int, Turn]:
+    """A user's next job, as the heap compares it: by its end, then by its age."""
     entry = line[-1]
-    return max(entry.since_us, ends.get(entry.user, 0)), entry.number, entry
+    turn = Turn(entry, max(entry.since_us, ends.get(entry.user, 0)))
+    return turn.end_us, entry.number, turn

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
-from warpcall_service.jobs.order import Entry, forecast, in_order
+from warpcall_service.jobs.order import Entry, clock_us, forecast, in_order
 from warpcall_service.schema import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once
@@ -62,12 +62,13 @@ def claim(session: Session, runner: str, user_running: int) -> Job | None:
     """
     lock(session)
     running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
-    for turn in in_order(_entries(session), _ends(session)):
+    entries, ends = _entries(session), _ends(session)
+    for turn in in_order(entries, ends):
         if running[turn.entry.user] >= user_running:
             continue
         job = session.get_one(Job, turn.entry.number)
         clock = session.get_one(JobClock, 1)
-        clock.now_us = max(clock.now_us, turn.begin_us)
+        clock.now_us = max(clock.now_us, clock_us(entries, ends, turn.entry.priority))
         session.merge(JobShare(user_name=job.user_name, end_us=turn.end_us))
         job.runner, job.seen_ms = runner, now_ms()
         job.started_ms = now_ms()
