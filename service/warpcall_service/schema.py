@@ -79,7 +79,9 @@ class Job(Base):
         since_us: virtual time of the fair queue when it came; `cost_us` what it is charged.
         estimated_ms: what it was thought to take, `took_ms` what it took, of all attempts together.
         attempts: times that it was begun and not put back by a server that stopped in good order.
-        runner: the server that has it, `seen_ms` when that server last said so.
+        runner: id of the server that runs it.
+        fence: counted up by each claim; a run writes only while this is as it was at its claim.
+        ran_ms: heartbeat of the run: how long it has lasted by its server's monotonic clock.
         environment: class of machine and software, set when the first case is measured.
     """
 
@@ -123,7 +125,8 @@ class Job(Base):
     estimated_ms: Mapped[int] = mapped_column(BigInteger)
     took_ms: Mapped[int] = mapped_column(BigInteger)
     runner: Mapped[str | None] = mapped_column(String(255))
-    seen_ms: Mapped[int | None] = mapped_column(BigInteger)
+    fence: Mapped[int] = mapped_column(default=0, server_default="0")
+    ran_ms: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     device: Mapped[str | None] = mapped_column(Text)
     environment: Mapped[str | None] = mapped_column(String(255))
     fingerprint: Mapped[str | None] = mapped_column(Text)

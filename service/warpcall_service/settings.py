@@ -113,6 +113,14 @@ class Settings(BaseSettings):
     job_wall_s: Seconds = Field(7200.0, description="that one job may run")
     job_stall_s: Seconds = Field(300.0, description="without progress, compiling among it")
     job_block_s: Seconds = Field(10.0, description="that a job may keep calls off its device")
+    job_lease_s: float = Field(
+        30.0,
+        ge=3,
+        le=86_400,
+        allow_inf_nan=False,
+        description="without a heartbeat, before other servers on the same database take a "
+        "server's jobs over; the same value on all of them",
+    )
     job_memory_bytes: ByteSize = Field(
         ByteSize(0), ge=0, description="of a job's processes; 0: half of this machine's memory"
     )

@@ -21,6 +21,7 @@ from warpcall.errors import Unavailable
 FILE = "warpcall.sqlite3"
 WAIT_S = 5  # for another process that writes, and for a connection
 STATEMENT_MS = 10_000  # the most that PostgreSQL may take for one statement
+IDLE_MS = 10_000  # the most between two statements of a transaction that writes, on PostgreSQL
 REVISIONS = Path(__file__).parent / "revisions"
 MIGRATION_LOCK = 0x77617270  # of PostgreSQL's advisory locks, "warp"
 
@@ -79,6 +80,7 @@ class Store:
                     pool_pre_ping=True,
                     connect_args=_patience(parsed),
                 )
+                sa.event.listen(self._engine, "begin", _limit_idleness)
                 return
             self.path = Path(str(parsed.database))
         self.label = str(self.path)
@@ -249,6 +251,15 @@ def _begin(connection: sa.Connection) -> None:
     """Take the right to write at the beginning, or none: a reader that turns writer may fail."""
     writes = connection.get_execution_options().get("warpcall_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _limit_idleness(connection: sa.Connection) -> None:
+    """Let PostgreSQL end a transaction that holds locks and whose process stands still.
+
+    Otherwise a stopped process would keep all other servers from writing until it is continued.
+    """
+    if connection.get_execution_options().get("warpcall_writes"):
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}")
 
 
 def _forget_immutable(connection: object, record: Any) -> None:

@@ -42,14 +42,19 @@ def submit(
         return job.id
 
 
-def claim(store: Store, user_running: int = MANY) -> Job | None:
+def claim(store: Store, user_running: int = MANY, runner: str = RUNNER) -> Job | None:
     with store.write() as session:
-        job = queue.claim(session, RUNNER, user_running)
+        job = queue.claim(session, runner, user_running)
         if job is not None:
             session.flush()
             session.refresh(job)
             session.expunge(job)
         return job
+
+
+def claimed(job: Job) -> queue.Claim:
+    """The claim that `claim` made."""
+    return queue.Claim(job.number, job.runner or "", job.fence)
 
 
 def finish(store: Store, number: int, took_ms: int, state: Any = "succeeded") -> None:

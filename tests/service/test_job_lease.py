@@ -24,6 +24,7 @@ from warpcall_service.callers import LOCAL
 from warpcall_service.engine import LocalEngine
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.desk import Jobs
+from warpcall_service.jobs.identity import Identity
 from warpcall_service.jobs.messages import MARK, Task
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.runner import Run
@@ -226,7 +227,10 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             plan = await engine.plan("permute", [X], {"dims": [1, 0]})
             lane = psutil.Process(engine.status()[0].pid)
             job = await desk.submit(LOCAL, asked, None)
-            with left_behind(f"{desk.scheduler.mark}/cpu/a job of before"):
+            earlier = Identity(tmp_path)
+            mark = f"{earlier.take()}/cpu/a job of before"
+            earlier.release()
+            with left_behind(mark):
                 desk.start()
                 with pytest.raises(Unavailable, match="processes of a job cannot be ended"):
                     await call_on(engine, plan)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -32,6 +30,7 @@ from tests.service.jobs import (
     submit,
 )
 from tests.service.requests import well
+from warpcall_service.jobs.identity import Identity
 from warpcall_service.jobs.messages import MARK
 from warpcall_service.schema import Job as Row
 
@@ -165,6 +164,20 @@ def test_a_killed_process_interrupts_its_job_which_runs_again_once(
     assert len({m["case"] for m in measured}) == len(measured) == done["cases_done"]
 
 
+def test_a_job_is_not_blamed_for_a_server_that_stood_still(
+    server: Server, http: httpx.Client
+) -> None:
+    job = submit(http, cases=BUSY[:2], fresh=True)
+    reached(http, job, lambda found: found["state"] == "running")
+    server.process.send_signal(signal.SIGSTOP)
+    time.sleep(8)  # longer than it may be quiet, or keep the device
+    server.process.send_signal(signal.SIGCONT)
+
+    done = ended(http, job)
+
+    assert (done["state"], done["attempts"]) == ("succeeded", 1)
+
+
 def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client) -> None:
     job = submit(http, implementations=["fork"], fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
@@ -239,8 +252,9 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
 
 def stray_of(settings: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process as a job of that server, and its guard, would have left it when both were killed."""
-    whose = f"{socket.gethostname()}:{settings['WARPCALL_DATA_DIR']}"
-    mark = f"{hashlib.sha256(whose.encode()).hexdigest()[:16]}/cpu/000000000000"
+    earlier = Identity(Path(settings["WARPCALL_DATA_DIR"]))
+    mark = f"{earlier.take()}/cpu/000000000000"
+    earlier.release()
     return subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: mark})
 
 

@@ -20,13 +20,34 @@ from sqlalchemy.orm import Session
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
 from warpcall_service.jobs.order import Entry, clock_us, forecast, in_order
+from warpcall_service.jobs.orphans import Sign
 from warpcall_service.schema import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once
+LOST = "the server that ran it was lost"
 RESUMED = -1  # before the priorities, which count from 0
-LOST_MS = 60_000  # a server that says nothing of its jobs for so long has gone
 PROGRESS_KEPT_MS = 86_400_000  # after the end of a job; its states and cases are kept for ever
 PRUNED_JOBS = 200  # at a time
+
+
+class Replaced(Exception):
+    """The job was taken from this run, or has ended: what the run had to write is not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right of one run to write about its job.
+
+    Attributes:
+        number: of the job.
+        runner: id of the server that runs it.
+        fence: the job's own `fence` when it was claimed. Each later claim counts that up, so that
+            nothing which an earlier run writes can be taken for the later one's.
+    """
+
+    number: int
+    runner: str
+    fence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +91,7 @@ def claim(session: Session, runner: str, user_running: int) -> Job | None:
         clock = session.get_one(JobClock, 1)
         clock.now_us = max(clock.now_us, clock_us(entries, ends, turn.entry.priority))
         session.merge(JobShare(user_name=job.user_name, end_us=turn.end_us))
-        job.runner, job.seen_ms = runner, now_ms()
+        job.runner, job.fence, job.ran_ms = runner, job.fence + 1, 0
         job.started_ms = now_ms()
         job.attempts += 1
         advance(session, job, "preparing")
@@ -79,19 +100,44 @@ def claim(session: Session, runner: str, user_running: int) -> Job | None:
 
 
 def advance(session: Session, job: Job, state: State) -> None:
-    """Note that a job has come to another state."""
+    """Note that a job has come to another state; a second time changes nothing."""
+    if job.state == state:
+        return  # it was written before by a transaction whose end this server did not hear of
     job.state = state
     note(session, job, "state", {"state": state})
 
 
-def seen(session: Session, runner: str) -> None:
-    """Say that this server still has its jobs."""
-    session.execute(
-        sa.update(Job)
-        .where(Job.runner == runner, Job.state.in_(ACTIVE))
-        .values(seen_ms=now_ms())
-        .execution_options(synchronize_session=False)
-    )
+def held(session: Session, claim: Claim) -> Job:
+    """The job of a claim that still holds, locked until the transaction ends.
+
+    The lock makes this check and what is then written one step: a server that takes the job over
+    does so before, and this raises, or after, and then it sees all that was written. A transaction
+    that also locks the queue must do that first, as everyone does: two that lock in different order
+    can block each other.
+
+    Raises:
+        Replaced: the claim does not hold any more.
+    """
+    query = sa.select(Job).where(*_holds(claim)).execution_options(populate_existing=True)
+    job = session.scalars(query.with_for_update(key_share=True)).one_or_none()
+    if job is None:
+        raise Replaced
+    return job
+
+
+def beat(session: Session, ran_ms: Mapping[Claim, int]) -> set[Claim]:
+    """Write the heartbeat of this server's runs, and return the claims that do not hold any more.
+
+    Args:
+        ran_ms: how long each run has lasted; more than at its last heartbeat.
+    """
+    lost = set()
+    for claim in sorted(ran_ms, key=lambda claim: claim.number):
+        change = sa.update(Job).where(*_holds(claim)).values(ran_ms=ran_ms[claim])
+        change = change.execution_options(synchronize_session=False)
+        if session.scalars(change.returning(Job.number)).one_or_none() is None:
+            lost.add(claim)
+    return lost
 
 
 def to_cancel(session: Session, runner: str) -> Sequence[int]:
@@ -181,28 +227,46 @@ def interrupt(
     advance(session, job, "queued")
 
 
-def any_lost(session: Session, runner: str) -> bool:
-    """Whether another server's jobs wait for `recover`."""
-    return (
-        session.scalars(sa.select(Job.number).where(Job.state.in_(ACTIVE), _lost(runner))).first()
-        is not None
-    )
+def signs(session: Session) -> dict[int, Sign]:
+    """The heartbeats of all jobs that run, by number.
 
-
-def recover(session: Session, runner: str, *, starting: bool) -> int:
-    """Queue again what a server had that is no more; how many jobs these are.
-
-    Args:
-        starting: this server has just begun, so that whatever is said to run here does not.
+    It locks the queue, which is only possible while the database can be written: while it cannot, no
+    server's heartbeat can be, and its silence says nothing.
     """
     lock(session)
-    lost = _lost(runner)
-    if starting:
-        lost = sa.or_(lost, Job.runner == runner)
-    jobs = session.scalars(sa.select(Job).where(Job.state.in_(ACTIVE), lost)).all()
+    rows = session.execute(
+        sa.select(Job.number, Job.fence, Job.ran_ms).where(Job.state.in_(ACTIVE))
+    )
+    return {number: Sign(fence, ran_ms) for number, fence, ran_ms in rows}
+
+
+def take_over(session: Session, number: int, sign: Sign) -> bool:
+    """Queue a job again whose server is gone; False if it has given a sign since.
+
+    Args:
+        sign: the last one that was seen.
+    """
+    lock(session)
+    query = sa.select(Job).where(
+        Job.number == number,
+        Job.fence == sign.fence,
+        Job.ran_ms == sign.ran_ms,
+        Job.state.in_(ACTIVE),
+    )
+    job = session.scalars(query.with_for_update(key_share=True)).one_or_none()
+    if job is not None:
+        interrupt(session, job, LOST, job.ran_ms)
+    return job is not None
+
+
+def recover(session: Session, runner: str) -> int:
+    """Queue again what an earlier life of this server left running; how many jobs these are."""
+    lock(session)
+    jobs = session.scalars(
+        sa.select(Job).where(Job.state.in_(ACTIVE), Job.runner == runner).order_by(Job.number)
+    ).all()
     for job in jobs:
-        ran_ms = max(0, (job.seen_ms or 0) - (job.started_ms or 0))
-        interrupt(session, job, "the server that ran it was lost", ran_ms)
+        interrupt(session, job, LOST, job.ran_ms)
     return len(jobs)
 
 
@@ -277,8 +341,13 @@ def _ends(session: Session) -> dict[str, int]:
     }
 
 
-def _lost(runner: str) -> sa.ColumnElement[bool]:
-    return sa.and_(Job.seen_ms < now_ms() - LOST_MS, Job.runner != runner)
+def _holds(claim: Claim) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        Job.number == claim.number,
+        Job.runner == claim.runner,
+        Job.fence == claim.fence,
+        Job.state.in_(ACTIVE),
+    )
 
 
 def _settle(session: Session, job: Job, took_ms: int) -> None:

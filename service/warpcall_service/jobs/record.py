@@ -1,7 +1,8 @@
 """What a run leaves in the database, written beside it and in order; nothing of it is lost.
 
 A database that cannot be written meanwhile stops no run: what there is to write waits, and is tried
-again until it is there.
+again until it is there. The only thing that is not written is what a run says whose job another
+server has taken over: each change is made in one transaction with the check that the claim holds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import note
 from warpcall_service.jobs.models import State
 from warpcall_service.jobs.office import Office
+from warpcall_service.jobs.queue import Claim
 from warpcall_service.schema import Job
 from warpcall_service.store import StoreError
 
@@ -31,15 +33,25 @@ log = logging.getLogger("warpcall.jobs")
 
 
 class Record:
-    """The rows of one running job."""
+    """The rows of one running job.
 
-    def __init__(self, office: Office, number: int) -> None:
+    Args:
+        on_replaced: called once, when it is found that the claim does not hold any more.
+
+    Attributes:
+        replaced: the claim does not hold, and nothing more is written.
+    """
+
+    def __init__(self, office: Office, claim: Claim, on_replaced: Callable[[], None]) -> None:
+        self.replaced = False
         self._office = office
-        self._number = number
+        self._claim = claim
+        self._on_replaced = on_replaced
+        self._trouble = ""
         self._state: State = "preparing"
         self._phase: tuple[object, ...] = ()
         self._phase_at = 0.0
-        self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._changes: asyncio.Queue[tuple[Change, bool]] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write())
 
     def tell(self, what: str, value: Any) -> None:
@@ -58,9 +70,13 @@ class Record:
                 self._phase, self._phase_at = phase, now
                 self.put(lambda session, job: note(session, job, "progress", value))
 
-    def put(self, change: Change) -> None:
-        """Make a change after those before it."""
-        self._changes.put_nowait(change)
+    def put(self, change: Change, *, settles: bool = False) -> None:
+        """Make a change after those before it.
+
+        Args:
+            settles: it also changes what the job's user is charged, which the queue's lock guards.
+        """
+        self._changes.put_nowait((change, settles))
 
     async def close(self) -> None:
         """Wait until all is written."""
@@ -81,26 +97,36 @@ class Record:
 
     async def _write(self) -> None:
         while True:
-            change = await self._changes.get()
-            await self._make(change)
+            change, settles = await self._changes.get()
+            if not self.replaced:
+                await self._make(change, settles)
             self._changes.task_done()
-            self._office.ring(self._number)
+            self._office.ring(self._claim.number)
 
-    async def _make(self, change: Change) -> None:
+    async def _make(self, change: Change, settles: bool) -> None:
         while True:
             try:
-                await self._office.write(self._changed, change)
+                await self._office.write(self._changed, change, settles)
             except StoreError as error:
-                log.error("what a job did waits to be written: %s", error.reason)
+                if error.reason != self._trouble:  # the same again is silence
+                    log.error("what a job did waits to be written: %s", error.reason)
+                self._trouble = error.reason
                 await asyncio.sleep(AGAIN_S)
+            except queue.Replaced:
+                self.replaced = True
+                self._on_replaced()
+                return
             except Exception:
                 log.exception("something that a job did is lost")
                 return
             else:
+                self._trouble = ""
                 return
 
-    def _changed(self, session: Session, change: Change) -> None:
-        change(session, session.get_one(Job, self._number))
+    def _changed(self, session: Session, change: Change, settles: bool) -> None:
+        if settles:
+            queue.lock(session)
+        change(session, queue.held(session, self._claim))
 
 
 def _introduce(job: Job, hello: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from warpcall_service.lease import Lease
 from warpcall_service.settings import Settings
 
 WATCH_S = 0.1
+PAUSE_S = 1.0  # later than that, a look shows that the server itself was stopped
 FAREWELL_S = tree.KIND_S + tree.DEAD_S + 3.0  # for the guard, once it was told to end the job
 LAST_WORDS_S = 5.0  # for what lies in the socket once all its processes are gone
 
@@ -189,9 +190,16 @@ class Run:
     async def _watch(self) -> None:
         """End it when it hangs, keeps calls waiting, or takes too long altogether."""
         settings = self._settings
+        now = time.monotonic()
         while True:
+            before = now
             await asyncio.sleep(WATCH_S)
             now = time.monotonic()
+            if (pause_s := now - before - WATCH_S) > PAUSE_S:
+                # This server stood still and heard nothing meanwhile, which says nothing about the job.
+                self._began += pause_s
+                self._heard = now
+                continue
             quiet_s = 0.0 if self._waits else now - self._heard
             held_s = 0.0 if self._lease.since is None else now - self._lease.since
             if held_s > settings.job_block_s:

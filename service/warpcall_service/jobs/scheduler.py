@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import hashlib
 import json
 import logging
 import os
 import secrets
-import socket
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,9 +20,12 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.engine import LocalEngine
 from warpcall_service.jobs import queue, tree
+from warpcall_service.jobs.identity import Identity, NoIdentity
 from warpcall_service.jobs.messages import Task
 from warpcall_service.jobs.models import ExitClass, State
 from warpcall_service.jobs.office import Office
+from warpcall_service.jobs.orphans import LOOKS, Orphans
+from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.record import Record
 from warpcall_service.jobs.runner import Outcome, Run
 from warpcall_service.lane import Lane
@@ -35,9 +36,7 @@ from warpcall_service.settings import Settings
 from warpcall_service.store import StoreError
 
 LOOK_S = 1.0  # between two looks at the queue, where nothing of this server calls for one
-SEEN_LOOKS = 5  # looks between two times that it says it still has its jobs
 PRUNE_LOOKS = 600  # looks between two times that it deletes what is of no use any more
-LOCK_FILE = "jobs.lock"
 
 # What becomes of a job that ended like this.
 STATES: dict[ExitClass, State] = {
@@ -52,20 +51,25 @@ log = logging.getLogger("warpcall.jobs")
 
 @dataclass(frozen=True, slots=True)
 class _Claimed:
-    number: int
+    claim: Claim
     id: str
     user: str
     op: str
     task: Task
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    claim: Claim
+    run: Run
+    task: asyncio.Task[None]
+    began: float  # by time.monotonic()
+
+
 class Scheduler:
     """Begins jobs, and ends them.
 
-    Only one server runs the jobs of a data folder: whoever has the lock of a file in it.
-
-    Attributes:
-        mark: what the marks of all its processes begin with.
+    Only one server runs the jobs of a data folder: the one that has the folder's `Identity`.
     """
 
     def __init__(
@@ -75,14 +79,14 @@ class Scheduler:
         self._engine = engine
         self._office = office
         self._ledger = ledger
-        self._lock_file = _folder(settings) / LOCK_FILE
-        self._locked = False
-        self._runner = f"{socket.gethostname()}:{self._lock_file.parent}"[:255]
-        self.mark = hashlib.sha256(self._runner.encode()).hexdigest()[:16]
-        self._runs: dict[str, tuple[Run, asyncio.Task[None], int]] = {}  # by lane, with the job
+        self._identity = Identity(_folder(settings))
+        self._runs: dict[str, _Running] = {}  # by lane
         self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
         self._wake = asyncio.Event()
         self._recovered = False
+        self._orphans = Orphans()
+        self._beat_s = settings.job_lease_s / LOOKS
+        self._beat_at = self._watch_at = 0.0  # when each is due, by time.monotonic()
         self._pruned_ms = 0
         self._trouble = ""
         self._queued = 0
@@ -106,9 +110,9 @@ class Scheduler:
 
     def cancel(self, number: int) -> None:
         """End a job that runs here, if it does."""
-        for run, _, running in self._runs.values():
-            if running == number:
-                run.stop("cancelled", "cancelled while it ran")
+        for running in self._runs.values():
+            if running.claim.number == number:
+                running.run.stop("cancelled", "cancelled while it ran")
 
     async def stop(self) -> None:
         """Put back what runs, and end."""
@@ -117,9 +121,11 @@ class Scheduler:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 while left := self._unfinished():  # a look may have claimed one more job
-                    for run, _, _ in self._runs.values():
-                        run.stop("interrupted", "the server stopped")
+                    for running in self._runs.values():
+                        running.run.stop("interrupted", "the server stopped")
                     await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        if not left:
+            self._identity.release()
         for task in left:  # the database does not answer: the next server finds it as it is
             task.cancel()
 
@@ -163,28 +169,33 @@ class Scheduler:
                 self._note("")
             looks += 1
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_S)
+                await asyncio.wait_for(self._wake.wait(), min(LOOK_S, self._beat_s))
 
     def _unfinished(self) -> list[asyncio.Task[None]]:
         """What is under way: a look at the queue, and runs."""
-        tasks = [task for _, task, _ in self._runs.values()]
+        tasks = [running.task for running in self._runs.values()]
         return [task for task in (self._working, *tasks) if task is not None and not task.done()]
 
     async def _look(self, looks: int) -> None:
-        if not self._lock():
+        try:
+            runner = self._identity.take()
+        except NoIdentity as error:
+            self._note(str(error))
             return
         if not self._recovered:
-            await self._office.write(queue.recover, self._runner, starting=True)
+            await self._office.write(queue.recover, runner)
             self._recovered = True
-        elif looks % SEEN_LOOKS == 0:
-            if self._runs:
-                await self._office.write(queue.seen, self._runner)
-            if await self._office.read(queue.any_lost, self._runner):
-                await self._office.write(queue.recover, self._runner, starting=False)
+        now = time.monotonic()
+        if now >= self._beat_at:
+            await self._beat()  # if that fails, it is due again at once
+            self._beat_at = now + self._beat_s
+        if now >= self._watch_at:
+            self._watch_at = now + self._beat_s
+            await self._take_over_orphans()
         if looks % PRUNE_LOOKS == 0:
             self._pruned_ms = await self._office.write(queue.prune, self._pruned_ms)
         if self._runs:
-            for number in await self._office.read(queue.to_cancel, self._runner):
+            for number in await self._office.read(queue.to_cancel, runner):
                 self.cancel(number)
         self._queued = await self._office.read(_queued)
         for lane in self._engine.every_lane if self._queued else ():
@@ -196,28 +207,27 @@ class Scheduler:
                     return
                 self._begin(claimed, lane)
 
-    def _lock(self) -> bool:
-        """Whether this server runs jobs: no other one that lives does so in this folder."""
-        if not self._locked:
-            try:
-                self._lock_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                fd = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                self._note(f"no jobs run: {self._lock_file} cannot be written: {error.strerror}")
-                return False
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(fd)
-                self._note(f"no jobs run here: another server has {self._lock_file}")
-                return False
-            self._locked = True  # until this process ends
-        return True
+    async def _beat(self) -> None:
+        """Say that this server still runs its jobs, and end the runs that were taken from it."""
+        now = time.monotonic()
+        running = {one.claim: one for one in self._runs.values()}
+        ran_ms = {claim: round((now - one.began) * 1e3) for claim, one in running.items()}
+        for claim in await self._office.write(queue.beat, ran_ms) if ran_ms else ():
+            running[claim].run.stop("interrupted", "another server has taken the job over")
+
+    async def _take_over_orphans(self) -> None:
+        ours = {running.claim.number: running.claim.fence for running in self._runs.values()}
+        signs = await self._office.write(queue.signs)
+        others = {n: sign for n, sign in signs.items() if ours.get(n) != sign.fence}
+        for number, sign in self._orphans.look(others).items():
+            if await self._office.write(queue.take_over, number, sign):
+                log.warning("a job of a server that is gone is queued again: number %d", number)
+                self._office.ring(number)
 
     async def _is_clean(self, lane: Lane) -> bool:
         """End what a server that was killed may have left on this device."""
         if lane.name not in self._clean:
-            left = await asyncio.to_thread(tree.kill_marked, f"{self.mark}/{lane.name}/")
+            left = await asyncio.to_thread(tree.kill_marked, f"{self._identity.id}/{lane.name}/")
             if left:
                 await self._quarantine(lane, left)
                 return False
@@ -226,7 +236,7 @@ class Scheduler:
 
     def _claim(self, session: Session, device: str) -> _Claimed | None:
         settings = self._settings
-        job = queue.claim(session, self._runner, settings.user_running_jobs)
+        job = queue.claim(session, self._identity.id, settings.user_running_jobs)
         if job is None:
             return None
         job.device = device
@@ -241,31 +251,41 @@ class Scheduler:
             "memory_bytes": memory_bytes(settings),
             "threads": settings.cpu_threads,
         }
-        return _Claimed(job.number, job.id, job.user_name, job.op, task)
+        claim = Claim(job.number, self._identity.id, job.fence)
+        return _Claimed(claim, job.id, job.user_name, job.op, task)
 
     # A run
 
     def _begin(self, claimed: _Claimed, lane: Lane) -> None:
-        self._office.ring(claimed.number)
-        record = Record(self._office, claimed.number)
-        mark = f"{self.mark}/{lane.name}/{claimed.id}"
+        self._office.ring(claimed.claim.number)
+
+        def replaced() -> None:
+            run.stop("interrupted", "another server has taken the job over")
+
+        record = Record(self._office, claimed.claim, replaced)
+        mark = f"{self._identity.id}/{lane.name}/{claimed.id}"
         run = Run(claimed.task, mark, lane.lease, self._settings, record.tell)
         task = asyncio.create_task(self._see_through(run, claimed, lane, record))
-        self._runs[lane.name] = run, task, claimed.number
+        self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
         log.info("the job %s begins on %s", claimed.id, lane.name)
 
     async def _see_through(self, run: Run, claimed: _Claimed, lane: Lane, record: Record) -> None:
         try:
             outcome = await self._outcome(run)
-            self._ended[outcome.exit_class] += 1
             self._device_s[lane.name] += outcome.device_s
             self._ledger.add_device_time(claimed.user, claimed.op, outcome.device_s)
-            log.info("the job %s ended on %s: %s", claimed.id, lane.name, outcome.exit_class)
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             stopping = self._stopping
-            record.put(lambda session, job: _end(session, job, outcome, stopping))
+            record.put(lambda session, job: _end(session, job, outcome, stopping), settles=True)
             await record.close()
+            exit_class = "interrupted" if record.replaced else outcome.exit_class
+            self._ended[exit_class] += 1
+            log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)
+            if record.replaced:
+                log.warning(
+                    "another server has taken the job %s over: no end is written", claimed.id
+                )
         finally:
             await record.abandon()
             del self._runs[lane.name]
