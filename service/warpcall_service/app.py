@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service import (
+    logs,
     oip_routes,
     openapi,
     openapi_remote,
@@ -66,6 +67,7 @@ def create_app(
             *tensors.metrics(),
             *desk.scheduler.metrics(),
             *keeper.metrics(),
+            log_metric(),
         ]
     )
     app = FastAPI(
@@ -122,6 +124,15 @@ def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
             value = lane.state == "ready" if name == "ready" else getattr(lane, name)
             family.add_metric([lane.name], float(value))
     return [*families.values(), restarts]
+
+
+def log_metric() -> Metric:
+    """How many lines of the log could not be written."""
+    family = CounterMetricFamily(
+        "warpcall_log_lines_dropped", "Lines of the log that could not be written"
+    )
+    family.add_metric([], logs.dropped())
+    return family
 
 
 def _version() -> str:

@@ -8,14 +8,13 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import uvicorn
 import uvloop
 
-from warpcall_service import users
+from warpcall_service import logs, users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
@@ -91,8 +90,7 @@ async def _serve(
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
         where = _url(settings, listener) + (f" and unix://{settings.uds}" if near else "")
-        sys.stdout.write(f"Warpcall listens on {where}, kernels run on {devices}\n")
-        sys.stdout.flush()
+        logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
         await server.serve(sockets=[listener])
     finally:
         await desk.stop()
