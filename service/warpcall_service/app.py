@@ -77,11 +77,18 @@ def create_app(
     app.include_router(routes.me(settings, engine, limits))
     app.include_router(job_routes.jobs(desk, stopping))
     app.include_router(tensor_routes.tensors(settings, tensors))
-    app.include_router(routes.health(engine, metrics, stopping))
+    app.include_router(routes.health(engine, metrics, keeper, stopping))
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     app.include_router(
-        oip_routes.routes(settings, engine, models, statistics, app.version, stopping)
+        oip_routes.routes(
+            settings,
+            engine,
+            models,
+            statistics,
+            app.version,
+            lambda: stopping() or bool(keeper.gate.shut),
+        )
     )
     app.include_router(shared_memory_routes.routes(settings, shared))
     app.include_router(pages.pages(engine.catalog))

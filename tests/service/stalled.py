@@ -9,7 +9,7 @@ import socket
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.service.requests import PERMUTE, well
 HEALTH_S = 0.5
 DRAIN_S = 1.0
 # As docs/deploy.md says, plus what a busy machine takes to start and end processes.
-END_S = 2 * DRAIN_S + 8 + 5
+END_S = 2 * DRAIN_S + 8 + 5.0
 SETTINGS = {
     "WARPCALL_HOST": "127.0.0.1",
     "WARPCALL_ARENA_BYTES": "16MiB",
@@ -70,13 +70,17 @@ class FullPipe:
 
 @contextmanager
 def server_that_writes_to(
-    stdout: int, stderr: int, settings: Mapping[str, str]
+    stdout: int, stderr: int, settings: Mapping[str, str], under: Sequence[str] = ()
 ) -> Iterator[Server]:
-    """A server with these outputs; it is killed at the end if the test has not ended it."""
+    """A server with these outputs; it is killed at the end if the test has not ended it.
+
+    Args:
+        under: a command that starts the one that follows it, in its own place.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        COMMAND,
+        (*under, *COMMAND),
         env=environment({**SETTINGS, "WARPCALL_PORT": str(port), **settings}),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
