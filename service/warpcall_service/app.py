@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service import (
+    logs,
     oip_routes,
     openapi,
     openapi_remote,
@@ -74,6 +75,7 @@ def create_app(
             *tensors.metrics(),
             *desk.scheduler.metrics(),
             *keeper.metrics(),
+            log_metric(),
         ]
     )
     app = FastAPI(
@@ -83,11 +85,18 @@ def create_app(
     app.include_router(routes.me(settings, engine, limits))
     app.include_router(job_routes.jobs(desk, stopping))
     app.include_router(tensor_routes.tensors(settings, tensors))
-    app.include_router(routes.health(engine, metrics, stopping))
+    app.include_router(routes.health(engine, metrics, keeper, stopping))
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     app.include_router(
-        oip_routes.routes(settings, engine, models, statistics, app.version, stopping)
+        oip_routes.routes(
+            settings,
+            engine,
+            models,
+            statistics,
+            app.version,
+            lambda: stopping() or bool(keeper.gate.shut),
+        )
     )
     app.include_router(shared_memory_routes.routes(settings, shared))
     app.include_router(pages.pages(engine.catalog))
@@ -131,6 +140,15 @@ def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
             value = lane.state == "ready" if name == "ready" else getattr(lane, name)
             family.add_metric([lane.name], float(value))
     return [*families.values(), restarts]
+
+
+def log_metric() -> Metric:
+    """How many lines of the log could not be written."""
+    family = CounterMetricFamily(
+        "warpcall_log_lines_dropped", "Lines of the log that could not be written"
+    )
+    family.add_metric([], logs.dropped())
+    return family
 
 
 def _version() -> str:

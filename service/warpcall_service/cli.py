@@ -48,7 +48,7 @@ def run(
     try:
         serve(Settings.load(**given))
     except (SettingsError, ServerError) as error:
-        typer.echo(f"warpcall-server: {error}", err=True)
+        logs.write(f"warpcall-server: {error}")
         raise typer.Exit(2) from None
 
 

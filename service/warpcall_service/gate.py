@@ -11,7 +11,7 @@ import logging
 import time
 from collections import OrderedDict, defaultdict
 
-from warpcall.errors import Busy, Unauthorized
+from warpcall.errors import Busy, Unauthorized, Unavailable
 from warpcall_service.callers import LOCAL
 from warpcall_service.exchange import Exchange
 from warpcall_service.keys import find
@@ -20,6 +20,7 @@ from warpcall_service.users import Snapshot
 # To everyone: probes have no keys.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
+RETRY_S = 5  # when keys that cannot be checked may be tried again
 FAILURES = 10  # wrong keys in a row that an address may try
 FAILURE_S = 6.0  # after which it may try one more
 MAX_ADDRESSES = 4096  # remembered; the one that failed longest ago gives way
@@ -32,10 +33,12 @@ class Gate:
 
     Attributes:
         refused: wrong keys so far.
+        shut: why no key admits anyone at present; empty if keys do.
     """
 
     def __init__(self, keys: Snapshot) -> None:
         self.refused = 0
+        self.shut = ""
         self._keys = keys
         self._closed = bool(keys.keys)  # once there were keys it stays so, whatever happens to them
         self._inside: defaultdict[str, set[Exchange]] = defaultdict(set)
@@ -47,6 +50,7 @@ class Gate:
         Raises:
             Unauthorized: no key, a wrong one, or one that no longer counts.
             Busy: too many wrong ones.
+            Unavailable: keys cannot be checked at present.
         """
         if not self._closed:
             exchange.identify(LOCAL)
@@ -54,6 +58,8 @@ class Gate:
             return
         if exchange.scope["path"] in OPEN:
             return
+        if self.shut:
+            raise Unavailable(self.shut, retry_after_s=RETRY_S)
         given = exchange.headers.get(b"authorization")
         if given is None:
             raise Unauthorized(KEY_NEEDED)
@@ -75,10 +81,20 @@ class Gate:
             if not inside:
                 del self._inside[key_id]
 
-    def update(self, keys: Snapshot) -> None:
-        """Work with these keys, and send away who is here with one that no longer counts."""
+    def update(self, keys: Snapshot, shut: str = "") -> None:
+        """Work with these keys, and send away who is here with one that no longer counts.
+
+        Args:
+            shut: why none of them counts at present, if that is so.
+        """
         self._keys = keys
         self._closed = self._closed or bool(keys.keys)
+        self.shut = shut if self._closed else ""
+        if self.shut:
+            for inside in list(self._inside.values()):
+                for exchange in list(inside):
+                    exchange.dismiss(Unavailable(self.shut, retry_after_s=RETRY_S))
+            return
         for key_id, inside in list(self._inside.items()):
             if refusal := self._refusal(key_id):
                 for exchange in list(inside):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from warpcall_service.arena import Arena
+from warpcall_service.child_log import ChildLog
 from warpcall_service.lane_messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
 from warpcall_service.settings import Settings
 
@@ -56,7 +57,9 @@ class Child:
         self._on_done = on_done
         self._hello: asyncio.Future[Hello] = self._loop.create_future()
         self._questions: deque[asyncio.Future[dict[str, Any]]] = deque()
+        self._log = ChildLog(device)
         with contextlib.ExitStack() as theirs:
+            theirs.callback(self._log.started)
             self._calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             theirs.enter_context(calls)
             self._plans, plans = socket.socketpair()
@@ -78,11 +81,14 @@ class Child:
                     pass_fds=list(fds.values()),
                     env={**ENVIRONMENT, **without_secrets()},
                     stdin=subprocess.DEVNULL,
+                    stdout=self._log.fd,
+                    stderr=self._log.fd,
                     process_group=0,
                 )
             except OSError as error:
                 self._calls.close()
                 self._plans.close()
+                self._log.close()
                 raise LaneLost(f"its process cannot be started: {error}") from None
         self._calls.setblocking(False)
         self._loop.add_reader(self._calls.fileno(), self._on_readable)
@@ -169,6 +175,7 @@ class Child:
                     await self._wait()
         self.kill()
         await self._wait()
+        self._log.close()
         if not self.lost.done():
             self.lost.set_result(None)
         return self._ending()

@@ -56,7 +56,7 @@ def main() -> None:
     for fd in (args.arena_fd, args.calls_fd, args.plans_fd):
         os.set_inheritable(fd, False)  # a compiler we start must not keep our sockets open
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold callers' data
-    logs.set_up(quiet=True, level="WARNING")
+    logs.set_up_child()
 
     arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
     touch = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)

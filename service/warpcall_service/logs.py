@@ -1,74 +1,153 @@
-"""The log: one JSON object a line, on stderr. Never what a body holds, and never a key."""
+"""The log: one JSON object a line, on stderr. Never what a body holds, and never a key.
+
+The server writes it from a thread (`log_writer.py`), so that a log that nobody reads, or a disk that
+is full, holds up no request. Its worker and job processes write to pipes that the server reads
+(`child_log.py`): they depend on the server, and not on whoever reads the server's log.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
+import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+from warpcall_service.log_writer import LogWriter
 
 if TYPE_CHECKING:  # a lane's process logs, too, and has no HTTP
     from warpcall_service.exchange import Exchange
 
-_ACCESS = logging.getLogger("warpcall.access")
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+FLUSH_S = 1.0  # at the end of the server, for the lines that still wait
+MAX_TEXT = 16_000  # characters of a message, and of a traceback, that one line may hold
 _FIELDS = ("id", "client", "user", "key", "action", "role")  # what a message may carry as `extra`
+_writer: LogWriter | None = None  # of the server's process, once it is set up
+_quiet = False
+
+log = logging.getLogger("warpcall.log")
 
 
-def set_up(*, quiet: bool, level: str = "INFO") -> None:
-    """Log everything from `level` on as JSON; `quiet` leaves out the lines of requests."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Json())
-    logging.basicConfig(handlers=[handler], level=level)
+def set_up(*, quiet: bool) -> None:
+    """Log what the server's process has to say, without blocking; `quiet` leaves out requests."""
+    global _writer, _quiet
+    _writer, _quiet = LogWriter(_fd_of(sys.stderr), _dropped), quiet
+    atexit.register(_writer.flush, FLUSH_S)
+    _begin(_Handler(_writer), "INFO")
     for chatty in ("uvicorn", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    plain = logging.StreamHandler()
-    plain.setFormatter(logging.Formatter("%(message)s"))  # `access` has written JSON already
-    _ACCESS.propagate = False
-    _ACCESS.addHandler(plain)
-    if quiet:
-        _ACCESS.setLevel(logging.WARNING)
+    # What Python itself would write to stderr, which may block, becomes lines of the log.
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    sys.unraisablehook = lambda args: log.error(
+        "%s: %r", args.err_msg or "exception ignored in", args.object, exc_info=args.exc_value
+    )
+    threading.excepthook = lambda args: log.error(
+        "a thread ended", exc_info=args.exc_value if args.exc_value is not None else True
+    )
+
+
+def set_up_child() -> None:
+    """Log warnings of a worker or job process to its stderr, which the server reads."""
+    _begin(logging.StreamHandler(), "WARNING")
+
+
+def dropped() -> int:
+    """Lines that the server could not write so far."""
+    return 0 if _writer is None else _writer.dropped
+
+
+def write(line: str) -> None:
+    """Write a line as it is: one that a child process logged, or that is no part of the log."""
+    if _writer is not None:
+        _writer.put(line)
+
+
+def announce(line: str) -> None:
+    """Write a line to stdout from a thread of its own: it may block, for ever."""
+    fd, data = _fd_of(sys.stdout), f"{line}\n".encode()
+
+    def write_all() -> None:
+        with suppress(OSError):
+            os.write(fd, data)
+
+    threading.Thread(target=write_all, name="stdout", daemon=True).start()
 
 
 def access(exchange: Exchange, seconds: float) -> None:
-    """The line of one request, put together by hand: json.dumps would take three times as long."""
-    if not _ACCESS.isEnabledFor(logging.INFO):
+    """The line of one request, put together by hand: json.dumps would take three times as long.
+
+    It goes past the logging module, which would add half as much again.
+    """
+    if _writer is None or _quiet:
         return
-    client = exchange.scope["client"]
+    scope, caller = exchange.scope, exchange.caller
+    client = json.dumps(scope["client"][0] if scope["client"] else "")
     stages = ", ".join([f'"{name}": {ms:.3f}' for name, ms in exchange.stages_ms.items()])
-    _ACCESS.info(
-        '{"time": "%s", "id": "%s", "client": %s, "user": "%s", "key": "%s", "method": "%s", '
-        '"path": %s, "op": "%s", "status": %d, "outcome": "%s", "in": %d, "out": %d, '
-        '"ms": %.2f, "stages_ms": {%s}}',
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        exchange.request_id,
-        json.dumps(client[0] if client else ""),
-        exchange.caller.name,
-        exchange.caller.key_id,
-        exchange.scope["method"],
-        json.dumps(exchange.scope["path"][:200]),
-        exchange.op,
-        exchange.status,
-        exchange.outcome,
-        exchange.received,
-        exchange.sent,
-        seconds * 1e3,
-        stages,
+    _writer.put(
+        f'{{"time": "{time.strftime(TIME, time.gmtime())}", "id": "{exchange.request_id}", '
+        f'"client": {client}, "user": "{caller.name}", "key": "{caller.key_id}", '
+        f'"method": "{scope["method"]}", "path": {json.dumps(scope["path"][:200])}, '
+        f'"op": "{exchange.op}", "status": {exchange.status}, "outcome": "{exchange.outcome}", '
+        f'"in": {exchange.received}, "out": {exchange.sent}, "ms": {seconds * 1e3:.2f}, '
+        f'"stages_ms": {{{stages}}}}}'
     )
+
+
+class _Handler(logging.Handler):
+    """Hands messages to a LogWriter."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.put(self.format(record))
+        except Exception as error:  # noqa: BLE001  # logging's own way is to write to stderr
+            name, place = record.name, f"{record.filename}:{record.lineno}"
+            self._writer.put(
+                _line("error", name, f"no message could be made at {place}: {error!r}")
+            )
 
 
 class _Json(logging.Formatter):
     """What is not a request: messages, with the cause of an error as one string."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        for name in _FIELDS:
-            if hasattr(record, name):
-                line[name] = str(getattr(record, name))
+        extra = {name: str(getattr(record, name)) for name in _FIELDS if hasattr(record, name)}
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+            extra["error"] = self.formatException(record.exc_info)[-MAX_TEXT:]
+        return _line(record.levelname.lower(), record.name, record.getMessage(), **extra)
+
+
+def _fd_of(stream: TextIO | None) -> int:
+    """The descriptor of a standard stream; of /dev/null if the server was started without it."""
+    return os.open(os.devnull, os.O_WRONLY) if stream is None else stream.fileno()
+
+
+def _begin(handler: logging.Handler, level: str) -> None:
+    handler.setFormatter(_Json())
+    logging.basicConfig(handlers=[handler], level=level)
+
+
+def _line(level: str, logger: str, message: str, **extra: str) -> str:
+    line = {
+        "time": time.strftime(TIME, time.gmtime()),
+        "level": level,
+        "logger": logger,
+        "message": message[:MAX_TEXT],
+    }
+    return json.dumps({**line, **extra})
+
+
+def _dropped(lines: int) -> str:
+    return _line("warning", log.name, f"{lines} lines of the log were dropped: it was not read")
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, _: object) -> None:
+    log.critical("the server ends because of an error", exc_info=error)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from warpcall.errors import Busy, NotFound
 from warpcall_service.callers import LOCAL, caller_of, needs
 from warpcall_service.engine import LocalEngine
+from warpcall_service.keeper import Keeper
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.openapi import problem_responses
@@ -177,7 +178,9 @@ def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
     return router
 
 
-def health(engine: LocalEngine, metrics: Metrics, stopping: Callable[[], bool]) -> APIRouter:
+def health(
+    engine: LocalEngine, metrics: Metrics, keeper: Keeper, stopping: Callable[[], bool]
+) -> APIRouter:
     """Live, ready, and in numbers."""
     router = APIRouter(tags=["health"])
 
@@ -194,8 +197,9 @@ def health(engine: LocalEngine, metrics: Metrics, stopping: Callable[[], bool]) 
     async def readyz() -> Response:
         """200 while calls can run, 503 with reasons while they cannot."""
         lanes = engine.status()
-        ready = engine.ready and not stopping()
+        ready = engine.ready and not stopping() and not keeper.gate.shut
         reasons = ["the server is stopping"] if stopping() else []
+        reasons += keeper.reasons()
         reasons += [f"{lane.name}: {lane.state}, {lane.reason}" for lane in lanes if lane.reason]
         shown = [{name: getattr(lane, name) for name in LaneModel.model_fields} for lane in lanes]
         said = {"status": "ready" if ready else "unready", "reasons": reasons, "lanes": shown}

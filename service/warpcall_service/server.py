@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import uvicorn
 import uvloop
 
-from warpcall_service import users
+from warpcall_service import logs, users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
@@ -26,6 +26,7 @@ from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
 
+LAST_S = 8  # of the whole stop, beside twice `drain_timeout_s`: then the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we
 
 log = logging.getLogger("warpcall")
@@ -48,7 +49,8 @@ def serve(settings: Settings) -> None:
         listener = open_sockets.enter_context(listen(settings.host, settings.port))
         near = open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
         try:
-            loop.run(_serve(settings, listener, near, store, Keeper(store, keys)))
+            keeper = Keeper(store, keys, settings.keys_max_age_s)
+            loop.run(_serve(settings, listener, near, store, keeper))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
@@ -60,7 +62,7 @@ async def _serve(
     store: Store,
     keeper: Keeper,
 ) -> None:
-    stop = _Stop()
+    stop = _Stop(2 * settings.drain_timeout_s + LAST_S)
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
@@ -91,8 +93,7 @@ async def _serve(
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
         where = _url(settings, listener) + (f" and unix://{settings.uds}" if near else "")
-        sys.stdout.write(f"Warpcall listens on {where}, kernels run on {devices}\n")
-        sys.stdout.flush()
+        logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
         await server.serve(sockets=[listener])
     finally:
         await desk.stop()
@@ -128,12 +129,18 @@ class _Server(uvicorn.Server):
 
 
 class _Stop:
-    """What SIGTERM and SIGINT do, from the first moment to the last."""
+    """What SIGTERM and SIGINT do, from the first moment to the last.
 
-    def __init__(self) -> None:
+    Args:
+        end_s: after the first signal, when the process ends whatever it is waiting for.
+    """
+
+    def __init__(self, end_s: float) -> None:
+        self._end_s = end_s
         self.server: _Server | None = None
         self._asked = asyncio.Event()
         loop = asyncio.get_running_loop()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ask, number)
 
@@ -152,6 +159,9 @@ class _Stop:
 
     def _ask(self, number: signal.Signals) -> None:
         log.info("%s: the server stops", signal.Signals(number).name)
+        if not self._asked.is_set():
+            # Should a thread, or the event loop itself, be stuck by then, no code of ours would run.
+            signal.alarm(math.ceil(self._end_s))
         self._asked.set()
         if self.server is not None:
             self.server.force_exit = self.server.should_exit

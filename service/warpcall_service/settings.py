@@ -52,6 +52,14 @@ class Settings(BaseSettings):
         None, description="postgresql://user:password@host/name, or sqlite:///path"
     )
 
+    keys_max_age_s: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="for which API keys count while the database cannot be read; 0: no limit",
+    )
+
     devices: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda:\d+(,cuda:\d+)*)$",

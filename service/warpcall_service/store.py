@@ -22,6 +22,7 @@ FILE = "warpcall.sqlite3"
 WAIT_S = 5  # for another process that writes, and for a connection
 STATEMENT_MS = 10_000  # the most that PostgreSQL may take for one statement
 IDLE_MS = 10_000  # the most between two statements of a transaction that writes, on PostgreSQL
+ANSWER_S = STATEMENT_MS / 1000 + 1  # after which PostgreSQL itself must stand still
 REVISIONS = Path(__file__).parent / "revisions"
 MIGRATION_LOCK = 0x77617270  # of PostgreSQL's advisory locks, "warp"
 
@@ -78,9 +79,13 @@ class Store:
                 self._engine = sa.create_engine(
                     parsed.set(drivername="postgresql+psycopg"),
                     pool_pre_ping=True,
+                    pool_timeout=WAIT_S,
                     connect_args=_patience(parsed),
                 )
                 sa.event.listen(self._engine, "begin", _limit_idleness)
+                from warpcall_service.store_postgres import open_connections_that_end
+
+                open_connections_that_end(self._engine, ANSWER_S)
                 return
             self.path = Path(str(parsed.database))
         self.label = str(self.path)

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from demo.server import Server, running_server, stop
+from tests.service.requests import log_of
 from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -210,7 +211,7 @@ def test_a_client_that_leaves_with_two_requests_on_their_way_is_no_error(server:
         until(lambda: metric(server, LEFT) == left + 1)
 
     until(lambda: lane_state(server)["in_flight"] == 0)
-    assert "without starting response" not in server.log.read_text()
+    assert "without starting response" not in log_of(server)
 
 
 def test_sigterm_lets_calls_under_way_end(pool: ThreadPoolExecutor) -> None:

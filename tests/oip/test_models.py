@@ -10,6 +10,7 @@ import pytest
 
 from demo.server import Server
 from tests.oip.requests import INFER, body, refused
+from tests.service.requests import log_of
 
 
 def test_the_server_says_what_it_is_and_that_it_is_well(http: httpx.Client) -> None:
@@ -131,7 +132,7 @@ def test_inferences_are_logged_and_counted_like_other_calls(
     http.post(INFER, json=body(), headers={"x-request-id": "inferred"})
     text = http.get("/metrics").text
 
-    (line,) = (line for line in server.log.read_text().splitlines() if '"inferred"' in line)
+    (line,) = (line for line in log_of(server).splitlines() if '"inferred"' in line)
     told = json.loads(line)
     assert (told["op"], told["status"], told["user"]) == ("permute", 200, "local")
     assert told["stages_ms"].keys() == {"upload", "queue", "h2d", "kernel", "d2h"}

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from warpcall_service import users
@@ -100,13 +101,48 @@ class Postgres:
 
     Attributes:
         url: with `{}` for the name of a database.
+        folder: where its data, its log and its socket are.
     """
 
     url: str
+    folder: Path
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let all its processes stand still: connections are made, and nothing is answered."""
+        first = (self.folder / "data/postmaster.pid").read_text().split()[0]
+        postmaster = psutil.Process(int(first))
+        postmaster.suspend()  # so that there are no further ones
+        with _suspended([*postmaster.children(), postmaster]):
+            yield
+
+    @contextmanager
+    def silent(self, database: Database) -> Iterator[None]:
+        """Let those that serve a database's present connections stand still; new ones are served."""
+        name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
+        first = (self.folder / "data/postmaster.pid").read_text().split()[0]
+        children = psutil.Process(int(first)).children()
+        serving = [child for child in children if f" {name} " in " ".join(child.cmdline())]
+        assert serving
+        with _suspended(serving):
+            yield
 
     def psql(self, statement: str) -> None:
         command = [f"{POSTGRES}/psql", "-qXv", "ON_ERROR_STOP=1", "-c", statement]
         subprocess.run([*command, self.url.format("postgres")], check=True, timeout=60)
+
+
+@contextmanager
+def _suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 @contextmanager
@@ -128,7 +164,7 @@ def postgres_cluster() -> Iterator[Postgres]:
         options = f"-k {folder} -c listen_addresses= -c fsync=off"
         subprocess.run([*control, "-o", options, "start"], check=True, **who)
         try:
-            yield Postgres(f"postgresql://postgres@/{{}}?host={folder}")
+            yield Postgres(f"postgresql://postgres@/{{}}?host={folder}", folder)
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, **who)
 

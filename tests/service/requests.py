@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +67,21 @@ def metrics(http: httpx.Client) -> dict[str, float]:
 
 def logged(server: Server) -> list[dict[str, Any]]:
     """What the log says so far, and of every request that was answered."""
-    server.get("/readyz")  # a line is written after its answer, and before the next one
-    *lines, _ = server.log.read_text().split("\n")  # the last one may be half a line
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    return [json.loads(line) for line in log_of(server).splitlines() if line.startswith("{")]
+
+
+def log_of(server: Server) -> str:
+    """The log with the lines of all requests that were answered so far.
+
+    Lines are written in their order, so all are there once that of a last request is.
+    """
+    name = f"read-{secrets.token_hex(8)}"
+    httpx.get(f"{server.url}/readyz", headers={"x-request-id": name}, timeout=10)
+    deadline = time.monotonic() + 30
+    while f'"{name}"' not in (text := server.log.read_text()) or not text.endswith("\n"):
+        assert time.monotonic() < deadline, "the log has no line of a request that was answered"
+        time.sleep(0.01)
+    return text
 
 
 def header(entries: Mapping[str, Any], nbytes: int | None = None) -> bytes:

@@ -19,7 +19,7 @@ import pytest
 from demo.server import Server, running_server
 from tests.oip.requests import refused
 from tests.service.databases import Database
-from tests.service.requests import PERMUTE, logged, problem_of, send_raw, well
+from tests.service.requests import PERMUTE, log_of, logged, problem_of, send_raw, well
 from warpcall import Client, Unauthorized
 from warpcall_service.callers import ROLES, Role
 
@@ -234,7 +234,7 @@ def test_wrong_keys_are_slowed_down_and_right_ones_are_not(sqlite: Database) -> 
         ]
         right = http.get("/v1/kernels", headers={"authorization": f"Bearer {key}"})
         without = http.get("/v1/kernels")
-        log = server.log.read_text()
+        log = log_of(server)
 
     statuses = [answer.status_code for answer in wrong]
     allowed = statuses.count(401)

@@ -24,7 +24,7 @@ from demo.server import Server, running_server
 from tests.descriptors import held
 from tests.service.databases import Database
 from tests.service.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
-from tests.service.requests import metrics, well
+from tests.service.requests import log_of, metrics, well
 
 CONNECTIONS = 64  # at a time
 QUIET_S = 0.05  # without an answer, before the server is told that no more will come
@@ -176,7 +176,7 @@ def test_whatever_comes_the_server_answers_and_stays_as_it_was(
     now = memory_of(process.pid)
     assert now.http_rest - memory.http_rest < MAX_GROWTH_BYTES
     assert now.lanes_rest - memory.lanes_rest < MAX_GROWTH_BYTES
-    log = server.log.read_text()
+    log = log_of(server)
     assert "Traceback" not in log
     assert '"level":"error"' not in log.lower().replace(" ", "")
 

@@ -232,4 +232,5 @@ def stopped_lane(server: Server) -> Iterator[None]:
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # it was ended meanwhile
+                os.kill(pid, signal.SIGCONT)

@@ -11,7 +11,7 @@ import pytest
 
 from demo.server import running_server
 from tests.service.databases import Database
-from tests.service.requests import PERMUTE, metrics, well
+from tests.service.requests import PERMUTE, log_of, metrics, well
 
 STAGES = {"upload", "queue", "h2d", "kernel", "d2h"}
 
@@ -95,8 +95,7 @@ def test_the_log_has_a_line_of_json_for_each_request(sqlite: Database) -> None:
         http.headers.update(headers)
         http.post(f"{PERMUTE}?dims=0", content=secret, headers={"content-type": "application/json"})
         http.get('/a"b', headers={"x-request-id": "mine-2"})
-        server.get("/readyz")  # a line is written after its answer, and before the next one
-        log = server.log.read_text()
+        log = log_of(server)
 
     lines = [json.loads(line) for line in log.splitlines() if not line.startswith("Warpcall ")]
     refused, call, lost = (line for line in lines if line.get("path", "/readyz") != "/readyz")

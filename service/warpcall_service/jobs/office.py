@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
 from warpcall_service.store import Store
+from warpcall_service.store_threads import StoreThreads
 
 THREADS = 4
 
@@ -24,8 +24,7 @@ class Office:
     """Runs functions that take a session, in threads."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="jobs")
+        self._threads = StoreThreads(store, THREADS)
         self._bells: dict[int, asyncio.Event] = {}
 
     async def read(
@@ -37,9 +36,9 @@ class Office:
         """What a function finds that only looks.
 
         Raises:
-            StoreError: there is no looking.
+            StoreError: the database cannot be read, or does not answer.
         """
-        return await self._run(self._reading, lambda session: function(session, *args, **kwargs))
+        return await self._threads.read(lambda session: function(session, *args, **kwargs))
 
     async def write(
         self,
@@ -50,9 +49,9 @@ class Office:
         """What a function gives whose changes are all made, or, after an exception, none.
 
         Raises:
-            StoreError: nothing was written.
+            StoreError: the database cannot be written, or does not answer.
         """
-        return await self._run(self._writing, lambda session: function(session, *args, **kwargs))
+        return await self._threads.write(lambda session: function(session, *args, **kwargs))
 
     def ring(self, number: int) -> None:
         """Something happened to the job of this number."""
@@ -65,19 +64,4 @@ class Office:
 
     def close(self) -> None:
         """Let the threads go."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _run(
-        self,
-        how: Callable[[Callable[[Session], T]], T],
-        function: Callable[[Session], T],
-    ) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, how, function)
-
-    def _reading(self, function: Callable[[Session], T]) -> T:
-        with self._store.read() as session:
-            return function(session)
-
-    def _writing(self, function: Callable[[Session], T]) -> T:
-        with self._store.write() as session:
-            return function(session)
+        self._threads.close()

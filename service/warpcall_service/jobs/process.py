@@ -36,7 +36,7 @@ def main() -> None:
     if os.getppid() != args.parent:
         os._exit(1)  # it ended before the line above
     os.set_inheritable(args.fd, False)
-    logs.set_up(quiet=True, level="WARNING")
+    logs.set_up_child()
     with socket.socket(fileno=args.fd) as server:
         text = read_frame(server)
         if text is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from warpcall_service.child_log import ChildLog
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.messages import MARK, Farewell, Task
 from warpcall_service.jobs.models import ExitClass
@@ -80,9 +81,16 @@ class Run:
 
         The device is the lane's again when this returns.
         """
+        with contextlib.closing(ChildLog(f"a job of {self._task['op']}")) as log:
+            return await self._run(log)
+
+    async def _run(self, log: ChildLog) -> Outcome:
         ours, theirs = socket.socketpair()
         with theirs:
-            guard = await self._start(theirs.fileno())
+            try:
+                guard = await self._start(theirs.fileno(), log.fd)
+            finally:
+                log.started()
         talking = asyncio.create_task(self._talk(ours))
         watching = asyncio.create_task(self._watch())
         try:
@@ -99,7 +107,7 @@ class Run:
         took_s = time.monotonic() - self._began
         return Outcome(exit_class, detail, tuple(sorted(left)), self._device_s, took_s)
 
-    async def _start(self, fd: int) -> asyncio.subprocess.Process:
+    async def _start(self, fd: int, log_fd: int) -> asyncio.subprocess.Process:
         python = (sys.executable, "-P", "-m")
         return await asyncio.create_subprocess_exec(
             *(*python, "warpcall_service.jobs.guard", str(self._task["memory_bytes"]), str(fd)),
@@ -108,6 +116,7 @@ class Run:
             env={**ENVIRONMENT, **without_secrets(), MARK: self._mark},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=log_fd,
             start_new_session=True,
         )
 

@@ -1,0 +1,90 @@
+"""What a worker or job process writes to its stderr becomes lines of the server's log.
+
+The process gets a pipe that the server reads. With the server's own stderr it would stand still as
+soon as nobody reads that: in a print of a library, a compiler or CUDA as well as in a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+
+from warpcall_service import logs
+
+CHUNK_BYTES = 64 << 10  # read at a time
+GATHER_S = 0.05  # before a read: one message for a traceback; 1.3 MB/s of what writes without end
+MAX_LINE_BYTES = 64 << 10  # of a line whose end has not come; what is longer is cut
+MAX_LAST_BYTES = 1 << 20  # read at most once the process has ended
+OURS = '{"time": "'  # how lines begin that its own log has made
+
+log = logging.getLogger("warpcall.child")
+
+
+class ChildLog:
+    """The server's end of a pipe to which one child process writes its log.
+
+    Args:
+        name: of the child, for what it did not log itself.
+
+    Attributes:
+        fd: the end for the child; `started` closes the server's copy of it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rest = b""
+        self._pipe, self.fd = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._loop.add_reader(self._pipe, self._on_readable)
+
+    def started(self) -> None:
+        """The child has its end, or never will."""
+        os.close(self.fd)
+
+    def close(self) -> None:
+        """Log what the child left in the pipe, and close it."""
+        self._loop.remove_reader(self._pipe)
+        if self._timer is not None:
+            self._timer.cancel()
+        left = MAX_LAST_BYTES
+        while left > 0 and (data := self._read()):
+            left -= len(data)
+            self._take(data)
+        self._take(b"\n" if self._rest else b"")
+        os.close(self._pipe)
+
+    def _on_readable(self) -> None:
+        self._loop.remove_reader(self._pipe)
+        self._timer = self._loop.call_later(GATHER_S, self._read_some)
+
+    def _read_some(self) -> None:
+        data = self._read()
+        self._take(data or b"")
+        if data != b"":
+            self._loop.add_reader(self._pipe, self._on_readable)
+
+    def _read(self) -> bytes | None:
+        """What the pipe has: empty at its end, None if there is nothing at present."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._pipe, CHUNK_BYTES)
+        return None
+
+    def _take(self, data: bytes) -> None:
+        """Log the lines that are complete: its own as they are, others together as one message."""
+        text, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if len(self._rest) > MAX_LINE_BYTES:
+            text, newline, self._rest = text + newline + self._rest, b"\n", b""
+        if not newline:
+            return
+        others: list[str] = []
+        for line in text.decode(errors="replace").split("\n"):
+            if line.startswith(OURS):
+                logs.write(line)
+            elif line:
+                others.append(line)
+        if others:
+            log.warning("%s wrote: %s", self._name, "\n".join(others))

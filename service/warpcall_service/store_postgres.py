@@ -1,0 +1,36 @@
+"""Connections to PostgreSQL that are given up when it does not answer.
+
+PostgreSQL ends statements that take too long by itself, and TCP ends connections to machines that
+are gone. Neither helps when its processes stand still, or when a pooler has lost its back-end: the
+driver would wait for an answer without limit, with a thread of the server.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.abc import PQGen
+
+T = TypeVar("T")
+
+
+def open_connections_that_end(engine: sa.Engine, answer_s: float) -> None:
+    """Let an engine's connections fail, and close, when an answer takes longer than `answer_s`."""
+
+    class Connection(psycopg.Connection[Any]):
+        def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+            began = time.monotonic()
+            try:
+                return super().wait(gen, interval, answer_s if timeout is None else timeout)
+            except psycopg.OperationalError:
+                if time.monotonic() - began < answer_s:
+                    raise
+                self.close()
+                raise psycopg.OperationalError(f"it did not answer within {answer_s:g} s") from None
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Connection:
+        return Connection.connect(*arguments, **options)

@@ -1,0 +1,126 @@
+"""Uses of the database that do not come to an end: who waits is told, and threads do not pile up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from tests.service.databases import Database
+from warpcall_service import users
+from warpcall_service.keeper import Keeper
+from warpcall_service.schema import User
+from warpcall_service.store import Store, StoreError
+from warpcall_service.store_threads import StoreThreads
+from warpcall_service.users import Snapshot
+
+NUMBER = 2
+SOON_S = 0.1
+
+T = TypeVar("T")
+
+
+def names(session: Session) -> list[str]:
+    return list(session.scalars(sa.select(User.name)))
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+async def settled(threads: StoreThreads) -> list[str]:
+    """What a use finds once a thread is free again."""
+    while True:
+        try:
+            return await threads.read(names)
+        except StoreError:
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def sqlite_store(sqlite: Database) -> Store:
+    store = sqlite.store()
+    store.migrate()
+    return store
+
+
+def test_a_use_that_does_not_end_is_given_up_and_no_thread_is_added(sqlite_store: Store) -> None:
+    end = threading.Event()
+
+    def stuck(session: Session) -> None:
+        end.wait(60)
+
+    async def use() -> None:
+        threads = StoreThreads(sqlite_store, NUMBER)
+        before = threading.active_count()
+        uses = [threads.read(stuck, SOON_S) for _ in range(NUMBER * 3)]
+        told = await asyncio.gather(*uses, return_exceptions=True)
+        assert all(isinstance(error, StoreError) for error in told)
+        assert "cannot be read: it did not answer within 0.1 s" in str(told[0])
+        with pytest.raises(StoreError):
+            await threads.read(names, 60)  # at once: every thread is stuck
+        assert threading.active_count() == before + NUMBER
+
+        end.set()
+        assert await settled(threads) == []
+        threads.close()
+
+    run(use())
+
+
+def test_what_was_given_up_is_not_written_later(sqlite_store: Store) -> None:
+    end = threading.Event()
+
+    def add_slowly(session: Session) -> None:
+        users.add_user(session, "alice")
+        end.wait(60)
+
+    async def use() -> None:
+        threads = StoreThreads(sqlite_store, 1)
+        with pytest.raises(StoreError):
+            await threads.write(add_slowly, SOON_S)
+        end.set()
+        assert await settled(threads) == []
+        threads.close()
+
+    run(use())
+
+
+def test_a_failure_of_the_function_is_the_callers(sqlite_store: Store) -> None:
+    def fail(session: Session) -> None:
+        raise TimeoutError("mine")
+
+    async def use() -> None:
+        threads = StoreThreads(sqlite_store, 1)
+        with pytest.raises(TimeoutError, match="mine"):
+            await threads.read(fail)
+        assert await threads.read(names) == []
+        threads.close()
+
+    run(use())
+
+
+def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_server(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, closed = threading.Event(), threading.Event()
+
+    def close() -> None:
+        end.wait(60)
+        closed.set()
+
+    monkeypatch.setattr(sqlite_store, "close", close)
+
+    async def use() -> None:
+        keeper = Keeper(sqlite_store, Snapshot())
+        keeper.start()
+        await keeper.stop()
+
+    run(use())
+    assert not closed.is_set()
+    end.set()
