@@ -101,7 +101,8 @@ class Settings(BaseSettings):
 
     start_timeout_s: Seconds = Field(120.0, description="for a lane until it is ready")
     grace_s: Seconds = Field(
-        10.0, description="past its deadline, before a running call costs its lane the life"
+        10.0,
+        description="that a call or a plan may exceed its deadline before its lane is restarted",
     )
     max_restarts: int = Field(5, ge=1, description="deaths without a finished call between them")
     restart_pause_s: Seconds = Field(
