@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from warpcall_service import ledger, users
 from warpcall_service.gate import Gate
+from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.ledger import Ledger, Page
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
@@ -30,13 +31,15 @@ class Keeper:
 
     Args:
         keys: as they were at the start.
+        marker: is kept while there are keys, so that a server which lost them does not start.
     """
 
-    def __init__(self, store: Store, keys: Snapshot) -> None:
+    def __init__(self, store: Store, keys: Snapshot, marker: KeysMarker) -> None:
         self.gate = Gate(keys)
         self.ledger = Ledger()
         self._store = store
         self._keys = keys
+        self._marker = marker
         self._trouble = {"read": "", "written": ""}
         self._stopping = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
@@ -102,8 +105,11 @@ class Keeper:
                     self._note("written", "")
 
     def _keys_now(self) -> Snapshot:
+        self._marker.keep(self._keys)  # first: the database may be gone with the whole folder
         with self._store.read() as session:
-            return users.snapshot(session, self._keys)
+            found = users.snapshot(session, self._keys)
+        self._marker.keep(found)
+        return found
 
     def _write(self, page: Page) -> None:
         with self._store.write() as session:

@@ -20,6 +20,7 @@ from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
+from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
@@ -38,7 +39,8 @@ def serve(settings: Settings) -> None:
         ServerError: the database, the certificate or the address is not to be had, others could
             come in without a key, or no lane can start.
     """
-    store, keys = _open_store(settings)
+    marker = KeysMarker(settings.data_dir)
+    store, keys = _open_store(settings, marker)
     _check_door(settings, keys)
     allow_connections()
     with (
@@ -48,7 +50,7 @@ def serve(settings: Settings) -> None:
         listener = open_sockets.enter_context(listen(settings.host, settings.port))
         near = open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
         try:
-            loop.run(_serve(settings, listener, near, store, Keeper(store, keys)))
+            loop.run(_serve(settings, listener, near, store, Keeper(store, keys, marker)))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
@@ -158,30 +160,42 @@ class _Stop:
             self.server.should_exit = True
 
 
-def _open_store(settings: Settings) -> tuple[Store, Snapshot]:
+def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot]:
     """The database, of today's schema, and the keys in it.
 
     Where none is yet and none can be made there are no keys either: calls work without it, and the
-    log says so. A database that is there and cannot be read might hold keys: no start then.
+    log says so. A database that is there and cannot be read might hold keys: no start then. The
+    same holds if `marker` says that there were keys, and now there are none.
     """
     url = settings.database_url
     try:
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
     except StoreError as error:
         raise ServerError(error.detail) from None
+    if not store.exists:
+        marker.check(Snapshot(), store.label)  # before an empty database is made in its place
     try:
         store.migrate()
         with store.read() as session:
-            return store, users.snapshot(session, Snapshot())
+            keys = users.snapshot(session, Snapshot())
     except StoreError as error:
         if store.exists:
             raise ServerError(error.detail) from None
         log.error("%s; until it can, there are no keys, and usage is not saved", error.detail)
         return store, Snapshot()
+    marker.check(keys, store.label)
+    marker.keep(keys)
+    return store, keys
 
 
 def _check_door(settings: Settings, keys: Snapshot) -> None:
     """Let nobody in by mistake, and fail before the lanes start if TLS cannot be."""
+    if settings.require_keys and not keys.keys:
+        raise ServerError(
+            "WARPCALL_REQUIRE_KEYS is set and the database has no API key; make one "
+            "(warpcall-server users add NAME, then keys create NAME), or restore the database "
+            "from its backup"
+        )
     if not (settings.is_local or settings.insecure or keys.keys):
         raise ServerError(
             f"{settings.host} can be reached by others and no API keys exist to tell them apart; "

@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         False, description="serve others than this machine, although no key tells who they are"
     )
+    require_keys: bool = Field(
+        False, description="do not start while the database has no API key, on any address"
+    )
     tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain")
     tls_key: Path | None = Field(None, description="PEM file of its key, if not in tls_cert")
     trusted_proxies: str = Field(
