@@ -17,12 +17,12 @@ import uvloop
 
 from warpcall_service import users
 from warpcall_service.app import create_app
+from warpcall_service.connection_limit import ConnectionLimit
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
-from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
@@ -71,10 +71,11 @@ async def _serve(
     desk.start()
     try:
         app = create_app(settings, engine, keeper, desk, lambda: server.should_exit)
+        connections = ConnectionLimit()
         server = _Server(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=connections,  # type: ignore[arg-type]  # it is only called
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -89,6 +90,7 @@ async def _serve(
                 timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
             ),
             near,
+            connections,
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
@@ -108,18 +110,22 @@ class _Server(uvicorn.Server):
 
     Args:
         near: one more socket to serve, without TLS whatever `config` says: no wire leads to it.
+        connections: makes the protocol of each connection to `near`.
     """
 
-    def __init__(self, config: uvicorn.Config, near: socket.socket | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, near: socket.socket | None, connections: ConnectionLimit
+    ) -> None:
         super().__init__(config)
         self._near = near
+        self._connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._near is not None:
             self.servers.append(
                 await asyncio.get_running_loop().create_unix_server(
-                    lambda: Connection(self.config, self.server_state, self.lifespan.state),
+                    lambda: self._connections(self.config, self.server_state, self.lifespan.state),
                     sock=self._near,
                 )
             )

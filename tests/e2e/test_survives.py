@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -20,8 +18,6 @@ import psutil
 import pytest
 
 from demo.server import Server, running_server, stop
-from tests.descriptors import held
-from tests.service.jobs import JOB
 from warpcall import Client, TimedOut, Unavailable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -182,71 +178,6 @@ def test_a_deadline_ends_the_wait_and_not_the_lane(server: Server) -> None:
     with Client(server.url) as client:
         assert np.array_equal(transposed(client), X.T)
     assert lane_of(server).pid == lane.pid
-
-
-@pytest.mark.parametrize("asker", ["a call", "a job", "a client that left"])
-def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
-    asker: str, pool: ThreadPoolExecutor
-) -> None:
-    """Each of these needs an answer of the lane's planning thread before a call can be sent."""
-    settings = {**SMALL, "WARPCALL_CALL_TIMEOUT_S": "3", "WARPCALL_GRACE_S": "1"}
-    with running_server(settings) as stuck, httpx.Client(base_url=stuck.url, timeout=60) as http:
-        lane = lane_of(stuck)
-        with paused(lane):
-            if asker == "a client that left":
-                with socket.create_connection(("127.0.0.1", stuck.port)) as sock:
-                    sock.sendall(raw(IDENTITY))
-                    until(lambda: metric(stuck, "warpcall_lane_questions") == 1)
-            else:
-                path = "/v1/kernels/permute" if asker == "a call" else "/v1/jobs/preview"
-                asked = pool.submit(http.post, path, json=IDENTITY if asker == "a call" else JOB)
-                assert asked.result().status_code == 504
-            until(lambda: not lane.is_running() or lane.status() == psutil.STATUS_ZOMBIE)
-
-        stuck.wait_ready()
-        answer = http.post("/v1/kernels/permute", json=IDENTITY)
-        restarts = metric(stuck, "warpcall_lane_restarts_total")
-        said = stuck.log.read_text()
-
-    assert answer.status_code == 200
-    assert restarts == 1
-    assert (
-        "is killed: its planning thread did not answer a question within 3 s, nor 1 s later" in said
-    )
-
-
-def test_a_server_without_descriptors_says_why_its_lane_is_away_and_gets_it_back() -> None:
-    settings = {**SMALL, "WARPCALL_RETRY_PAUSE_S": "0.5"}
-    limit = resource.RLIMIT_NOFILE
-    with running_server(settings) as short, Client(short.url, retries=0) as client:
-        pid = short.process.pid
-        soft, hard = resource.prlimit(pid, limit)
-        # This client connects beforehand, and stays connected.
-        stay = httpx.Limits(keepalive_expiry=None)
-        with httpx.Client(base_url=short.url, timeout=60, limits=stay) as http:
-            http.get("/healthz")
-            before = held(pid)
-            resource.prlimit(pid, limit, (0, hard))
-            lane_of(short).kill()
-            until(lambda: http.get("/readyz").json()["lanes"][0]["restarts"] > 2)
-            lane = http.get("/readyz").json()["lanes"][0]
-            answers = [http.post(path, json=JOB) for path in ("/v1/jobs", "/v1/jobs/preview")]
-            call = http.post("/v1/kernels/permute", json=IDENTITY)
-            resource.prlimit(pid, limit, (soft, hard))
-
-            until(lambda: http.get("/readyz").status_code == 200, 60)
-            assert np.array_equal(transposed(client), X.T)
-            assert http.post("/v1/jobs/preview", json=JOB).status_code == 200
-            after = held(pid)
-        said = short.log.read_text()
-
-    assert lane["reason"].endswith("its process cannot be started: [Errno 24] Too many open files")
-    assert [answer.json()["type"] for answer in (*answers, call)] == [
-        "urn:warpcall:problem:unavailable"
-    ] * 3
-    assert "was lost: its process cannot be started" in said
-    assert "Traceback" not in said
-    assert after - before == Counter({"socket": 1}), "the connection of the other client"
 
 
 def test_a_call_whose_client_left_before_its_turn_is_dropped(server: Server) -> None:
