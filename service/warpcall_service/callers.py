@@ -48,7 +48,9 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
-def _caller(request: Request) -> Caller:
+# Dependencies of routes are coroutines although they await nothing: FastAPI runs plain functions in
+# a thread, which costs more than they do, and of which the first needs descriptors.
+async def _caller(request: Request) -> Caller:
     return caller_of(request.scope)
 
 
@@ -58,7 +60,7 @@ Calling = Annotated[Caller, Depends(_caller)]  # the caller as an argument of a 
 def needs(role: Role) -> dict[str, Any]:
     """What a route with a higher role than "call" adds to its decorator, as `**needs("admin")`."""
 
-    def check(caller: Calling) -> None:
+    async def check(caller: Calling) -> None:
         caller.check(role)
 
     return {"dependencies": [Depends(check)], "openapi_extra": {"x-warpcall-role": role}}

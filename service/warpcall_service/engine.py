@@ -49,8 +49,9 @@ class LocalEngine:
             EngineError: no lane can start; the message says why.
         """
         wanted = self.settings.devices.split(",")
-        self._lanes = [Lane(device, self.settings, self._on_change) for device in wanted]
         try:
+            for device in wanted:
+                self._add_lane(device)
             await self._until(
                 lambda: self.ready or all(lane.status().restarts for lane in self._lanes)
             )
@@ -60,8 +61,9 @@ class LocalEngine:
                 raise EngineError(f"no lane can start: {reasons}")
             self.catalog = first.hello["catalog"]
             if wanted == ["auto"]:
-                others = [device for device in first.hello["devices"] if device != first.name]
-                self._lanes += [Lane(device, self.settings, self._on_change) for device in others]
+                for device in first.hello["devices"]:
+                    if device != first.name:
+                        self._add_lane(device)
         except BaseException:
             await self.stop()
             raise
@@ -106,8 +108,14 @@ class LocalEngine:
             self.remember(key, plan)
         return plan
 
-    async def ask(self, question: bytes, what: str) -> dict[str, Any]:
+    async def ask(
+        self, question: bytes, what: str, *, limit_s: float | None = None
+    ) -> dict[str, Any]:
         """A lane's answer to a question about `what`.
+
+        Args:
+            limit_s: seconds that a lane may work on this question; None means `call_timeout_s`.
+                A lane that has not answered `grace_s` later is killed and restarted.
 
         Raises:
             Problem: as `plan`.
@@ -117,7 +125,7 @@ class LocalEngine:
         self._asking += 1
         try:
             async with asyncio.timeout(self.settings.call_timeout_s):
-                answer = await self._ask(question)
+                answer = await self._ask(question, limit_s or self.settings.call_timeout_s)
         except TimeoutError:
             raise TimedOut(
                 f"{what} was not checked within {self.settings.call_timeout_s:g} s"
@@ -235,6 +243,15 @@ class LocalEngine:
         """Every lane."""
         return [lane.status() for lane in self._lanes]
 
+    def _add_lane(self, device: str) -> None:
+        try:
+            self._lanes.append(Lane(device, self.settings, self._on_change))
+        except OSError as error:
+            raise EngineError(
+                f"no lane can start: {device}: its arena of {int(self.settings.arena_bytes)} "
+                f"bytes cannot be made: {error.strerror}"
+            ) from None
+
     def _least_loaded(self) -> Lane:
         """Among those that are ready; else among those that will be."""
         return min(self._lanes, key=_load)
@@ -242,13 +259,13 @@ class LocalEngine:
     def _named(self, name: str) -> Lane:
         return next(lane for lane in self._lanes if lane.name == name)
 
-    async def _ask(self, question: bytes) -> dict[str, Any]:
+    async def _ask(self, question: bytes, limit_s: float) -> dict[str, Any]:
         while True:
             await self._until(lambda: self.ready or not self._hopeful())
             lane = self._least_loaded()
             lane.check_open()
             try:
-                return await lane.ask(question)
+                return await lane.ask(question, limit_s)
             except LaneLost:
                 await asyncio.sleep(0)  # its state changes next
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from sqlalchemy.orm import Session
 
 from warpcall_service import ledger, users
 from warpcall_service.gate import Gate
+from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.ledger import Ledger
 from warpcall_service.store import Store, StoreError
 from warpcall_service.store_threads import StoreThreads
@@ -40,10 +40,13 @@ class Keeper:
 
     Args:
         keys: as they were at the start.
+        marker: is kept while there are keys, so that a server which lost them does not start.
         keys_max_age_s: after which keys that were not read again admit nobody; 0: no limit.
     """
 
-    def __init__(self, store: Store, keys: Snapshot, keys_max_age_s: float = 0.0) -> None:
+    def __init__(
+        self, store: Store, keys: Snapshot, marker: KeysMarker, keys_max_age_s: float = 0.0
+    ) -> None:
         self.gate = Gate(keys)
         self.ledger = Ledger()
         self._store = store
@@ -52,6 +55,7 @@ class Keeper:
         self._keys = keys
         self._keys_max_age_s = keys_max_age_s
         self._read_at = time.monotonic()  # the keys were so, or newer, at this time
+        self._marker = marker
         self._trouble = {"read": "", "written": ""}
         self._stopping = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
@@ -106,7 +110,7 @@ class Keeper:
         while True:
             began = time.monotonic()
             try:
-                self._keys = await self._reading.read(self._keys_now, LOOK_DEADLINE_S)
+                self._keys = await self._reading.call(self._keys_now, LOOK_DEADLINE_S)
             except StoreError as error:
                 self._note("read", error.reason)
             except Exception:  # whatever it is: to look no more would let revoked keys in
@@ -132,8 +136,12 @@ class Keeper:
                 else:
                     self._note("written", "")
 
-    def _keys_now(self, session: Session) -> Snapshot:
-        return users.snapshot(session, self._keys)
+    def _keys_now(self) -> Snapshot:
+        self._marker.keep(self._keys)  # first: the database may be gone with the whole folder
+        with self._store.read() as session:
+            found = users.snapshot(session, self._keys)
+        self._marker.keep(found)
+        return found
 
     def _too_old(self) -> str:
         """Why these keys admit nobody at present; empty if they do."""

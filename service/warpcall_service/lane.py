@@ -14,7 +14,8 @@ from typing import Any
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.arena import Arena, Slot
 from warpcall_service.callers import LOCAL
-from warpcall_service.fair import FairQueue, Waiting
+from warpcall_service.fair import FairQueue
+from warpcall_service.lane_call import Call
 from warpcall_service.lane_child import Child, LaneLost
 from warpcall_service.lane_messages import DONE, Hello
 from warpcall_service.lane_status import CLOSED, LaneStatus, State, Timing
@@ -30,51 +31,6 @@ USER_SHARE = 0.75  # of an arena, that one user may hold in several slots: the r
 START_S = 5.0  # what a start takes, until one was measured; for Retry-After
 
 log = logging.getLogger("warpcall.lane")
-
-
-class Call:
-    """One call on its way through a lane; it holds its slots until the lane is done with it."""
-
-    __slots__ = (
-        "began",
-        "deadline",
-        "done",
-        "id",
-        "nbytes",
-        "plan",
-        "source",
-        "target",
-        "timer",
-        "waiting",
-        "where",
-    )
-
-    def __init__(self, plan: Plan, source: Slot, target: Slot, where: int, deadline: float) -> None:
-        self.id = 0
-        self.plan = plan
-        self.nbytes = plan.input_nbytes + plan.output_nbytes
-        self.source = source
-        self.target = target
-        self.where = where  # byte of the arena where the outputs go
-        self.deadline = deadline
-        self.began = time.monotonic()
-        self.done: asyncio.Future[Timing] = asyncio.get_running_loop().create_future()
-        self.timer: asyncio.TimerHandle | None = None
-        self.waiting: Waiting[Call] | None = None  # its place in the queue
-        source.hold()
-        target.hold()
-
-    def fail(self, problem: Problem) -> None:
-        """Tell the caller, if he still waits."""
-        if not self.done.done():
-            self.done.set_exception(problem)
-
-    def leave(self) -> None:
-        """Let go of the slots and the clock; once, at the end."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.source.drop()
-        self.target.drop()
 
 
 class Lane:
@@ -140,6 +96,7 @@ class Lane:
             restarts=self._restarts,
             queued=self._queue.count,
             in_flight=len(self._sent),
+            questions=self._child.unanswered if self._child else 0,
             arena_used=arena.used,
             arena_free=arena.free,
             arena_waiting=arena.waiting,
@@ -172,15 +129,15 @@ class Lane:
             elif call.done.done():
                 call.done.exception()  # seen, even when a cancellation came in the same moment
 
-    async def ask(self, question: bytes) -> dict[str, Any]:
-        """Put a question to the planning thread.
+    async def ask(self, question: bytes, limit_s: float) -> dict[str, Any]:
+        """Put a question to the planning thread; as `Child.ask`.
 
         Raises:
             LaneLost: the process ended first.
         """
         if self._child is None or self.state != "ready":
             raise LaneLost(self.reason)
-        return await self._child.ask(question)
+        return await self._child.ask(question, limit_s)
 
     def free(self, numbers: Iterable[int] = ()) -> None:
         """Let the process forget tensors, after the calls that it was sent before."""
@@ -225,25 +182,46 @@ class Lane:
     # The process's lives
 
     async def _live(self) -> None:
+        """Replace the process whenever it is lost, until this task is cancelled.
+
+        No exception may end this loop: the lane would keep its state for ever, and no call or job
+        would learn why it is not served.
+        """
         while True:
-            await self.lease.ended()  # a new process disturbs what is timed
-            began = time.monotonic()
-            how = ""
             try:
-                self._child = Child(self.name, self.arena, self._settings, self._on_done)
-                hello = await self._child.hello(self._settings.start_timeout_s)
-            except LaneLost as error:
-                self.reason = str(error)
-            else:
-                self._start_s = time.monotonic() - began
-                self._become_ready(hello)
-                await self._child.lost
-                self._change("restarting", self.reason)
-            if self._child is not None:
-                how = await self._child.end()
-                self._child = None
-            self._after_death(how)
+                await self.lease.ended()  # a new process disturbs what is timed
+                await self._run_process()
+                self._after_death(await self._end_process())
+            except Exception:
+                log.exception("%s cannot replace its process", self.name)
+                self._back_at = time.monotonic() + self._settings.retry_pause_s
             await asyncio.sleep(max(0.0, self._back_at - time.monotonic()))
+
+    async def _run_process(self) -> None:
+        """Start a process, and return once it is lost, or when it cannot be started."""
+        began = time.monotonic()
+        try:
+            child = self._child = Child(
+                self.name, self.arena, self._settings, self._on_done, self.kill
+            )
+            hello = await child.hello(self._settings.start_timeout_s)
+            self._start_s = time.monotonic() - began
+            self._become_ready(hello)
+            await child.lost
+            self._change("restarting", self.reason)
+        except LaneLost as error:
+            self.reason = str(error)
+        except Exception as error:
+            log.exception("%s failed in a way that nobody expected", self.name)
+            self.reason = f"it failed: {type(error).__name__}: {error}"
+
+    async def _end_process(self) -> str:
+        """End what is left of the process; how it ended."""
+        child, how = self._child, ""
+        if child is not None:
+            how = await child.end()
+            self._child = None
+        return how
 
     def _become_ready(self, hello: Hello) -> None:
         self.hello = hello

@@ -12,7 +12,7 @@ import subprocess  # nosec B404
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from warpcall_service.arena import Arena
 from warpcall_service.child_log import ChildLog
@@ -39,30 +39,67 @@ class LaneLost(Exception):
     """The lane's process ended, or never came up; the message says how."""
 
 
+class Question(NamedTuple):
+    """A question that the planning thread was sent and has not answered yet.
+
+    Attributes:
+        answer: where its answer goes; cancelled once the asker has left.
+        limit_s: seconds that the planning thread may take for it, once those before it are answered.
+    """
+
+    answer: asyncio.Future[dict[str, Any]]
+    limit_s: float
+
+
 class Child:
     """A process and the service's ends of its two sockets.
 
     Args:
         on_done: called with each packet that answers a call.
+        on_stuck: called with a reason when the planning thread does not answer.
 
     Attributes:
         lost: done when the process has gone, or is about to: its socket was closed.
+
+    Raises:
+        LaneLost: the process cannot be started. Nothing of it is left then.
     """
 
     def __init__(
-        self, device: str, arena: Arena, settings: Settings, on_done: Callable[[bytes], None]
+        self,
+        device: str,
+        arena: Arena,
+        settings: Settings,
+        on_done: Callable[[bytes], None],
+        on_stuck: Callable[[str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._on_done = on_done
+        self._on_stuck = on_stuck
+        self._grace_s = settings.grace_s
         self._hello: asyncio.Future[Hello] = self._loop.create_future()
-        self._questions: deque[asyncio.Future[dict[str, Any]]] = deque()
-        self._log = ChildLog(device)
-        with contextlib.ExitStack() as theirs:
+        self._questions: deque[Question] = deque()
+        self._asking = asyncio.Lock()  # whoever holds it is the next to write a question
+        self._clock: asyncio.TimerHandle | None = None  # of the oldest question
+        self._writer: asyncio.StreamWriter | None = None  # set before the hello is read
+        try:
+            self._start(device, arena, settings)
+        except OSError as error:
+            raise LaneLost(f"its process cannot be started: {error}") from None
+        self._reading = self._loop.create_task(self._read_plans())
+
+    def _start(self, device: str, arena: Arena, settings: Settings) -> None:
+        """Make the sockets, the pipe and the process, or close what was made of them."""
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._log = ChildLog(device)
+            ours.callback(self._log.close)
             theirs.callback(self._log.started)
             self._calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.enter_context(self._calls)
             theirs.enter_context(calls)
             self._plans, plans = socket.socketpair()
+            ours.enter_context(self._plans)
             theirs.enter_context(plans)
             fds = {"arena-fd": arena.fd, "calls-fd": calls.fileno(), "plans-fd": plans.fileno()}
             numbers = {
@@ -73,30 +110,30 @@ class Child:
             }
             arguments = [f"--{name}={value}" for name, value in numbers.items()]
             arguments += ["--warm"] if settings.warm else []
-            try:
-                # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
-                # this thread, which lasts: the kernel ends the process with the thread.
-                self._process = subprocess.Popen(  # nosec B603
-                    [sys.executable, "-P", "-m", PROGRAM, f"--device={device}", *arguments],
-                    pass_fds=list(fds.values()),
-                    env={**ENVIRONMENT, **without_secrets()},
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log.fd,
-                    stderr=self._log.fd,
-                    process_group=0,
-                )
-            except OSError as error:
-                self._calls.close()
-                self._plans.close()
-                self._log.close()
-                raise LaneLost(f"its process cannot be started: {error}") from None
-        self._calls.setblocking(False)
-        self._loop.add_reader(self._calls.fileno(), self._on_readable)
-        self._reading = self._loop.create_task(self._read_plans())
+            self._calls.setblocking(False)
+            self._loop.add_reader(self._calls.fileno(), self._on_readable)
+            ours.callback(self._loop.remove_reader, self._calls.fileno())
+            # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
+            # this thread, which lasts: the kernel ends the process with the thread.
+            self._process = subprocess.Popen(  # nosec B603
+                [sys.executable, "-P", "-m", PROGRAM, f"--device={device}", *arguments],
+                pass_fds=list(fds.values()),
+                env={**ENVIRONMENT, **without_secrets()},
+                stdin=subprocess.DEVNULL,
+                stdout=self._log.fd,
+                stderr=self._log.fd,
+                process_group=0,
+            )
+            ours.pop_all()
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def unanswered(self) -> int:
+        """Questions that it was sent and has not answered."""
+        return len(self._questions)
 
     async def hello(self, timeout_s: float) -> Hello:
         """Wait until it is ready.
@@ -136,17 +173,30 @@ class Child:
                 return
             del numbers[:MAX_FREED]
 
-    async def ask(self, question: bytes) -> dict[str, Any]:
+    async def ask(self, question: bytes, limit_s: float) -> dict[str, Any]:
         """Put a question, already framed, to its planning thread.
+
+        Questions are written one at a time, and only while few bytes are unsent. A process that
+        reads nothing would otherwise let the questions of askers that have left pile up here.
+
+        Args:
+            limit_s: seconds that the planning thread may take, once the questions before this one
+                are answered. `grace_s` later the process counts as stuck.
 
         Raises:
             LaneLost: it ended before it answered.
         """
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        if self._reading.done():
-            raise LaneLost("its process ended")
-        self._questions.append(answer)
-        self._writer.write(question)
+        async with self._asking:
+            if self._writer is not None:
+                with contextlib.suppress(OSError):  # it ended: see the next line
+                    await self._writer.drain()
+            if self._writer is None or self._reading.done():
+                raise LaneLost("its process ended")
+            self._questions.append(Question(answer, limit_s))
+            self._writer.write(question)
+        if len(self._questions) == 1:
+            self._start_clock()
         return await answer
 
     def kill(self) -> None:
@@ -188,7 +238,7 @@ class Child:
         code = self._process.poll()
         if code is None:
             return "its socket was closed"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return f"killed by {signal_name(-code)}" if code < 0 else f"exit status {code}"
 
     def _on_readable(self) -> None:
         while not self.lost.done():
@@ -204,9 +254,32 @@ class Child:
                 self._loop.remove_reader(self._calls.fileno())
                 self.lost.set_result(None)
 
+    def _start_clock(self) -> None:
+        """Time the oldest question: the planning thread works on it, and on no other.
+
+        A question whose asker has left counts, too. The thread answers it before the others.
+        """
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+        if self._questions:
+            self._clock = self._loop.call_later(self._questions[0].limit_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        # A second timer, so that a server that was itself stopped for a long time first reads the
+        # answers that came meanwhile.
+        self._clock = self._loop.call_later(self._grace_s, self._on_overdue)
+
+    def _on_overdue(self) -> None:
+        limit_s = self._questions[0].limit_s
+        self._on_stuck(
+            f"its planning thread did not answer a question within {limit_s:g} s, nor "
+            f"{self._grace_s:g} s later"
+        )
+
     async def _read_plans(self) -> None:
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._plans)
         try:
+            reader, self._writer = await asyncio.open_unix_connection(sock=self._plans)
             while True:
                 nbytes = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
                 answer = json.loads(await reader.readexactly(nbytes))
@@ -214,18 +287,29 @@ class Child:
                     self._hello.set_result(cast("Hello", answer))
                     continue
                 question = self._questions.popleft()
-                if not question.done():  # else whoever asked has left
-                    question.set_result(answer)
+                self._start_clock()
+                if not question.answer.done():  # else its asker has left
+                    question.answer.set_result(answer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.transport.abort()  # it need not send what nobody reads
             if not self.lost.done():  # a process that cannot be asked is of no use
                 self.lost.set_result(None)
             for question in self._questions:
-                if not question.done():
-                    question.set_exception(LaneLost("its process ended"))
+                if not question.answer.done():
+                    question.answer.set_exception(LaneLost("its process ended"))
             self._questions.clear()
+            self._start_clock()
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; of the real-time ones only two have one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def without_secrets() -> dict[str, str]:

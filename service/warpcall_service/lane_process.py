@@ -91,6 +91,8 @@ def _end_with(parent: int) -> None:
 
 def _begin(device_name: str, arena: mmap.mmap, threads: int, warm: bool) -> tuple[Device, Hello]:
     from warpcall_kernels import ops  # torch comes with it: not before the lines above
+    from warpcall_service import lane_planner  # noqa: F401  # see the next line
+    from warpcall_service.jobs import check  # noqa: F401  # the first question need not wait for it
     from warpcall_service.lane_devices import open_device
 
     device = open_device(device_name, arena, threads)

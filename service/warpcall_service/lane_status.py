@@ -22,7 +22,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """One lane, for /readyz and /metrics. `reason` is empty while the state is ready."""
+    """One lane, for /readyz and /metrics. `reason` is empty while the state is ready.
+
+    Attributes:
+        questions: those that the process's planning thread has not answered yet.
+    """
 
     name: str
     state: State
@@ -32,6 +36,7 @@ class LaneStatus:
     restarts: int
     queued: int
     in_flight: int
+    questions: int
     arena_used: int
     arena_free: int
     arena_waiting: int

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BACKLOG = 2048
-DESCRIPTORS = 65_536  # open connections, and some 50 more; the usual soft limit is 1,024
+DESCRIPTORS = 65_536  # most of them for connections; the usual soft limit is 1,024
 MODE = 0o660  # of the file: its owner and its group may connect
 
 

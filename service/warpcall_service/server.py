@@ -17,11 +17,12 @@ import uvloop
 
 from warpcall_service import logs, users
 from warpcall_service.app import create_app
+from warpcall_service.connection_limit import ConnectionLimit
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
+from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
-from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
@@ -39,7 +40,8 @@ def serve(settings: Settings) -> None:
         ServerError: the database, the certificate or the address is not to be had, others could
             come in without a key, or no lane can start.
     """
-    store, keys = _open_store(settings)
+    marker = KeysMarker(settings.data_dir)
+    store, keys = _open_store(settings, marker)
     _check_door(settings, keys)
     allow_connections()
     with (
@@ -49,7 +51,7 @@ def serve(settings: Settings) -> None:
         listener = open_sockets.enter_context(listen(settings.host, settings.port))
         near = open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
         try:
-            keeper = Keeper(store, keys, settings.keys_max_age_s)
+            keeper = Keeper(store, keys, marker, settings.keys_max_age_s)
             loop.run(_serve(settings, listener, near, store, keeper))
         except EngineError as error:
             raise ServerError(str(error)) from None
@@ -71,10 +73,11 @@ async def _serve(
     desk.start()
     try:
         app = create_app(settings, engine, keeper, desk, lambda: server.should_exit)
+        connections = ConnectionLimit()
         server = _Server(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=connections,  # type: ignore[arg-type]  # it is only called
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -89,6 +92,7 @@ async def _serve(
                 timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
             ),
             near,
+            connections,
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
@@ -107,18 +111,22 @@ class _Server(uvicorn.Server):
 
     Args:
         near: one more socket to serve, without TLS whatever `config` says: no wire leads to it.
+        connections: makes the protocol of each connection to `near`.
     """
 
-    def __init__(self, config: uvicorn.Config, near: socket.socket | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, near: socket.socket | None, connections: ConnectionLimit
+    ) -> None:
         super().__init__(config)
         self._near = near
+        self._connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._near is not None:
             self.servers.append(
                 await asyncio.get_running_loop().create_unix_server(
-                    lambda: Connection(self.config, self.server_state, self.lifespan.state),
+                    lambda: self._connections(self.config, self.server_state, self.lifespan.state),
                     sock=self._near,
                 )
             )
@@ -168,30 +176,42 @@ class _Stop:
             self.server.should_exit = True
 
 
-def _open_store(settings: Settings) -> tuple[Store, Snapshot]:
+def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot]:
     """The database, of today's schema, and the keys in it.
 
     Where none is yet and none can be made there are no keys either: calls work without it, and the
-    log says so. A database that is there and cannot be read might hold keys: no start then.
+    log says so. A database that is there and cannot be read might hold keys: no start then. The
+    same holds if `marker` says that there were keys, and now there are none.
     """
     url = settings.database_url
     try:
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
     except StoreError as error:
         raise ServerError(error.reason) from None
+    if not store.exists:
+        marker.check(Snapshot(), store.label)  # before an empty database is made in its place
     try:
         store.migrate()
         with store.read() as session:
-            return store, users.snapshot(session, Snapshot())
+            keys = users.snapshot(session, Snapshot())
     except StoreError as error:
         if store.exists:
             raise ServerError(error.reason) from None
         log.error("%s; until it can, there are no keys, and usage is not saved", error.reason)
         return store, Snapshot()
+    marker.check(keys, store.label)
+    marker.keep(keys)
+    return store, keys
 
 
 def _check_door(settings: Settings, keys: Snapshot) -> None:
     """Let nobody in by mistake, and fail before the lanes start if TLS cannot be."""
+    if settings.require_keys and not keys.keys:
+        raise ServerError(
+            "WARPCALL_REQUIRE_KEYS is set and the database has no API key; make one "
+            "(warpcall-server users add NAME, then keys create NAME), or restore the database "
+            "from its backup"
+        )
     if not (settings.is_local or settings.insecure or keys.keys):
         raise ServerError(
             f"{settings.host} can be reached by others and no API keys exist to tell them apart; "

@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         False, description="serve others than this machine, although no key tells who they are"
     )
+    require_keys: bool = Field(
+        False, description="do not start while the database has no API key, on any address"
+    )
     tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain")
     tls_key: Path | None = Field(None, description="PEM file of its key, if not in tls_cert")
     trusted_proxies: str = Field(
@@ -109,7 +112,8 @@ class Settings(BaseSettings):
 
     start_timeout_s: Seconds = Field(120.0, description="for a lane until it is ready")
     grace_s: Seconds = Field(
-        10.0, description="past its deadline, before a running call costs its lane the life"
+        10.0,
+        description="that a call or a plan may exceed its deadline before its lane is restarted",
     )
     max_restarts: int = Field(5, ge=1, description="deaths without a finished call between them")
     restart_pause_s: Seconds = Field(

@@ -5,6 +5,7 @@ Everything here blocks: the process that speaks HTTP comes here in threads, neve
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,6 +94,8 @@ class Store:
         self._engine = sa.create_engine(
             "sqlite://", creator=self._open, poolclass=sa.QueuePool, pool_size=1, max_overflow=14
         )
+        sa.event.listen(self._engine, "connect", self._note_file)
+        sa.event.listen(self._engine, "checkout", self._check_file)
         sa.event.listen(self._engine, "begin", _begin)
         sa.event.listen(self._engine, "checkin", _forget_immutable)
 
@@ -228,6 +231,24 @@ class Store:
             raise
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
+
+    def _note_file(self, _: object, record: Any) -> None:
+        record.info["file"] = self._identity()
+
+    def _check_file(self, _: object, record: Any, __: object) -> None:
+        """Use no connection to a file that was deleted or replaced: what it writes would be lost.
+
+        The pool opens the file that is there now instead.
+        """
+        if record.info["file"] != self._identity():
+            raise sa.exc.DisconnectionError("the file of the database is another one now")
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file is at the path; its number stays taken while a connection has it open."""
+        with suppress(OSError):
+            found = os.stat(self.path or "")  # noqa: PTH116  # at each use: half the time of Path's
+            return found.st_dev, found.st_ino
+        return None
 
     def _has_log(self) -> bool:
         with suppress(OSError):

@@ -46,7 +46,7 @@ class StoreThreads:
         Raises:
             StoreError: the database cannot be read, or did not answer in time.
         """
-        return await self._run(_Use(self._reading, function), "read", deadline_s)
+        return await self._run(_Use(lambda use: self._reading(function)), "read", deadline_s)
 
     async def write(self, function: Callable[[Session], T], deadline_s: float = DEADLINE_S) -> T:
         """Return what a function gives whose changes are all made, or, after an exception, none.
@@ -55,7 +55,17 @@ class StoreThreads:
             StoreError: the database cannot be written, or did not answer in time. In the second
                 case the changes are made all the same if the database was already about to commit.
         """
-        return await self._run(_Use(self._writing, function), "written", deadline_s)
+        return await self._run(
+            _Use(lambda use: self._writing(use, function)), "written", deadline_s
+        )
+
+    async def call(self, function: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+        """Return what a function gives that opens its own session to read, if it needs one.
+
+        Raises:
+            StoreError: as `read`.
+        """
+        return await self._run(_Use(lambda use: function()), "read", deadline_s)
 
     def close(self) -> None:
         """Let the threads end that are not stuck."""
@@ -98,13 +108,13 @@ class StoreThreads:
                 use.run()
                 del self._running[me]
 
-    def _reading(self, use: _Use[T]) -> T:
+    def _reading(self, function: Callable[[Session], T]) -> T:
         with self._store.read() as session:
-            return use.function(session)
+            return function(session)
 
-    def _writing(self, use: _Use[T]) -> T:
+    def _writing(self, use: _Use[T], function: Callable[[Session], T]) -> T:
         with self._store.write() as session:
-            result = use.function(session)
+            result = function(session)
             if use.late:  # whoever asked was told that nothing was written
                 raise StoreError("the deadline has passed")
             return result
@@ -118,8 +128,7 @@ class _Use(Generic[T]):
         late: whether whoever asked was told that the deadline has passed.
     """
 
-    def __init__(self, how: Callable[[_Use[T]], T], function: Callable[[Session], T]) -> None:
-        self.function = function
+    def __init__(self, how: Callable[[_Use[T]], T]) -> None:
         self.future: Future[T] = Future()
         self.deadline = 0.0
         self.late = False

@@ -84,6 +84,16 @@ def paused(process: psutil.Process) -> Iterator[None]:
             process.resume()
 
 
+def raw(call: dict[str, Any]) -> bytes:
+    """A call to permute as it goes through a socket."""
+    body = json.dumps(call).encode()
+    head = (
+        f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def transposed(client: Client) -> npt.NDArray[Any]:
     return client.permute(X, dims=(1, 0))
 
@@ -173,17 +183,12 @@ def test_a_deadline_ends_the_wait_and_not_the_lane(server: Server) -> None:
 
 def test_a_call_whose_client_left_before_its_turn_is_dropped(server: Server) -> None:
     lane = lane_of(server)
-    body = json.dumps(IDENTITY).encode()
-    head = (
-        f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
     httpx.post(f"{server.url}/v1/kernels/permute", json=IDENTITY).raise_for_status()
 
     with paused(lane):
         sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
         for sock in sockets:
-            sock.sendall(head.encode() + body)
+            sock.sendall(raw(IDENTITY))
         until(lambda: lane_state(server)["in_flight"] + lane_state(server)["queued"] == 20)
         for sock in sockets:
             sock.close()
@@ -196,17 +201,12 @@ def test_a_call_whose_client_left_before_its_turn_is_dropped(server: Server) -> 
 
 
 def test_a_client_that_leaves_with_two_requests_on_their_way_is_no_error(server: Server) -> None:
-    body = json.dumps(IDENTITY).encode()
-    head = (
-        f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
     httpx.post(f"{server.url}/v1/kernels/permute", json=IDENTITY).raise_for_status()
     left = metric(server, LEFT)
 
     with paused(lane_of(server)):
         with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            sock.sendall((head.encode() + body) * 2)
+            sock.sendall((raw(IDENTITY)) * 2)
             until(lambda: lane_state(server)["in_flight"] == 1)
         until(lambda: metric(server, LEFT) == left + 1)
 

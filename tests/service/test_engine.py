@@ -3,24 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
-from collections.abc import Callable
+import subprocess
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
-from warpcall.errors import Busy
-from warpcall_service.engine import LocalEngine
+from tests.descriptors import held
+from warpcall.errors import Busy, Problem, TimedOut
+from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.lane_messages import frame
+from warpcall_service.lane_status import LaneStatus
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
 
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def started(**settings: Any) -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=1 << 20, **settings))
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def lane(engine: LocalEngine) -> LaneStatus:
+    return engine.status()[0]
+
+
+def send(engine: LocalEngine, number: signal.Signals | int) -> None:
+    """Send a signal to the lane's process."""
+    pid = lane(engine).pid
+    assert pid is not None
+    os.kill(pid, number)
+
+
+async def permute(engine: LocalEngine, nbytes: int) -> Plan:
+    return await engine.plan("permute", [InputTensor("x", "U8", (nbytes,))], {"dims": [0]})
+
+
+@contextlib.contextmanager
+def descriptors_left(number: int) -> Iterator[None]:
+    """Only so many more descriptors can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = []
+    try:
+        for _ in range(number):
+            lowest.append(os.dup(0))
+        # The limit is on the number of a descriptor, and the lowest free one is taken first.
+        end = os.dup(0)
+        os.close(end)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (end, hard))
+        for fd in lowest:
+            os.close(fd)
+        lowest.clear()
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in lowest:
+            os.close(fd)
 
 
 def test_no_more_plans_than_allowed_wait_for_a_lane_that_is_replaced() -> None:
@@ -47,3 +105,163 @@ def test_no_more_plans_than_allowed_wait_for_a_lane_that_is_replaced() -> None:
     plans = asyncio.run(play())
 
     assert [plan.outputs[0].shape for plan in plans] == [(1,), (2,)]
+
+
+def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane answers in order: a plan behind a slow check has its time once that is answered."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(8)\nIMPLEMENTATIONS = []")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    check = {"op": "permute", "implementations": [], "modules": ["slow_to_import"]}
+
+    async def play() -> tuple[LaneStatus, LaneStatus]:
+        async with started(call_timeout_s=2.0, grace_s=1.0) as engine:
+            before = lane(engine)
+            slow = asyncio.create_task(
+                engine.ask(frame({"job": check}), "this job", limit_s=PATIENCE_S)
+            )
+            await asyncio.sleep(0.1)
+            behind = [asyncio.create_task(permute(engine, n)) for n in range(1, 4)]
+            for asker in (slow, *behind):
+                with pytest.raises(TimedOut):
+                    await asker
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    with contextlib.suppress(TimedOut):
+                        await permute(engine, 7)
+                        return before, lane(engine)
+
+    before, after = asyncio.run(play())
+
+    assert after.pid == before.pid
+    assert after.restarts == 0
+
+
+def test_questions_to_a_lane_that_stands_still_do_not_pile_up() -> None:
+    question = {"op": "permute", "params": {}, "tensors": []}
+
+    async def play() -> int:
+        async with started() as engine:
+            send(engine, signal.SIGSTOP)
+            tracemalloc.start()
+            for _ in range(100):
+                asker = asyncio.create_task(engine.ask(frame({**question, "x": "x" * 2**20}), "x"))
+                await asyncio.sleep(0.001)
+                asker.cancel()
+                await asyncio.wait((asker,))
+            return tracemalloc.get_traced_memory()[0]
+
+    try:
+        nbytes = asyncio.run(play())
+    finally:
+        tracemalloc.stop()
+
+    assert nbytes < 10 << 20, "of 100 MiB that were asked for askers who have left"
+
+
+def test_a_start_without_descriptors_is_tried_again_and_leaves_none_open() -> None:
+    """Whichever of the descriptors that a start takes is the one that cannot be had."""
+
+    async def play() -> list[str]:
+        reasons = []
+        async with started(**QUICK) as engine:
+            before = held(os.getpid())
+            for number in range(8):
+                restarts = lane(engine).restarts
+                with descriptors_left(number):
+                    send(engine, signal.SIGKILL)
+                    await until(
+                        lambda more=restarts + 1: (  # type: ignore[misc]  # a default binds it
+                            lane(engine).restarts > more
+                            or (lane(engine).restarts == more and engine.ready)
+                        )
+                    )
+                    reasons.append(lane(engine).reason)
+                await until(lambda: engine.ready)
+                await permute(engine, 5)
+                assert held(os.getpid()) == before
+        return reasons
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        reasons = runner.run(play())
+
+    failed = ["its process cannot be started: [Errno 24] Too many open" in r for r in reasons]
+    assert [bool(reason) for reason in reasons] == failed
+    assert (failed[0], failed[-1]) == (True, False), "from some number on it can be started"
+
+
+def test_a_failure_that_nobody_expected_does_not_end_the_replacing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault that nobody thought of")
+
+    async def play() -> str:
+        async with started(**QUICK) as engine:
+            with monkeypatch.context() as patched:
+                patched.setattr(subprocess, "Popen", fail)
+                send(engine, signal.SIGKILL)
+                await until(lambda: lane(engine).restarts > 2)
+                reason = lane(engine).reason
+            await until(lambda: engine.ready)
+            await permute(engine, 5)
+            return reason
+
+    reason = asyncio.run(play())
+
+    assert "RuntimeError: a fault that nobody thought of" in reason
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_failure_in_what_follows_a_death_does_not_end_the_replacing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def play() -> None:
+        async with started(**QUICK) as engine:
+            failures = iter([RuntimeError("a fault in what follows")])
+
+            def fail_once(_: str) -> None:
+                for failure in failures:
+                    raise failure
+
+            engine.on_lost = fail_once
+            send(engine, signal.SIGKILL)
+            await until(lambda: lane(engine).restarts > 0 and engine.ready)
+            await permute(engine, 5)
+
+    asyncio.run(play())
+
+    assert "a fault in what follows" in caplog.text
+
+
+def test_a_process_that_a_signal_without_a_name_ended_is_replaced() -> None:
+    async def play() -> None:
+        async with started(**QUICK) as engine:
+            send(engine, signal.SIGRTMIN + 1)
+            await until(lambda: lane(engine).restarts == 1 and engine.ready)
+            await permute(engine, 5)
+
+    asyncio.run(play())
+
+
+def test_a_server_whose_arena_cannot_be_made_says_so() -> None:
+    async def play() -> None:
+        with descriptors_left(0):
+            async with started():
+                pass
+
+    with pytest.raises(EngineError, match="its arena of 1048576 bytes cannot be made: Too many"):
+        asyncio.run(play())
+
+
+def test_a_question_is_answered_by_the_next_process_if_its_own_is_killed() -> None:
+    async def play() -> list[Plan | Problem]:
+        async with started() as engine:
+            send(engine, signal.SIGSTOP)
+            asked = [asyncio.create_task(permute(engine, n)) for n in range(1, 40)]
+            await asyncio.sleep(0.1)
+            send(engine, signal.SIGKILL)
+            return list(await asyncio.gather(*asked))
+
+    assert len(asyncio.run(play())) == 39

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from warpcall_service import users
 from warpcall_service.keeper import Keeper
+from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.schema import User
 from warpcall_service.store import Store, StoreError
 from warpcall_service.store_threads import StoreThreads
@@ -106,7 +108,7 @@ def test_a_failure_of_the_function_is_the_callers(sqlite_store: Store) -> None:
 
 
 def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_server(
-    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     end, closed = threading.Event(), threading.Event()
 
@@ -117,7 +119,7 @@ def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_serv
     monkeypatch.setattr(sqlite_store, "close", close)
 
     async def use() -> None:
-        keeper = Keeper(sqlite_store, Snapshot())
+        keeper = Keeper(sqlite_store, Snapshot(), KeysMarker(tmp_path))
         keeper.start()
         await keeper.stop()
 

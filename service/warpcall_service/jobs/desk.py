@@ -151,7 +151,12 @@ class Jobs:
             "modules": modules(self._settings),
             **{name: asked[name] for name in ("cases", "sweep") if asked.get(name) is not None},
         }
-        answer: Mapping[str, Any] = await self._engine.ask(frame({"job": question}), "this job")
+        # A check takes milliseconds, also of 1,000 cases. But the first one of a process imports
+        # the operator's modules, which may take as long as the start of a lane.
+        limit_s = self._settings.start_timeout_s if question["modules"] else None
+        answer: Mapping[str, Any] = await self._engine.ask(
+            frame({"job": question}), "this job", limit_s=limit_s
+        )
         checked: Checked = answer  # type: ignore[assignment]  # as check.py gives it
         nominal_s = records.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s

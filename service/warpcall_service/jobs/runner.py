@@ -17,7 +17,7 @@ from warpcall_service.child_log import ChildLog
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.messages import MARK, Farewell, Task
 from warpcall_service.jobs.models import ExitClass
-from warpcall_service.lane_child import ENVIRONMENT, without_secrets
+from warpcall_service.lane_child import ENVIRONMENT, signal_name, without_secrets
 from warpcall_service.lane_messages import LENGTH, frame
 from warpcall_service.lease import Lease
 from warpcall_service.settings import Settings
@@ -86,11 +86,13 @@ class Run:
 
     async def _run(self, log: ChildLog) -> Outcome:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as closed_on_failure:
+            closed_on_failure.enter_context(ours)
             try:
                 guard = await self._start(theirs.fileno(), log.fd)
             finally:
                 log.started()
+            closed_on_failure.pop_all()
         talking = asyncio.create_task(self._talk(ours))
         watching = asyncio.create_task(self._watch())
         try:
@@ -154,7 +156,7 @@ class Run:
         if farewell is None or farewell["status"] == -signal.SIGKILL:
             return "interrupted", "its process was killed"
         status = farewell["status"]
-        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        how = f"by {signal_name(-status)}" if status < 0 else f"with exit status {status}"
         return "killed", f"its process ended {how} before it was done"
 
     # What the process says

@@ -163,6 +163,8 @@ class Scheduler:
                 await self._look(looks)
             except StoreError as error:
                 self._note(error.reason)
+            except OSError as error:  # such as no free descriptors
+                self._note(f"no jobs are begun: {error}")
             except Exception:
                 log.exception("the queue of jobs cannot be looked at")
             else:

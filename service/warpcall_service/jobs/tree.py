@@ -21,7 +21,9 @@ def marked(mark: str) -> set[int]:
     wanted = f"{MARK}={mark}".encode()
     found = set()
     for pid in _pids():
-        with contextlib.suppress(OSError):
+        # It has ended, or belongs to another user. Any other error must be seen: a process that
+        # could not be looked at for want of a descriptor would count as ended.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             environment = (_PROC / str(pid) / "environ").read_bytes()  # a zombie has none
             if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
                 found.add(pid)
