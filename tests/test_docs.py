@@ -26,7 +26,19 @@ from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import form_body, npy, problems, programs, protocol, shared_memory
+from warpcall_service import (
+    form_body,
+    inflate,
+    json_messages,
+    media,
+    npy,
+    params,
+    problems,
+    programs,
+    protocol,
+    shared_memory,
+)
+from warpcall_service.jobs.models import MAX_BODY_BYTES
 from warpcall_service.plan import MAX_MESSAGE_BYTES
 from warpcall_service.settings import Settings
 
@@ -224,18 +236,31 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         if p["kind"] == "ints"
     ]
 
-    rows = dict(re.findall(r"^\| ([a-z].*?) \| (\d.*?) \|$", section, re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([a-z`].*?) \| (\d.*?|described.*?) \|$", section, re.MULTILINE))
 
     assert rows == {
         "request line and headers": f"{protocol.MAX_HEAD_BYTES >> 10} KiB together, "
         f"within {protocol.HEAD_TIMEOUT_S:g} s",
-        "header of a safetensors body": f"{wire.MAX_HEADER_BYTES >> 20} MiB",
-        "header of a `.npy` file": f"{npy.MAX_HEADER_BYTES >> 10} KiB, version 1.0 or 2.0",
+        "headers of a request": f"{protocol.MAX_HEADERS}",
+        "parameters in a query string": f"{params.MAX_PARAMS}",
+        "`Accept`": f"{media.MAX_ACCEPT_BYTES} bytes, {media.MAX_RANGES} media ranges",
+        "`Content-Type` of a call": f"{media.MAX_CONTENT_TYPE_BYTES} bytes",
+        "header of a safetensors body": f"{wire.MAX_HEADER_BYTES >> 10} KiB, {wire.MAX_BRACKETS} "
+        f"brackets, {wire.MAX_COMMAS} commas, {wire.MAX_DIGITS} digits of an integer",
+        "header of a `.npy` file": f"{npy.MAX_HEADER_BYTES >> 10} KiB, {npy.MAX_TOKENS} words and "
+        "signs, version 1.0 or 2.0",
+        "a JSON body without the values of its tensors": f"{json_messages.MAX_HEAD_BYTES >> 10} KiB",
+        "members of a JSON object": f"{params.MAX_MEMBERS}",
+        "a compressed body, beyond its first MiB": f"{inflate.MAX_RATIO} times its bytes",
         "tensors in a body": f"{wire.MAX_TENSORS}",
+        "name of a tensor": f"{wire.MAX_NAME_CHARS} characters",
         "dims of a tensor": f"{wire.MAX_DIMS}",
         "entries of a list parameter": f"{max(lists)}",
         "parts of a form": f"{form_body.MAX_PARTS}",
+        "boundary of a form": f"{form_body.MAX_BOUNDARIES} times, followed by "
+        f"{form_body.MAX_PADDING} spaces",
         "a parameter in a form": f"{form_body.MAX_TEXT_BYTES >> 10} KiB",
+        "a job": f"described in {MAX_BODY_BYTES >> 10} KiB",
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, described in "
         f"{MAX_MESSAGE_BYTES >> 10} KiB with their tensors",

@@ -37,7 +37,7 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
 
     Raises:
         InvalidInput: an input that is no array, a dtype that the wire does not have, a parameter
-            that JSON does not have.
+            that JSON does not have, or names, shapes and parameters beyond the header's limits.
     """
     flats = {name: flatten(name, value) for name, value in inputs.items()}
     if len(flats) > wire.MAX_TENSORS or "__metadata__" in flats:
@@ -54,7 +54,9 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
             f"the names of tensors must be Unicode text, got {_brief(list(flats))}", field="inputs"
         ) from None
     metadata = {wire.PARAMS_KEY: _params_json(params)} if params else None
-    return Body(wire.encode_header(placed, metadata), [flats[info.name] for info in placed])
+    header = wire.encode_header(placed, metadata)
+    wire.check_header(header[8:])
+    return Body(header, [flats[info.name] for info in placed])
 
 
 def json_body(value: object) -> Body:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,15 @@ MEDIA_TYPE = "application/vnd.safetensors"
 PARAMS_KEY = "params"  # the metadata entry that carries an op's parameters, as JSON
 PROGRAM_KEY = "program"  # the parameter that is a whole program: its steps and its outputs
 KEPT_KEY = "kept"  # the metadata entry of an answer that tells of outputs that stay, as JSON
-MAX_HEADER_BYTES = 1 << 20  # the library allows 100 MB; an op has a handful of tensors
+# The library allows 100 MB. 256 tensors with names of 64 characters need 38 KiB, a program of 60 KiB
+# needs up to 80 KiB as a string in JSON.
+MAX_HEADER_BYTES = 128 << 10
+MAX_BRACKETS = 4096  # { and [ of a header; 256 tensors have 769, a program of 256 steps some 2,000
+MAX_COMMAS = 32_768  # of a header; 256 tensors of 64 dims have 17,407
+MAX_DIGITS = 40  # of an integer in a header; 2^64 has 20, and Python is slow at thousands
 MAX_DIMS = 64  # torch's own limit
 MAX_TENSORS = 256
+MAX_NAME_CHARS = 255  # of a tensor
 
 # Request headers of calls on tensors that stay on a device. Values of the first two are names
 # separated by commas: `x=photo, mask=m` takes inputs from tensors, `out=y` keeps an output as one,
@@ -58,6 +65,10 @@ ITEMSIZE: dict[str, int] = {
     "U8": 1,
     "BOOL": 1,
 }
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxlist = _SHORT.maxdict = 10
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 _RANK = {dtype: rank for rank, dtype in enumerate(ITEMSIZE)}
 
 
@@ -129,14 +140,29 @@ def header_nbytes(prefix: bytes) -> int:
     return nbytes
 
 
+def check_header(text: bytes) -> None:
+    """Raise InvalidInput if the JSON of a header is too long, or too slow to parse for its length."""
+    for what, limit, count in (
+        ("bytes", MAX_HEADER_BYTES, len(text)),
+        ("brackets", MAX_BRACKETS, text.count(b"{") + text.count(b"[")),
+        ("commas", MAX_COMMAS, text.count(b",")),
+    ):
+        if count > limit:
+            raise _bad(
+                "the header, which has the names and shapes of the tensors and the parameters, "
+                f"must have at most {limit} {what}, got {count}"
+            )
+
+
 def decode_header(text: bytes) -> Header:
     """Read and check the JSON of a header (without the length prefix).
 
     Raises:
         InvalidInput: anything but a header whose tensors fill the data without gap or overlap.
     """
+    check_header(text)
     try:
-        entries = json.loads(text.decode(), object_pairs_hook=_no_duplicates)
+        entries = json.loads(text.decode(), object_pairs_hook=_no_duplicates, parse_int=_integer)
     except InvalidInput:
         raise
     except (ValueError, RecursionError) as error:
@@ -201,12 +227,21 @@ def check_tensor_id(id_: str, field: str) -> None:
         )
 
 
+def check_name(name: str) -> None:
+    """Raise InvalidInput unless a tensor can have this name in a body."""
+    if len(name) > MAX_NAME_CHARS:
+        raise _bad(
+            f"the name of a tensor must have at most {MAX_NAME_CHARS} characters, got {len(name)}"
+        )
+
+
 def _place(t: TensorInfo) -> tuple[int, bytes]:
     # JSON can say names that UTF-8 cannot; whoever knows the names allowed refuses them.
     return _RANK[t.dtype], t.name.encode(errors="surrogatepass")
 
 
 def _tensor(name: str, entry: object) -> TensorInfo:
+    check_name(name)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise _bad(f"{name} must have dtype, shape and data_offsets, got {_brief(entry)}", name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -240,6 +275,12 @@ def _naturals(value: object) -> bool:
     return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
 
 
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise _bad(f"an integer must have at most {MAX_DIGITS} digits, got {len(digits)}")
+    return int(digits)
+
+
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
@@ -252,5 +293,11 @@ def _bad(message: str, field: str = "body") -> InvalidInput:
 
 
 def _brief(value: object) -> str:
-    text = repr(value) if not isinstance(value, Exception) else str(value)
+    """What came, short, and in a time that does not grow with the value."""
+    if isinstance(value, Exception):
+        text = str(value)
+    elif isinstance(value, str | bytes):
+        text = repr(value[:61])
+    else:
+        text = _SHORT.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import TooLarge, UnsupportedMedia
-from warpcall_service import npy, values
+from warpcall_service import npy
+from warpcall_service.json_messages import Hole
 from warpcall_service.media import JSON, Media
 from warpcall_service.plan import Plan
 
@@ -26,6 +27,22 @@ class Answer:
     data: memoryview
 
 
+class Writer(Protocol):
+    """Writes JSON; large documents in another process, into the arena."""
+
+    @property
+    def room(self) -> Callable[[int], Awaitable[memoryview]]: ...
+
+    async def write(
+        self,
+        document: Mapping[str, Any],
+        holes: Sequence[Hole],
+        tensors: memoryview,
+        *,
+        compact: bool = False,
+    ) -> Answer: ...
+
+
 class Format(Protocol):
     """A format of answers."""
 
@@ -34,7 +51,9 @@ class Format(Protocol):
     def check(self, plan: Plan) -> None:
         """Refuse, before anything is computed, a plan whose outputs this cannot write."""
 
-    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
+    async def write(
+        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+    ) -> Answer:
         """The answer from the bytes of the output region, and what it says of outputs that stay."""
 
 
@@ -49,7 +68,9 @@ class Safetensors:
     def check(self, plan: Plan) -> None:
         """Everything can be written."""
 
-    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
+    async def write(
+        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+    ) -> Answer:
         if kept:
             metadata = {wire.KEPT_KEY: json.dumps(kept)}
             return Answer(wire.encode_header(plan.outputs, metadata), outputs)
@@ -71,7 +92,9 @@ class Npy:
             )
         npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape)
 
-    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
+    async def write(
+        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+    ) -> Answer:
         return Answer(npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs)
 
 
@@ -91,18 +114,16 @@ class Json:
                 field="accept",
             )
 
-    def write(self, plan: Plan, outputs: memoryview, kept: Kept = NONE) -> Answer:
+    async def write(
+        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+    ) -> Answer:
         tensors = {
-            info.name: {
-                "dtype": info.dtype,
-                "shape": info.shape,
-                "data": values.to_json(outputs[info.begin : info.end], info),
-            }
+            info.name: {"dtype": info.dtype, "shape": info.shape, "data": None}
             for info in plan.outputs
         }
-        said = {"outputs": tensors, "kept": kept} if kept else {"outputs": tensors}
-        text = json.dumps(said, allow_nan=False).encode()
-        return Answer(text, outputs[:0])
+        document = {"outputs": tensors, "kept": kept} if kept else {"outputs": tensors}
+        holes = [Hole(("outputs", info.name), info) for info in plan.outputs]
+        return await writer.write(document, holes, outputs)
 
 
 def formats(max_json_bytes: int) -> Mapping[Media, Format]:

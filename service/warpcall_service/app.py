@@ -31,6 +31,7 @@ from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.desk import Jobs
+from warpcall_service.json_pool import JsonPool
 from warpcall_service.keeper import Keeper
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
@@ -58,6 +59,7 @@ def create_app(
     engine: LocalEngine,
     keeper: Keeper,
     desk: Jobs,
+    json: JsonPool,
     stopping: Callable[[], bool],
 ) -> Edge:
     """The ASGI application over an engine that was started.
@@ -65,6 +67,7 @@ def create_app(
     Args:
         keeper: has the gate that everyone passes, and the ledger of what they use.
         desk: takes benchmark jobs.
+        json: reads and writes the JSON of calls.
         stopping: whether the server is about to leave, for /readyz.
     """
     limits = Limits(settings)
@@ -105,12 +108,13 @@ def create_app(
         lambda: openapi.describe(plain(), engine.catalog, openapi_remote.PATHS)
     )
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
+    described()  # now: it takes 0.1 s, for which the first request for it would stop the event loop
     app.add_exception_handler(Problem, _tell)
     app.add_exception_handler(StoreError, _StoreTrouble().tell)
     app.add_exception_handler(RequestValidationError, _tell_validation)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
-    uploads = Uploads(settings, engine)
+    uploads = Uploads(settings, engine, json)
     calls = RemoteCalls(settings, engine, uploads, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -13,11 +14,13 @@ from warpcall_service.answers import Answer, Format
 from warpcall_service.body import Body, Watch
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import JOIN_BYTES, Exchange
+from warpcall_service.json_pool import JsonWriter
 from warpcall_service.lane_status import Timing
 from warpcall_service.media import accepted
 from warpcall_service.params import brief
 from warpcall_service.problems import Headers
 from warpcall_service.settings import Settings
+from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import Upload, Uploads
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
@@ -64,7 +67,8 @@ class Calls:
         upload = await self._uploads.read(exchange, body, op, format_.check)
         try:
             timing = await self.compute(exchange, watch, upload, timeout_s)
-            answer = format_.write(upload.plan, upload.outputs())
+            writer = self.writer(exchange, upload)
+            answer = await format_.write(upload.plan, upload.outputs(), writer)
             headers = [(b"content-type", format_.media_type)]
             await self.send(exchange, watch, upload, timing, headers, answer)
         finally:
@@ -126,18 +130,24 @@ class Calls:
         await exchange.stream(headers, answer.head, answer.data, watch.progress)
 
     async def _parked(self, exchange: Exchange, answer: Answer, upload: Upload) -> Answer:
-        """The same with its head, a long JSON text, in the arena: no slow reader keeps the heap."""
+        """The same with its head, if that is long, in the arena: no slow reader keeps the heap."""
         nbytes = len(answer.head)
+        view = await self._room(exchange, upload, nbytes + len(answer.data))
+        await copy_in_turns(view, memoryview(answer.head))
+        await copy_in_turns(view[nbytes:], answer.data)
+        return Answer(b"", view)
+
+    def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
+        """What writes JSON for the answer of a call; a long text lies in the arena."""
+        room = functools.partial(self._room, exchange, upload)
+        return JsonWriter(self._uploads.json, exchange.caller.name, room)
+
+    async def _room(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(
-            nbytes + len(answer.data),
-            self._settings.queue_timeout_s,
-            exchange.caller.name,
-            like=upload.target,
+            nbytes, self._settings.queue_timeout_s, exchange.caller.name, like=upload.target
         )
         upload.held.append(slot)
-        slot.view[:nbytes] = answer.head
-        slot.view[nbytes:] = answer.data
-        return Answer(b"", slot.view)
+        return slot.view
 
     def timeout_s(self, exchange: Exchange, watch: Watch) -> float | None:
         """What the caller allows, counted from its request and kept by `watch`; None if it leaves

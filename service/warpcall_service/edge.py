@@ -16,6 +16,7 @@ from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import Inference, is_infer
+from warpcall_service.params import check_count
 from warpcall_service.problems import Internal
 from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 
@@ -65,6 +66,8 @@ class Edge:
         try:
             if exchange.declared is None:
                 exchange.check_coding()
+            if query := exchange.scope["query_string"]:
+                check_count(query)
             self._gate.admit(exchange)
             try:
                 await self._admitted(exchange)

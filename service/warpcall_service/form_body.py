@@ -7,12 +7,13 @@ The files' data go from the parser straight to aligned places in the arena.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, UnsupportedMedia
@@ -22,6 +23,12 @@ from warpcall_service.plan import InputTensor
 
 MAX_PARTS = 128
 MAX_TEXT_BYTES = 64 << 10  # of one parameter
+# The parser looks at these byte by byte, in Python. Boundaries that end no part may be in a file.
+MAX_BOUNDARIES = 1024
+# Parts that are taken apart without a break, some 0.2 ms each; of a piece with more, this many bytes.
+MANY_PARTS = 8
+PIECE_BYTES = 2 << 10
+MAX_PADDING = 64  # spaces and tabs between a boundary and the end of its line
 ALIGNMENT = 64  # the framing of a part is longer than this, so aligned data never outgrow the body
 
 
@@ -49,6 +56,10 @@ class Form:
         self._headers: dict[bytes, bytes] = {}
         self._name = self._value = b""
         self._ended = False
+        self._boundaries = self._padding = 0
+        self._tail = b""  # the last bytes of the piece before
+        self._delimiter = b"\r\n--" + boundary
+        self._padded = re.compile(re.escape(self._delimiter) + rb"[ \t]{%d}" % (MAX_PADDING + 1))
         self._parser = MultipartParser(
             boundary,
             {
@@ -63,6 +74,13 @@ class Form:
             },
         )
 
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """The next bytes of the body in pieces to `feed`, between which others may have their turn."""
+        many = data.count(self._delimiter) > MANY_PARTS
+        step = PIECE_BYTES if many else len(data)
+        for begin in range(0, len(data), step):
+            yield data[begin : begin + step]
+
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the body.
 
@@ -70,15 +88,39 @@ class Form:
             InvalidInput: not a form, or a part that cannot be read.
             UnsupportedMedia: a file that is neither .npy nor .safetensors.
         """
+        self._check_boundaries(data)
         try:
             self._parser.write(data)
         except FormParserError as error:
             raise InvalidInput(f"the body must be a form: {error}", field="body") from None
+        self._check_padding(data)
 
     def finish(self) -> None:
         """Check that the form came to its end."""
         if not self._ended:
             raise InvalidInput("the form must end with its boundary, it does not", field="body")
+
+    def _check_boundaries(self, data: bytes) -> None:
+        """Refuse, before the parser sees them, bytes that it would be slow to take apart."""
+        edge = len(self._delimiter) - 1
+        split = (self._tail + data[:edge]).count(self._delimiter)  # begun in the piece before
+        self._tail = (self._tail + data[-edge:])[-edge:]
+        found = data.count(self._delimiter) + split
+        if found:
+            self._boundaries += found
+            if self._boundaries > MAX_BOUNDARIES:
+                raise InvalidInput(
+                    f"a form must hold its boundary at most {MAX_BOUNDARIES} times", field="body"
+                )
+            if self._padded.search(data):
+                raise _too_much_padding()
+
+    def _check_padding(self, data: bytes) -> None:
+        """The same for padding that comes in several pieces, of which `data` was the last."""
+        if self._parser.state == MultipartState.BOUNDARY_PADDING:
+            self._padding += len(data) - len(data.rstrip(b" \t"))
+            if self._padding > MAX_PADDING:
+                raise _too_much_padding()
 
     # What the parts call
 
@@ -184,6 +226,12 @@ class Form:
 
     def _on_end(self) -> None:
         self._ended = True
+
+
+def _too_much_padding() -> InvalidInput:
+    return InvalidInput(
+        f"at most {MAX_PADDING} spaces may follow the boundary of a form", field="body"
+    )
 
 
 class _Part(Protocol):

@@ -10,7 +10,10 @@ from warpcall_service.body import Body, Watch
 from warpcall_service.exchange import Exchange
 from warpcall_service.params import brief
 
-PIECE_BYTES = 512 << 10  # inflated in a round of the event loop, about 1 ms
+SOURCE_BYTES = 16 << 10  # of compressed data, and
+PIECE_BYTES = 256 << 10  # of inflated data, at most, in a round of the event loop: about 1 ms
+MAX_RATIO = 100  # of inflated to compressed bytes; JSON of random numbers has 2 to 4
+FREE_BYTES = 1 << 20  # that may be inflated at any ratio
 _WINDOWS = {"gzip": 31, "deflate": 15}  # what zlib calls these: of the largest size, with a header
 
 
@@ -31,7 +34,7 @@ class InflatedBody(Body):
     """Inflates no more at a time than is asked for: a small body may claim to be a huge one.
 
     Args:
-        limit: bytes, before and after.
+        limit: bytes, before and after inflating.
     """
 
     def __init__(self, exchange: Exchange, watch: Watch, limit: int, coding: str) -> None:
@@ -39,6 +42,8 @@ class InflatedBody(Body):
         self._coding = coding
         self._inflater = zlib.decompressobj(_WINDOWS[coding])
         self._inflated = 0
+        self._source: memoryview | bytes = b""  # received and not yet given to the inflater
+        self._used = 0  # bytes of it given to the inflater
 
     @property
     def declared(self) -> int | None:
@@ -52,10 +57,16 @@ class InflatedBody(Body):
             return rest
         while True:
             source = self._inflater.unconsumed_tail
-            if source:
-                await asyncio.sleep(0)  # others have their turn
+            if not source:
+                if self._source:
+                    await asyncio.sleep(0)  # other requests have their turn
+                else:
+                    self._source = memoryview(await super().chunk())
+                source = bytes(self._source[:SOURCE_BYTES])
+                self._source = self._source[SOURCE_BYTES:]
+                self._used += len(source)
             else:
-                source = bytes(await super().chunk())
+                await asyncio.sleep(0)  # other requests have their turn
             try:
                 data = self._inflater.decompress(source, PIECE_BYTES)
             except zlib.error:
@@ -70,6 +81,12 @@ class InflatedBody(Body):
             self._inflated += len(data)
             if self._inflated > self._limit:
                 raise self._too_large(self._inflated)
+            if self._inflated > max(FREE_BYTES, MAX_RATIO * self._used):
+                raise InvalidInput(
+                    f"the body must not inflate to more than {MAX_RATIO} times its bytes beyond "
+                    f"the first {FREE_BYTES}, {self._used} bytes became {self._inflated} or more",
+                    field="body",
+                )
             if data:
                 return data
             if not source:

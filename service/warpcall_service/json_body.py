@@ -15,7 +15,8 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service import values
-from warpcall_service.params import Params, brief, from_json
+from warpcall_service.params import Params, brief, check_entries, from_json
+from warpcall_service.turns import copy_in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,11 @@ class JsonCall:
     arrays: dict[str, values.Array]
     params: Params
 
-    def write(self, target: memoryview) -> None:
+    async def write(self, target: memoryview) -> None:
         """Put the tensors' bytes where `tensors` says."""
         for info in self.tensors:
-            target[info.begin : info.end] = self.arrays[info.name].view(np.uint8).data
+            source = self.arrays[info.name].view(np.uint8).data
+            await copy_in_turns(target[info.begin : info.end], source)
 
 
 def decode(text: bytes) -> JsonCall:
@@ -52,12 +54,16 @@ def decode(text: bytes) -> JsonCall:
         )
     if not isinstance(params, dict):
         raise InvalidInput(f"params must map names to values, got {brief(params)}", field="params")
+    for name, value in params.items():
+        if isinstance(value, list):
+            check_entries(name, len(value))
     infos = {name: _info(name, entry) for name, entry in inputs.items()}
     arrays = {name: values.to_array(inputs[name]["data"], info) for name, info in infos.items()}
     return JsonCall(wire.lay_out(infos.values()), arrays, params)
 
 
 def _info(name: str, entry: Any) -> TensorInfo:
+    wire.check_name(name)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data"}:
         raise InvalidInput(
             f"{name} must have dtype, shape and data, got {brief(entry)}", field=name

@@ -12,6 +12,10 @@ from warpcall_service import npy
 
 Media = Literal["safetensors", "npy", "json", "form"]
 
+MAX_ACCEPT_BYTES = 1024
+MAX_RANGES = 32  # of an Accept header; browsers send fewer than ten
+MAX_CONTENT_TYPE_BYTES = 256
+
 JSON = "application/json"
 FORM = "multipart/form-data"
 READ: dict[str, Media] = {wire.MEDIA_TYPE: "safetensors", FORM: "form", JSON: "json"}
@@ -38,6 +42,11 @@ def content_type(value: bytes | None) -> ContentType:
         raise UnsupportedMedia(
             f"the request must have a Content-Type of {allowed}, got none", field="content-type"
         )
+    if len(value) > MAX_CONTENT_TYPE_BYTES:
+        raise UnsupportedMedia(
+            f"the Content-Type must have at most {MAX_CONTENT_TYPE_BYTES} bytes, got {len(value)}",
+            field="content-type",
+        )
     text, _, rest = value.decode("latin-1").partition(";")
     media = READ.get(text.strip().lower())
     if media is None:
@@ -62,10 +71,16 @@ def accepted(value: bytes | None) -> Media:
     """The format of the answer: the best of an Accept header; safetensors when it leaves it open.
 
     Raises:
-        UnsupportedMedia: an Accept that nothing written here fits.
+        UnsupportedMedia: an Accept that nothing written here fits, or that is too long.
     """
     if value is None or not value.strip():
         return "safetensors"
+    if len(value) > MAX_ACCEPT_BYTES or value.count(b",") >= MAX_RANGES:
+        raise UnsupportedMedia(
+            f"Accept must have at most {MAX_ACCEPT_BYTES} bytes and {MAX_RANGES} media ranges, "
+            f"got {len(value)} and {value.count(b',') + 1}",
+            field="accept",
+        )
     ranges = [_range(item) for item in value.decode("latin-1").split(",") if item.strip()]
     best: tuple[float, int] = (0.0, 0)
     choice: Media | None = None

@@ -69,7 +69,8 @@ class Inference:
             timeout_s = asked_s if timeout_s is None else min(asked_s, timeout_s)
         try:
             timing = await self._calls.compute(exchange, watch, upload, timeout_s)
-            headers, sent = await answer.write(upload.plan, upload.outputs())
+            writer = self._calls.writer(exchange, upload)
+            headers, sent = await answer.write(upload.plan, upload.outputs(), writer)
             await self._calls.send(exchange, watch, upload, timing, headers, sent)
         finally:
             upload.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +9,15 @@ from typing import Any
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
-from warpcall_service import values
-from warpcall_service.answers import Answer
+from warpcall_service.answers import Answer, Writer
+from warpcall_service.json_messages import Hole
 from warpcall_service.oip_models import DATATYPES, VERSION
 from warpcall_service.oip_request import InferRequest, Span, WantedOutput
 from warpcall_service.params import brief
 from warpcall_service.plan import Plan
 from warpcall_service.problems import Headers
 from warpcall_service.shared_memory import Region
+from warpcall_service.turns import copy_in_turns
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -66,9 +66,12 @@ class InferAnswer:
                 field="outputs",
             )
 
-    async def write(self, plan: Plan, outputs: memoryview) -> tuple[Headers, Answer]:
+    async def write(
+        self, plan: Plan, outputs: memoryview, writer: Writer
+    ) -> tuple[Headers, Answer]:
         """The answer from the bytes of the output region, where those to send are moved together."""
         told: list[dict[str, Any]] = []
+        holes: list[Hole] = []
         binary: list[TensorInfo] = []
         for info in plan.outputs:
             wanted = self._wanted(info.name)
@@ -91,20 +94,28 @@ class InferAnswer:
                     "shared_memory_byte_size": info.nbytes,
                 }
             else:
-                flat = TensorInfo(info.name, info.dtype, (math.prod(info.shape),))
-                entry["data"] = values.to_json(data, flat)
+                shape = (math.prod(info.shape),)
+                flat = TensorInfo(info.name, info.dtype, shape, info.begin, info.end)
+                holes.append(Hole(("outputs", len(told)), flat))
+                entry["data"] = None
             told.append(entry)
         answer = {"model_name": plan.op, "model_version": VERSION, "outputs": told}
         if self.request.id is not None:
             answer["id"] = self.request.id
-        text = json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
+        said = await writer.write(answer, holes, outputs, compact=True)
         if not binary:
-            return [(b"content-type", b"application/json")], Answer(text, outputs[:0])
+            return [(b"content-type", b"application/json")], said
+        data = _together(binary, outputs)
         headers = [
             (b"content-type", b"application/octet-stream"),
-            (HEADER_LENGTH.lower().encode(), b"%d" % len(text)),
+            (HEADER_LENGTH.lower().encode(), b"%d" % (len(said.head) + len(said.data))),
         ]
-        return headers, Answer(text, _together(binary, outputs))
+        if not said.data:
+            return headers, Answer(said.head, data)
+        joined = await writer.room(len(said.data) + len(data))
+        await copy_in_turns(joined, said.data)
+        await copy_in_turns(joined[len(said.data) :], data)
+        return headers, Answer(b"", joined)
 
     def _wanted(self, name: str) -> WantedOutput | None:
         if self.request.outputs is None:

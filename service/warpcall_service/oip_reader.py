@@ -20,6 +20,7 @@ from warpcall_service.arena import Slot
 from warpcall_service.body import Body
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
+from warpcall_service.json_pool import INLINE_BYTES
 from warpcall_service.oip_answer import HEADER_LENGTH, InferAnswer
 from warpcall_service.oip_layout import Layout, check_list, list_of
 from warpcall_service.oip_request import GivenTensor, InferRequest
@@ -27,9 +28,9 @@ from warpcall_service.params import Params, brief, merge
 from warpcall_service.plan import Plan
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import Region, SharedMemory
+from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import CACHED_HEADER_BYTES, Upload, Uploads
 
-SMALL_BYTES = 64 << 10  # JSON of no more needs no turn: a request whose tensors come as bytes
 # A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
 _decode_again = functools.lru_cache(256)(oip_request.decode)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
@@ -74,14 +75,15 @@ class InferReader:
             Problem: what is wrong with it, or that there is no room; no memory is kept then.
         """
         nbytes = self._json_nbytes(exchange, body)
-        if nbytes is not None and nbytes <= SMALL_BYTES:
+        if nbytes is not None and nbytes <= INLINE_BYTES:
             text = await body.exactly(nbytes)
             if len(text) < nbytes:
                 raise InvalidInput(
                     f"the JSON must have {nbytes} bytes, got {len(text)}: the body ends early",
                     field="body",
                 )
-            placed = await self._place(exchange, body, op, text)
+            request = _decode(text)
+            placed = await self._place(exchange, body, op, request, nbytes)
         else:
             placed = await self._place_large(exchange, body, op, nbytes)
         try:
@@ -130,24 +132,28 @@ class InferReader:
                 await body.into(room.view, "the JSON")
             body.watch.our_turn()
             async with self._uploads.json_turns.turn(body.user, nbytes):
-                text = bytes(room.view[:nbytes])
+                request = await self._uploads.json.read_infer(room.view[:nbytes], body.user)
                 room.release()
-                return await self._place(exchange, body, op, text)
+                return await self._place(exchange, body, op, request, nbytes)
         finally:
             room.release()
 
     async def _place(
-        self, exchange: Exchange, body: Body, op: Mapping[str, Any], text: bytes
+        self,
+        exchange: Exchange,
+        body: Body,
+        op: Mapping[str, Any],
+        request: InferRequest,
+        json_nbytes: int,
     ) -> _Placed:
         """Make room for the inputs, and for the outputs if it is known how large they are."""
         body.watch.our_turn()
-        request = (_decode_again if len(text) <= CACHED_HEADER_BYTES else oip_request.decode)(text)
         lists = {param["name"] for param in op["params"] if param["kind"] == "ints"}
         tensors = [given for given in request.inputs if given.info.name not in lists]
         as_params = [given for given in request.inputs if given.info.name in lists]
         late = tuple(given for given in as_params if given.binary)
         layout = Layout.of(g for g in request.inputs if g.binary or g.info.name not in lists)
-        self._check_length(body, len(text), request)
+        self._check_length(body, json_nbytes, request)
         regions = self._regions(exchange, request)
         answer = InferAnswer(request, regions, int(self._settings.max_json_bytes))
         params = oip_request.params_of(request, op)
@@ -167,7 +173,7 @@ class InferReader:
             plan = await self._plan(op, tensors, layout, params, answer)
             slot, offset = await self._uploads.both(body, plan)
         for name, array in arrays.items():
-            layout.view(name, slot.view)[:] = array.view(np.uint8).data
+            await copy_in_turns(layout.view(name, slot.view), array.view(np.uint8).data)
         return _Placed(request, answer, regions, layout, params, late, plan, slot, offset)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
@@ -230,6 +236,11 @@ class InferReader:
         for span in spans:
             regions[span.region].check(span.offset, span.nbytes)
         return regions
+
+
+def _decode(text: bytes) -> InferRequest:
+    decode = _decode_again if len(text) <= CACHED_HEADER_BYTES else oip_request.decode
+    return decode(text)
 
 
 async def _early(given: GivenTensor, regions: Mapping[str, Region]) -> list[int]:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.oip_models import WIRE
 from warpcall_service.params import Params, brief, from_json, from_text
+
+WHAT = "the request"  # in messages
 
 _MEMBERS = frozenset({"id", "model_name", "model_version", "parameters", "inputs", "outputs"})
 _SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
@@ -33,7 +36,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """An input: `data` as JSON has it, or bytes after the JSON (`binary`), or in `shared` memory."""
+    """An input: `data` as JSON has it or as an array, or bytes after the JSON (`binary`), or in `shared` memory."""
 
     info: TensorInfo
     data: object = None
@@ -75,7 +78,11 @@ def decode(text: bytes) -> InferRequest:
     Raises:
         InvalidInput: anything but the object above; it names the tensor or member at fault.
     """
-    body = from_json(text, "the request", constants=True)
+    return check(from_json(text, WHAT, constants=True))
+
+
+def check(body: Mapping[str, Any]) -> InferRequest:
+    """Check the JSON of a request; raises as `decode`."""
     for member in body:
         if member not in _MEMBERS:
             raise _bad(f"a request has {', '.join(sorted(_MEMBERS))}, got {brief(member)}", member)
@@ -103,6 +110,7 @@ def params_of(request: InferRequest, op: Mapping[str, Any]) -> Params:
 
 def _input(entry: object) -> GivenTensor:
     name, given = _named(entry, "an input", {"name", "shape", "datatype", "parameters", "data"})
+    wire.check_name(name)
     for member in ("shape", "datatype"):
         if member not in given:
             raise _bad(f"{name} must have a {member}, it has none", name)
@@ -241,8 +249,8 @@ def _refuse_rest(parameters: Mapping[str, Any], but: frozenset[str], known: str,
 
 
 def _refuse_repeats(member: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise _bad(f"{member} must name each tensor once, {brief(name)} came twice", name)
 
 

@@ -7,7 +7,9 @@ allowed is then for the op's own declaration to say, so names and ranges are not
 from __future__ import annotations
 
 import json
+import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote_plus
@@ -16,7 +18,18 @@ from warpcall.errors import InvalidInput
 
 Params = dict[str, object]
 
+MAX_PARAMS = 128  # of one request, in its query string
+MAX_ENTRIES = 64  # of a parameter that is a list
+MAX_MEMBERS = 1024  # of one JSON object; a call has at most 256 tensors
+MAX_SHOWN = 60  # characters of a value in a message
+
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)  # 2^63 has 19 digits
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 10
+_SHORT.maxdict = 5
+_SHORT.maxstring = _SHORT.maxother = MAX_SHOWN
+_SHORT.maxlong = 5000  # json reads integers of up to 4300 digits
 _EXAMPLES = {
     "bool": "true or false",
     "int": "an integer",
@@ -48,7 +61,8 @@ def from_json(text: str | bytes, field: str, *, constants: bool = False) -> dict
     """A strict JSON object: no name twice; `field` names it in messages.
 
     Args:
-        constants: take NaN and Infinity, which are not JSON.
+        constants: take NaN and Infinity, which are not JSON, and numbers that only Infinity can
+            stand for, such as 1e999.
 
     Raises:
         InvalidInput: anything else, integers of thousands of digits included.
@@ -57,6 +71,7 @@ def from_json(text: str | bytes, field: str, *, constants: bool = False) -> dict
         value = json.loads(
             text,
             object_pairs_hook=_without_repeats,
+            parse_float=None if constants else _finite,
             parse_constant=None if constants else _refuse_constant,
         )
     except (ValueError, RecursionError) as error:
@@ -74,9 +89,28 @@ def merge(one: Params, other: Mapping[str, object]) -> Params:
 
 
 def brief(value: object) -> str:
-    """What came, short enough for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    """What came, short enough for a message, and in a time that does not grow with the value."""
+    start = value[: MAX_SHOWN + 1] if isinstance(value, str | bytes) else None
+    text = _SHORT.repr(value) if start is None else repr(start)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def check_count(query: bytes) -> None:
+    """Raise InvalidInput if a query string has more parameters than any route takes."""
+    count = query.count(b"&") + 1
+    if count > MAX_PARAMS:
+        raise InvalidInput(
+            f"the query string must have at most {MAX_PARAMS} parameters, got {count}",
+            field="query",
+        )
+
+
+def check_entries(name: str, count: int) -> None:
+    """Raise InvalidInput if a list parameter has more entries than any op takes."""
+    if count > MAX_ENTRIES:
+        raise InvalidInput(
+            f"{name} must have at most {MAX_ENTRIES} entries, got {count}", field=name
+        )
 
 
 def _decoded(item: bytes) -> tuple[str, str]:
@@ -107,6 +141,7 @@ def _convert(name: str, text: str, kind: str | None) -> object:
     if kind == "json":
         return from_json(text, name)
     if kind == "ints":
+        check_entries(name, text.count(",") + 1)
         parts = text.split(",") if text else []
         if all(_INTEGER.fullmatch(part) for part in parts):
             return [int(part) for part in parts]
@@ -119,10 +154,22 @@ def _refuse_repeat(name: str, params: Mapping[str, object]) -> None:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_MEMBERS:
+        raise ValueError(f"an object must have at most {MAX_MEMBERS} members, got {len(pairs)}")
     entries = dict(pairs)
     if len(entries) != len(pairs):
         raise ValueError("a name is given twice in one object")
     return entries
+
+
+def _finite(literal: str) -> float:
+    value = float(literal)
+    if math.isinf(value):
+        raise ValueError(
+            f"{brief(literal)[1:-1]} is beyond what a float64 can hold; in float data write "
+            '"Infinity" as a string'
+        )
+    return value
 
 
 def _refuse_constant(literal: str) -> NoReturn:

@@ -8,6 +8,9 @@ from typing import Any
 
 from warpcall.errors import MEDIA_TYPE, Problem, Unauthorized
 
+MAX_DETAIL_CHARS = 2000
+MAX_FIELD_CHARS = 255
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -50,10 +53,13 @@ def is_oip(path: str) -> bool:
 def render(problem: Problem, request_id: str | None, path: str = "") -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer that tells `problem`, as clients of `path` read it."""
     members: dict[str, Any]
+    detail = problem.detail[:MAX_DETAIL_CHARS]  # messages quote names that callers chose
     if is_oip(path):
-        members, media_type = {"error": problem.detail}, "application/json"
+        members, media_type = {"error": detail}, "application/json"
     else:
-        members, media_type = problem.to_json(), MEDIA_TYPE
+        members, media_type = {**problem.to_json(), "detail": detail}, MEDIA_TYPE
+        if problem.field is not None:
+            members["field"] = problem.field[:MAX_FIELD_CHARS]
         if request_id is not None:
             members["request_id"] = request_id
     body = json.dumps(members).encode()

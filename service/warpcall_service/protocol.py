@@ -21,6 +21,7 @@ from warpcall_service.intake import Intake, Pieces
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
 MAX_HEAD_BYTES = 64 << 10
+MAX_HEADERS = 128  # of a request; each costs the parser a call of a Python function
 HEAD_TIMEOUT_S = 10.0
 LINGER_S = 2.0  # time to read and drop what a refused client still sends: closing at once resets it
 
@@ -158,6 +159,11 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
+        if len(self.headers) >= MAX_HEADERS:
+            self._refusal = HeadTooLarge(
+                f"a request must have at most {MAX_HEADERS} headers", field="headers"
+            )
+            raise self._refusal
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

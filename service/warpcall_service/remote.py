@@ -163,7 +163,7 @@ class RemoteCalls(Calls):
     ) -> Upload:
         """The upload, which need not be there where all tensors are."""
         body = Body(exchange, watch, self._settings.max_body_bytes)
-        uploads = Uploads(self._settings, errand, self._uploads.json_turns)
+        uploads = Uploads(self._settings, errand, self._uploads.json, self._uploads.json_turns)
         if exchange.declared == 0 and b"content-type" not in exchange.headers:
             watch.our_turn()
             given = params.from_query(exchange.scope["query_string"], op)
@@ -181,7 +181,8 @@ class RemoteCalls(Calls):
     ) -> None:
         try:
             timing = await self.compute(exchange, watch, upload, timeout_s)
-            answer = format_.write(upload.plan, upload.outputs(), errand.left())
+            writer = self.writer(exchange, upload)
+            answer = await format_.write(upload.plan, upload.outputs(), writer, errand.left())
             errand.close()  # a slow reader holds no memory of the device
             headers = [(b"content-type", format_.media_type)]
             await self.send(exchange, watch, upload, timing, headers, answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import signal
@@ -20,6 +21,7 @@ from warpcall_service.app import create_app
 from warpcall_service.connection_limit import ConnectionLimit
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.jobs.desk import Jobs
+from warpcall_service.json_pool import JsonPool
 from warpcall_service.keeper import Keeper
 from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
@@ -71,9 +73,13 @@ async def _serve(
     keeper.start()
     desk = Jobs(settings, engine, store, keeper.ledger)
     desk.start()
+    json = JsonPool(int(settings.max_json_bytes))
     try:
-        app = create_app(settings, engine, keeper, desk, lambda: server.should_exit)
+        app = create_app(settings, engine, keeper, desk, json, lambda: server.should_exit)
         connections = ConnectionLimit()
+        # What is there now stays: a full pass over it would stop the event loop for some 60 ms.
+        gc.collect()
+        gc.freeze()
         server = _Server(
             uvicorn.Config(
                 app,
@@ -102,6 +108,7 @@ async def _serve(
     finally:
         await desk.stop()
         await engine.stop()
+        json.close()
         await keeper.stop()
         log.info("the server has stopped")
 

@@ -77,7 +77,9 @@ class Settings(BaseSettings):
         ByteSize(2048 * MIB), ge=MIB, description="shared memory of each lane, for all its calls"
     )
     max_body_bytes: ByteSize = Field(ByteSize(1024 * MIB), ge=1, description="of one request")
-    max_json_bytes: ByteSize = Field(ByteSize(16 * MIB), ge=1, description="of one JSON request")
+    max_json_bytes: ByteSize = Field(
+        ByteSize(2 * MIB), ge=1, description="of one JSON request, and of one JSON answer's tensors"
+    )
     max_queue: int = Field(256, ge=1, description="calls that may wait for each lane")
 
     user_max_requests: int = Field(128, ge=1, description="that one user has in flight")

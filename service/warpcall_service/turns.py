@@ -8,6 +8,17 @@ from contextlib import asynccontextmanager
 
 from warpcall_service.fair import FairQueue
 
+COPY_BYTES = 1 << 20  # copied at once, 0.2 ms
+
+
+async def copy_in_turns(target: memoryview, source: memoryview) -> None:
+    """Copy to the start of `target`, and let other requests have their turn after each piece."""
+    for begin in range(0, len(source), COPY_BYTES):
+        if begin:
+            await asyncio.sleep(0)
+        piece = source[begin : begin + COPY_BYTES]
+        target[begin : begin + len(piece)] = piece
+
 
 class Turns:
     """Lets `count` at a time take their turn; the others wait in fair order."""

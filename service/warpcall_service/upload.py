@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
-from warpcall_service import form_body, json_body, params
+from warpcall_service import form_body, params
 from warpcall_service.arena import Slot
 from warpcall_service.body import Body
 from warpcall_service.exchange import Exchange
+from warpcall_service.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 from warpcall_service.turns import Turns
 
 JSON_TURNS = (
-    4  # JSON bodies unpacked at a time: as Python objects they take up to 25 times their size
+    4  # large JSON bodies at a time whose tensors, up to 4 times their size, lie on the heap
 )
 CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time rather than kept as a key
+_NO_TURN = contextlib.nullcontext()
 ALIGNMENT = 64  # of the output region: a cache line, and more than any element or GPU load
 
 
@@ -70,12 +74,16 @@ class Uploads:
     """Reads calls into the arena.
 
     Attributes:
-        json_turns: taken by whoever unpacks a JSON body.
+        json: parses JSON bodies.
+        json_turns: taken by calls with a large JSON body.
     """
 
-    def __init__(self, settings: Settings, host: Host, json_turns: Turns | None = None) -> None:
+    def __init__(
+        self, settings: Settings, host: Host, json: JsonPool, json_turns: Turns | None = None
+    ) -> None:
         self._settings = settings
         self._engine = host
+        self.json = json
         self.json_turns = json_turns or Turns(JSON_TURNS)
 
     async def read(
@@ -163,7 +171,8 @@ class Uploads:
     async def _json(
         self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
     ) -> Upload:
-        """The text waits in the arena; what it becomes is on the heap, for few calls at a time."""
+        """The text waits in the arena; what a large one becomes is on the heap, for few calls at a
+        time."""
         limit = self._settings.max_json_bytes
         if body.declared is not None and body.declared > limit:
             raise TooLarge(
@@ -173,15 +182,16 @@ class Uploads:
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watch.our_turn()
-            async with self.json_turns.turn(body.user, nbytes):
-                call = json_body.decode(bytes(text.view[:nbytes]))
+            small = nbytes <= INLINE_BYTES
+            async with _NO_TURN if small else self.json_turns.turn(body.user, nbytes):
+                call = await self.json.read_call(text.view[:nbytes], body.user)
                 text.release()
                 given = params.merge(params.from_query(query, op), call.params)
                 tensors = [InputTensor.of(info) for info in call.tensors]
                 plan = await self._engine.plan(op["name"], tensors, given)
                 check(plan)
                 slot, offset = await self.both(body, plan)
-                call.write(slot.view)
+                await call.write(slot.view)
         finally:
             text.release()
         return Upload(plan, slot, slot, offset)
@@ -203,7 +213,10 @@ class Uploads:
         try:
             form = form_body.Form(boundary, source.view, op)
             while data := await body.chunk():
-                form.feed(bytes(data))
+                for i, piece in enumerate(form.pieces(bytes(data))):
+                    if i:
+                        await asyncio.sleep(0)
+                    form.feed(piece)
             form.finish()
             body.watch.our_turn()
             given = params.merge(params.from_query(query, op), form.params)

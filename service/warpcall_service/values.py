@@ -48,11 +48,13 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_array(data: object, info: TensorInfo) -> Array:
-    """The tensor `info` from JSON `data`, flat.
+    """The tensor `info` from JSON `data`, flat; `data` that is an array already stays as it is.
 
     Raises:
         InvalidInput: data of another shape, of another kind of value, or out of the dtype's range.
     """
+    if isinstance(data, np.ndarray):
+        return data
     shape = (*info.shape, 2) if info.dtype == "C64" else info.shape
     leaves = _leaves(data, shape, info)
     kinds = set(map(type, leaves))
@@ -67,6 +69,13 @@ def to_array(data: object, info: TensorInfo) -> Array:
         kinds = set(map(type, leaves))
     _refuse(kinds - {int, float}, 'numbers, "NaN", "Infinity" or "-Infinity"', leaves, info)
     return _floats(cast("list[float]", leaves), _FLOATS[info.dtype], info)
+
+
+def of_bytes(data: memoryview, info: TensorInfo) -> Array:
+    """The tensor `info` whose bytes these are, flat; a complex number is two elements."""
+    if info.dtype == "BOOL":
+        return np.frombuffer(data, np.bool_)
+    return np.frombuffer(data, _INTEGERS.get(info.dtype) or _FLOATS[info.dtype])
 
 
 def to_json(data: memoryview, info: TensorInfo) -> Any:

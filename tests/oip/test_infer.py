@@ -187,7 +187,7 @@ def test_a_large_tensor_goes_both_ways_beside_large_json(http: httpx.Client) -> 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_may_be_compressed(coding: str, chunked: bool, http: httpx.Client) -> None:
-    x = np.zeros((1 << 10, 2 << 10), np.float32)
+    x = np.arange(2 << 20, dtype=np.float32).reshape(1 << 10, 2 << 10)
     wanted = {"dims": "1,0", "binary_data_output": True}
     content, headers = packed({"inputs": [binary("x", x)], "parameters": wanted}, x.tobytes())
     squeezed = gzip.compress(content) if coding == "gzip" else zlib.compress(content)
@@ -195,13 +195,14 @@ def test_a_body_may_be_compressed(coding: str, chunked: bool, http: httpx.Client
 
     answer = http.post(INFER, content=sent, headers={**headers, "content-encoding": coding})
 
-    assert outputs_of(answer)["out"] == x.tobytes()
+    assert outputs_of(answer)["out"] == x.T.tobytes()
 
 
 def test_a_compressed_body_is_refused_where_it_is_none_or_too_large(http: httpx.Client) -> None:
     text = json.dumps(body()).encode()
     squeezed = gzip.compress(text)
     bomb = gzip.compress(bytes(64 << 20))
+    large = gzip.compress(np.random.default_rng(0).bytes(5 << 20))
 
     def told(content: bytes, status: int, coding: str = "gzip") -> str:
         answer = http.post(INFER, content=content, headers={"content-encoding": coding})
@@ -211,7 +212,8 @@ def test_a_compressed_body_is_refused_where_it_is_none_or_too_large(http: httpx.
     assert "its end is missing" in told(squeezed[:-5], 422)
     assert "more follows" in told(squeezed + squeezed, 422)
     assert "gzip or deflate" in told(text, 415, "br")
-    assert "at most 4194304 bytes" in told(bomb, 413)
+    assert "at most 4194304 bytes" in told(large, 413)
+    assert "more than 100 times its bytes beyond the first 1048576" in told(bomb, 422)
     head = {"content-encoding": "gzip", LENGTH: "64"}
     refused(http.post(INFER, content=bomb, headers=head), 422)
 

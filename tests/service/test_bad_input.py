@@ -145,7 +145,7 @@ def test_an_accept_that_nothing_fits_is_refused(accept: str, http: httpx.Client)
 
 def test_a_million_dims_are_refused_on_every_road(http: httpx.Client) -> None:
     dims = [0] * MILLION
-    many_params = {"__metadata__": {"params": json.dumps({"dims": dims[:300_000]})}}
+    many_params = {"__metadata__": {"params": json.dumps({"dims": dims[:30_000]})}}
     x = {"x": tensor("U8", [1], 0, 1)}
     file = {"x": ("x.npy", npy(np.ones(1)))}
     binary = {"content-type": SAFETENSORS}
@@ -160,7 +160,7 @@ def test_a_million_dims_are_refused_on_every_road(http: httpx.Client) -> None:
 
     says = "dims must have at most 64 entries, got"
     assert f"{says} 1000000" in problem_of(by_json, 422, "invalid-input", "dims")
-    assert f"{says} 300000" in problem_of(by_metadata, 422, "invalid-input", "dims")
+    assert f"{says} 30000" in problem_of(by_metadata, 422, "invalid-input", "dims")
     assert "at most 65536 bytes" in problem_of(by_form, 422, "invalid-input", "dims")
     assert f"{says} 30001" in problem_of(by_query, 422, "invalid-input", "dims")
     assert "at most 64 integers" in problem_of(shaped, 422, "invalid-input", "x")

@@ -46,7 +46,9 @@ ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing"
 WAITING: tuple[State, ...] = ("queued", *ACTIVE)
 
 MAX_DIMS = 64
-MAX_BODY_BYTES = 1 << 20
+MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter have 60 KB
+MAX_ENTRIES = 64  # of a parameter that is a list
+MAX_VALUES = 4096  # of one list of a sweep, whose product is to have at most some 1,000 cases
 
 MAX_SEQUENCE = 2**31 - 1  # of an event: what the database keeps in 4 bytes
 
@@ -60,10 +62,12 @@ def _without_nul(text: str) -> str:
 # PostgreSQL keeps no NUL in a text, so that no text of ours may have one.
 Text = Annotated[str, AfterValidator(_without_nul)]
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
-Shape = Annotated[list[Size], Field(max_length=MAX_DIMS)]
+# `fail_fast`: a list of thousands of wrong entries must not become as many errors.
+Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
 Name = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
-ParamValue = bool | int | float | list[int] | None
+Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]
+ParamValue = bool | int | float | Entries | None
 SizeValue = Size | Name
 CaseKey = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
 
@@ -109,14 +113,15 @@ class CaseSpec(_Model):
 class Sweep(_Model):
     """Cases by their product: every shape with every dtype, and every value of each parameter."""
 
-    shapes: Annotated[list[Shape], Field(min_length=1)]
-    dtypes: Annotated[list[Name], Field(min_length=1)]
-    params: dict[Name, Annotated[list[ParamValue], Field(min_length=1)]] = Field(
-        default_factory=dict, max_length=16
-    )
-    sizes: dict[Name, Annotated[list[SizeValue], Field(min_length=1)]] = Field(
-        default_factory=dict, max_length=16
-    )
+    shapes: Annotated[list[Shape], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
+    dtypes: Annotated[list[Name], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
+    params: dict[
+        Name,
+        Annotated[list[ParamValue], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)],
+    ] = Field(default_factory=dict, max_length=16)
+    sizes: dict[
+        Name, Annotated[list[SizeValue], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
+    ] = Field(default_factory=dict, max_length=16)
 
 
 class JobRequest(_Model):
@@ -127,14 +132,14 @@ class JobRequest(_Model):
     """
 
     op: Name
-    implementations: Annotated[list[Name], Field(min_length=1, max_length=8)] = Field(
-        default_factory=lambda: ["warpcall", "torch"]
+    implementations: Annotated[list[Name], Field(min_length=1, max_length=8, fail_fast=True)] = (
+        Field(default_factory=lambda: ["warpcall", "torch"])
     )
-    cases: Annotated[list[CaseSpec], Field(min_length=1)] | None = None
+    cases: Annotated[list[CaseSpec], Field(min_length=1, fail_fast=True)] | None = None
     sweep: Sweep | None = None
     precision: Precision = "standard"
     priority: Priority = "normal"
-    tags: Annotated[list[Word], Field(max_length=16)] = Field(default_factory=list)
+    tags: Annotated[list[Word], Field(max_length=16, fail_fast=True)] = Field(default_factory=list)
     note: Annotated[Text, StringConstraints(max_length=1000)] = ""
     fresh: bool = False
 

@@ -1,0 +1,253 @@
+"""Reads and writes JSON for calls: what is small at once, what is large in a process of its own.
+
+One process, which is started when it is first needed, does one document after the other, in an order
+that is fair to users. A caller who leaves, a document that takes too long, and a process that dies
+cost one process: the next document starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess  # nosec B404
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from warpcall.errors import Problem, Unavailable
+from warpcall_service import json_body, oip_request
+from warpcall_service.answers import Answer
+from warpcall_service.child_log import ChildLog
+from warpcall_service.json_body import JsonCall
+from warpcall_service.json_messages import (
+    LENGTHS,
+    Hole,
+    arrays_of,
+    count_of,
+    encode_head,
+    fill,
+    tell,
+    told,
+)
+from warpcall_service.lane_child import without_secrets
+from warpcall_service.oip_request import InferRequest
+from warpcall_service.turns import Turns
+
+PROGRAM = "warpcall_service.json_process"
+INLINE_BYTES = 16 << 10  # JSON of no more is parsed on the event loop: at most 1 ms
+INLINE_VALUES = 2048  # of tensors, written on the event loop: likewise
+PIECE_BYTES = 256 << 10  # moved at once, then other requests have their turn
+BASE_TIMEOUT_S = 10.0
+TIMEOUT_S_PER_BYTE = 10.0 / (1 << 20)  # the slowest document of 1 MiB takes 0.5 s
+# What the process may map: numpy, and the Python objects that a document becomes. A list of no
+# entries has 3 bytes as text and 64 as an object, an 8-bit float becomes 100 bytes on its way.
+BASE_MEMORY_BYTES = 512 << 20
+MEMORY_PER_BYTE = 160
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # more would map memory that is never used
+
+Room = Callable[[int], Awaitable[memoryview]]  # memory for so many bytes
+
+
+class JsonPool:
+    """Turns JSON into calls, and tensors into JSON.
+
+    Args:
+        max_json_bytes: of one document.
+    """
+
+    def __init__(self, max_json_bytes: int) -> None:
+        self._memory_bytes = BASE_MEMORY_BYTES + MEMORY_PER_BYTE * max_json_bytes
+        self._turns = Turns(1)
+        self._process: _Process | None = None
+
+    async def read_call(self, text: memoryview, user: str) -> JsonCall:
+        """The call in a JSON body.
+
+        Raises:
+            InvalidInput: what is wrong with it.
+            Unavailable: the process died, or took too long.
+        """
+        if len(text) <= INLINE_BYTES:
+            return json_body.decode(bytes(text))
+        head, data = await self._ask({"kind": "call"}, text, user, _heap)
+        tensors = tuple(map(told, head["tensors"]))
+        return JsonCall(tensors, arrays_of(tensors, data), head["params"])
+
+    async def read_infer(self, text: memoryview, user: str) -> InferRequest:
+        """The inference request in this JSON; raises as `read_call`."""
+        if len(text) <= INLINE_BYTES:
+            return oip_request.decode(bytes(text))
+        head, data = await self._ask({"kind": "infer"}, text, user, _heap)
+        request = oip_request.check(head["request"])
+        arrays = arrays_of(map(told, head["tensors"]), data)
+        inputs = [
+            dataclasses.replace(given, data=arrays.get(given.info.name)) for given in request.inputs
+        ]
+        return dataclasses.replace(request, inputs=tuple(inputs))
+
+    async def write(
+        self,
+        document: Mapping[str, Any],
+        holes: Sequence[Hole],
+        tensors: memoryview,
+        user: str,
+        room: Room,
+        *,
+        compact: bool = False,
+    ) -> Answer:
+        """The text of a document, with the values of tensors in its holes.
+
+        Args:
+            tensors: bytes, where each hole's `info` says.
+            room: gives memory for a long text.
+        """
+        if count_of(holes) <= INLINE_VALUES:
+            return Answer(fill(document, holes, tensors, compact).encode(), tensors[:0])
+        head = {
+            "kind": "write",
+            "document": document,
+            "holes": [(hole.path, tell(hole.info)) for hole in holes],
+            "compact": compact,
+        }
+        return Answer(b"", (await self._ask(head, tensors, user, room))[1])
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    async def _ask(
+        self, question: Mapping[str, Any], data: memoryview, user: str, room: Room
+    ) -> tuple[Mapping[str, Any], memoryview]:
+        async with self._turns.turn(user, len(data)):
+            process, self._process = self._process, None  # nobody else may ask until it answered
+            if process is not None and not process.alive:
+                process.kill()
+                process = None
+            process = process or _Process(self._memory_bytes)
+            try:
+                async with asyncio.timeout(BASE_TIMEOUT_S + TIMEOUT_S_PER_BYTE * len(data)):
+                    answer = await process.ask(encode_head(question), data, room)
+            except BaseException as error:
+                process.kill()
+                if isinstance(error, OSError | EOFError):  # TimeoutError is one
+                    raise Unavailable(
+                        "the process that reads and writes JSON was lost, send the request again",
+                        retry_after_s=1,
+                    ) from None
+                raise
+            self._process = process
+        if problem := answer[0].get("problem"):
+            raise Problem.from_json(problem["status"], problem)
+        return answer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JsonWriter:
+    """Writes the JSON of one answer; see `JsonPool.write`."""
+
+    pool: JsonPool
+    user: str
+    room: Room
+
+    async def write(
+        self,
+        document: Mapping[str, Any],
+        holes: Sequence[Hole],
+        tensors: memoryview,
+        *,
+        compact: bool = False,
+    ) -> Answer:
+        """The text of a document, with the values of tensors in its holes."""
+        return await self.pool.write(
+            document, holes, tensors, self.user, self.room, compact=compact
+        )
+
+
+class _Process:
+    """The server's handle of one process: start it, ask it, end it."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        try:
+            self._start(memory_bytes)
+        except OSError as error:
+            raise Unavailable(
+                f"the process that reads and writes JSON cannot be started: {error.strerror}",
+                retry_after_s=1,
+            ) from None
+
+    def _start(self, memory_bytes: int) -> None:
+        """Make the socket, the pipe and the process, or close what was made of them."""
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._sock, sock = socket.socketpair()
+            ours.enter_context(self._sock)
+            theirs.enter_context(sock)
+            self._log = ChildLog("the JSON process")
+            ours.callback(self._log.close)
+            theirs.callback(self._log.started)
+            numbers = {"parent": os.getpid(), "fd": sock.fileno(), "memory-bytes": memory_bytes}
+            arguments = [f"--{name}={value}" for name, value in numbers.items()]
+            # In a process group of its own, so that the terminal's Ctrl-C is left to the server.
+            self._process = subprocess.Popen(  # nosec B603
+                [sys.executable, "-P", "-m", PROGRAM, *arguments],
+                pass_fds=[sock.fileno()],
+                env={**without_secrets(), **ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=self._log.fd,
+                stderr=self._log.fd,
+                process_group=0,
+            )
+            ours.pop_all()
+        self._sock.setblocking(False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended, as far as the kernel knows."""
+        return self._process.poll() is None
+
+    async def ask(
+        self, head: bytes, data: memoryview, room: Room
+    ) -> tuple[Mapping[str, Any], memoryview]:
+        """Put a question and receive the answer.
+
+        Raises:
+            OSError, EOFError: the process ended.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._sock, LENGTHS.pack(len(head), len(data)) + head)
+        for begin in range(0, len(data), PIECE_BYTES):
+            await loop.sock_sendall(self._sock, data[begin : begin + PIECE_BYTES])
+        lengths = memoryview(bytearray(LENGTHS.size))
+        await self._receive(lengths)
+        head_nbytes, data_nbytes = LENGTHS.unpack(lengths)
+        told = memoryview(bytearray(head_nbytes))
+        await self._receive(told)
+        answer = json.loads(bytes(told))
+        received = await room(data_nbytes)
+        await self._receive(received)
+        return answer, received
+
+    def kill(self) -> None:
+        """End it now, whatever it does."""
+        self._sock.close()
+        self._process.kill()
+        self._log.close()
+        # In a thread, because it takes the kernel some 10 ms to free the memory of a process.
+        asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+
+    async def _receive(self, target: memoryview) -> None:
+        loop = asyncio.get_running_loop()
+        while target:
+            count = await loop.sock_recv_into(self._sock, target[:PIECE_BYTES])
+            if not count:
+                raise EOFError
+            target = target[count:]
+
+
+async def _heap(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))

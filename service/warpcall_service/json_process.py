@@ -1,0 +1,166 @@
+"""The JSON process: python -m warpcall_service.json_process, started by the server.
+
+It parses and writes the JSON that would keep the server's event loop for too long: Python holds its
+interpreter lock for the whole of a document, so that a thread of the server would not help. It has no
+torch and no access to the arenas, and it ends with the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from warpcall import wire
+from warpcall.errors import InvalidInput, Problem
+from warpcall_service import json_body, logs, oip_request, values
+from warpcall_service.json_messages import (
+    LENGTHS,
+    MAX_HEAD_BYTES,
+    Hole,
+    encode_head,
+    fill,
+    tell,
+    told,
+)
+from warpcall_service.params import from_json
+from warpcall_service.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
+
+PR_SET_PDEATHSIG = 1
+PIECE_BYTES = 1 << 20  # received at once
+
+Answer = tuple[Mapping[str, Any], Sequence[memoryview | bytes]]
+
+
+def main() -> None:
+    """Answer questions until the server closes the socket or ends."""
+    parser = argparse.ArgumentParser()
+    for name in ("parent", "fd", "memory-bytes"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    args = parser.parse_args()
+    _end_with(args.parent)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold callers' data
+    resource.setrlimit(resource.RLIMIT_AS, (args.memory_bytes, args.memory_bytes))
+    logs.set_up_child()
+    gc.disable()  # documents are trees: passes over millions of lists would free nothing
+    libc = ctypes.CDLL(None)
+    with socket.socket(fileno=args.fd) as sock:
+        while _serve(sock):
+            libc.malloc_trim(
+                0
+            )  # a document may have taken 300 MB, which nobody needs until the next
+
+
+def _serve(sock: socket.socket) -> bool:
+    """Answer one question; False if there will be no more."""
+    question = _receive(sock)
+    if question is not None:
+        _send(sock, _answer(*question))
+    return question is not None
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when the server ends, and ignore the terminal's Ctrl-C, which is for the server."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)  # the server ended before the line above
+
+
+def _answer(head: Mapping[str, Any], data: bytearray) -> Answer:
+    """The answer to a question. Any error but a Problem ends the process, which is replaced."""
+    try:
+        if head["kind"] == "call":
+            return _bounded(_read_call(data))
+        if head["kind"] == "infer":
+            return _bounded(_read_infer(data))
+        return _write(head, data)
+    except Problem as problem:
+        told = problem.to_json() | {"detail": problem.detail[:MAX_DETAIL_CHARS]}
+        if problem.field is not None:
+            told["field"] = problem.field[:MAX_FIELD_CHARS]
+        return {"problem": told}, ()
+
+
+def _read_call(text: bytearray) -> Answer:
+    call = json_body.decode(bytes(text))
+    arrays = [call.arrays[info.name].view("u1").data for info in call.tensors]
+    return {"tensors": [tell(info) for info in call.tensors], "params": call.params}, arrays
+
+
+def _read_infer(text: bytearray) -> Answer:
+    body = from_json(bytes(text), oip_request.WHAT, constants=True)
+    request = oip_request.check(body)
+    given = [tensor for tensor in request.inputs if tensor.data is not None]
+    arrays = [values.to_array(tensor.data, tensor.info).view("u1").data for tensor in given]
+    for entry in body["inputs"]:
+        if entry.get("data") is not None:
+            entry["data"] = True  # that there are values; the server takes them from the data
+    placed = []
+    begin = 0
+    for tensor, array in zip(given, arrays, strict=True):
+        info, end = tensor.info, begin + len(array)
+        placed.append(tell(wire.TensorInfo(info.name, info.dtype, info.shape, begin, end)))
+        begin = end
+    return {"request": body, "tensors": placed}, arrays
+
+
+def _write(head: Mapping[str, Any], data: bytearray) -> Answer:
+    holes = [Hole(tuple(path), told(tensor)) for path, tensor in head["holes"]]
+    text = fill(head["document"], holes, memoryview(data), head["compact"])
+    return {}, [text.encode()]
+
+
+def _bounded(answer: Answer) -> Answer:
+    """Refuse what the server would be slow to parse."""
+    nbytes = len(encode_head(answer[0]))
+    if nbytes > MAX_HEAD_BYTES:
+        raise InvalidInput(
+            f"a JSON body without the values of its tensors must have at most {MAX_HEAD_BYTES} "
+            f"bytes, got {nbytes}",
+            field="body",
+        )
+    return answer
+
+
+def _receive(sock: socket.socket) -> tuple[Mapping[str, Any], bytearray] | None:
+    lengths = _exactly(sock, LENGTHS.size)
+    if lengths is None:
+        return None
+    head_nbytes, data_nbytes = LENGTHS.unpack(lengths)
+    head, data = _exactly(sock, head_nbytes), _exactly(sock, data_nbytes)
+    if head is None or data is None:
+        return None
+    return json.loads(head), data
+
+
+def _exactly(sock: socket.socket, nbytes: int) -> bytearray | None:
+    received = bytearray(nbytes)
+    view = memoryview(received)
+    while view:
+        try:
+            count = sock.recv_into(view[:PIECE_BYTES])
+        except ConnectionResetError:
+            count = 0
+        if not count:
+            return None
+        view = view[count:]
+    return received
+
+
+def _send(sock: socket.socket, answer: Answer) -> None:
+    head = encode_head(answer[0])
+    sock.sendall(LENGTHS.pack(len(head), sum(len(part) for part in answer[1])) + head)
+    for part in answer[1]:
+        sock.sendall(part)
+
+
+if __name__ == "__main__":
+    main()
