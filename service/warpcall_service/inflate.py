@@ -6,9 +6,10 @@ import asyncio
 import zlib
 
 from warpcall.errors import InvalidInput, UnsupportedMedia
-from warpcall_service.body import Body, Watch
+from warpcall_service.body import Body
 from warpcall_service.exchange import Exchange
 from warpcall_service.params import brief
+from warpcall_service.watch import Watch
 
 PIECE_BYTES = 512 << 10  # inflated in a round of the event loop, about 1 ms
 _WINDOWS = {"gzip": 31, "deflate": 15}  # what zlib calls these: of the largest size, with a header

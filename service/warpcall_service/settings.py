@@ -96,7 +96,14 @@ class Settings(BaseSettings):
 
     queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
     call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")
-    body_timeout_s: Seconds = Field(30.0, description="without progress of an upload")
+    body_timeout_s: Seconds = Field(
+        30.0, description="in which 64 KiB of a request or an answer, or its rest, must move"
+    )
+    min_rate_bytes_per_s: ByteSize = Field(
+        ByteSize(256 << 10),
+        ge=1,
+        description="that a request, and an answer, must move on average after body_timeout_s",
+    )
     drain_timeout_s: Seconds = Field(10.0, description="for calls under way when the server stops")
 
     start_timeout_s: Seconds = Field(120.0, description="for a lane until it is ready")
