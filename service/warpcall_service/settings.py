@@ -63,7 +63,10 @@ class Settings(BaseSettings):
     cpu_threads: int = Field(0, ge=0, le=1024, description="of the cpu lane; 0: one per CPU")
 
     arena_bytes: ByteSize = Field(
-        ByteSize(2048 * MIB), ge=MIB, description="shared memory of each lane, for all its calls"
+        # The largest body, as much for its outputs, and the reserve for small calls.
+        ByteSize(2112 * MIB),
+        ge=MIB,
+        description="shared memory of each lane, for all its calls; a small part is a reserve",
     )
     max_body_bytes: ByteSize = Field(ByteSize(1024 * MIB), ge=1, description="of one request")
     max_json_bytes: ByteSize = Field(ByteSize(16 * MIB), ge=1, description="of one JSON request")
