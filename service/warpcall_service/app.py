@@ -118,7 +118,7 @@ def create_app(
     calls = RemoteCalls(settings, engine, uploads, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
-    return Edge(app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
+    return Edge(settings, app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:

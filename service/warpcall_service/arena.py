@@ -2,28 +2,36 @@
 
 The region is a memfd, so that it has no name to clash or to leave behind, and a lane maps it by its
 descriptor. It outlives the lane's process: a new one maps the same bytes.
+
+The last part of the arena, its reserve, is for small calls: whatever large calls hold or wait for,
+small calls find room there. One user may have as much of the reserve as is left free, so that any
+number of users who each hold all that they may still leave some to the next one. Small calls take
+from the main part, too, but not while a large call waits for it.
+
+Large calls take memory for their outputs only when their inputs are here: see `promises.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
-import ctypes
 import mmap
 import os
-import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpcall.errors import Busy, Problem, TooLarge
+from warpcall_service.extents import Extents, round_up
 from warpcall_service.fair import FairQueue, Waiting
+from warpcall_service.prefault import prefault
+from warpcall_service.promises import Promises
+from warpcall_service.slot import Slot
 
 LINE_BYTES = 64  # alignment of small slots: a cache line
 LARGE_BYTES = 64 << 10  # from here on slots begin on a page
-PREFAULT_BYTES = 64 << 20  # of pages made at once, 30 ms
-MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it
 MAX_RETRY_AFTER_S = 60.0
+SMALL_CALLS = 64  # of the largest size that counts as small, that the reserve has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,143 +43,145 @@ class ArenaStats:
     waiting: int
 
 
-class Slot:
-    """A piece of an arena, lent to one call.
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What somebody waits for: a slot of `nbytes`, with a promise of further bytes."""
 
-    The one who acquired it releases it. Whoever else works on it meanwhile (a lane) holds it, and
-    it returns to the arena only when all have let go.
-
-    Attributes:
-        arena: where it is from.
-        view: its bytes, writable; unusable after `release`.
-        offset: where it begins in the arena.
-        nbytes: as many as were asked for.
-        user: on whose behalf.
-    """
-
-    __slots__ = (
-        "_end",
-        "_holds",
-        "_lent_at",
-        "_released",
-        "arena",
-        "nbytes",
-        "offset",
-        "user",
-        "view",
-    )
-
-    def __init__(self, arena: Arena, user: str, view: memoryview, offset: int, end: int) -> None:
-        self.arena = arena
-        self.user = user
-        self.view = view
-        self.offset = offset
-        self.nbytes = len(view)
-        self._end = end
-        self._lent_at = time.monotonic()
-        self._holds = 1
-        self._released = False
-
-    def release(self) -> None:
-        """Give it back; again is harmless. While a lane works on it, it stays lent."""
-        if not self._released:
-            self._released = True
-            with contextlib.suppress(BufferError):  # an array made of it is still alive somewhere
-                self.view.release()
-            self.drop()
-
-    def hold(self) -> None:
-        """Keep it from returning to the arena until `drop`."""
-        self._holds += 1
-
-    def drop(self) -> None:
-        """Let go of what `hold` kept."""
-        self._holds -= 1
-        if not self._holds:
-            self.arena._give_back(self, self._end, time.monotonic() - self._lent_at)
+    nbytes: int
+    promise: int
+    slot: asyncio.Future[Slot]
 
 
-_Waiter = Waiting[asyncio.Future[Slot]]
+_Waiter = Waiting[_Request]
 
 
 class Arena:
     """A shared region of at least `nbytes` bytes, a whole number of pages.
 
-    Low addresses are lent first, so that a lightly used arena stays in few, warm pages.
-
     Args:
-        share: how much of it a user may hold in several slots; one slot may have any size.
+        share: how much of it a user may hold in several slots.
+        reserve: bytes at its end that only small calls may have.
+        max_waiting: small calls that may wait, and large ones.
 
     Attributes:
         fd: the memfd, to hand to a lane's process.
+        largest: bytes that one call may have.
+        small: bytes up to which a call is small.
     """
 
-    def __init__(self, nbytes: int, share: Callable[[str], float] = lambda user: 1.0) -> None:
-        self.nbytes = _round_up(nbytes, mmap.PAGESIZE)
+    def __init__(
+        self,
+        nbytes: int,
+        share: Callable[[str], float] = lambda user: 1.0,
+        reserve: int = 0,
+        max_waiting: int = 256,
+    ) -> None:
+        self.nbytes = round_up(nbytes, mmap.PAGESIZE)
+        self.largest = self.nbytes - round_up(reserve, mmap.PAGESIZE)
+        self.small = (self.nbytes - self.largest) // SMALL_CALLS if reserve else -1
         self._share = share
+        self._max_waiting = max_waiting
         self.fd = os.memfd_create("warpcall-arena")
         os.ftruncate(self.fd, self.nbytes)
         self._map = mmap.mmap(self.fd, self.nbytes)
         self._memory = memoryview(self._map)
-        self._free = [(0, self.nbytes)]  # (begin, end) in order, never adjacent
-        self._lent: dict[str, int] = {}  # bytes by user, of those who have some
-        self._queue: FairQueue[asyncio.Future[Slot]] = FairQueue()
+        self._main = Extents(0, self.largest)
+        self._reserve = Extents(self.largest, self.nbytes)
+        self._lent: dict[str, int] = {}  # bytes by user, promises included, of those who have some
+        self._reserved: dict[str, int] = {}  # of these the ones in the reserve
+        self._promises = Promises(self.largest)
+        self._claims: deque[tuple[Slot, asyncio.Future[Slot]]] = deque()
+        self._large: FairQueue[_Request] = FairQueue()
+        self._small: FairQueue[_Request] = FairQueue()
         self._mean_lent_s = 0.0
         self._stopping = False
 
     async def acquire(
-        self, nbytes: int, timeout_s: float, user: str = "", *, urgent: bool = False
+        self,
+        nbytes: int,
+        timeout_s: float,
+        user: str = "",
+        *,
+        promise: int = 0,
+        urgent: bool = False,
     ) -> Slot:
         """A slot; users in fair order, each first come, first served, `urgent` ones before others.
 
-        Nobody overtakes: small requests would otherwise keep a large one waiting for ever.
+        Among large calls nobody overtakes: smaller ones would otherwise keep a larger one waiting
+        for ever. Small calls wait for small ones only, as long as the reserve has room.
+
+        Args:
+            promise: bytes that `claim` will give later, beside the slot.
 
         Raises:
-            TooLarge: more than the arena has.
-            Busy: none came free within `timeout_s`.
+            TooLarge: more than one call may have.
+            Busy: none came free within `timeout_s`, or too many wait for it.
         """
-        if nbytes > self.nbytes:
+        if _paged(nbytes, promise) > self.largest:
             raise TooLarge(
-                f"inputs and outputs of a call must fit in {self.nbytes} bytes together, "
-                f"got {nbytes}",
+                f"inputs and outputs of a call must fit in {self.largest} bytes together, which is "
+                f"arena_bytes less a reserve for small calls, got {nbytes + promise}",
                 field="body",
             )
-        if not self._queue.count and self._may_have(user, nbytes):
-            slot = self._lend(user, nbytes)
+        small = nbytes + promise <= self.small
+        queue = self._small if small else self._large
+        if not queue.count:
+            slot = (self._lend_small if small else self._lend_large)(user, nbytes, promise)
             if slot is not None:
-                self._queue.charge(user, nbytes)
+                queue.charge(user, nbytes + promise)
                 return slot
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Slot] = loop.create_future()
-        waiter = self._queue.push(user, nbytes, future, urgent=urgent)
+        request = _Request(nbytes, promise, loop.create_future())
+        waiter = queue.push(user, nbytes + promise, request, urgent=urgent)
         self._serve_waiting()
-        timer = loop.call_later(timeout_s, self._give_up, waiter, timeout_s)
+        if queue.count > self._max_waiting and not urgent and not request.slot.done():
+            queue.withdraw(waiter)
+            raise Busy(
+                f"{queue.count} calls wait for memory already, no more may wait", retry_after_s=1
+            )
+        timer = loop.call_later(timeout_s, self._give_up, queue, waiter, timeout_s)
         try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                if future.exception() is None:
-                    future.result().release()  # lent in the moment of the cancellation
-            else:
-                self._forget(waiter)
-            raise
+            return await _granted(request.slot, lambda: self._forget(queue, waiter))
+        finally:
+            timer.cancel()
+
+    async def claim(self, slot: Slot, timeout_s: float) -> Slot:
+        """What was promised with `slot`, as a slot of its own.
+
+        Raises:
+            Busy: others kept it for longer than `timeout_s`.
+        """
+        if not self._claims:
+            claimed = self._keep_promise(slot)
+            if claimed is not None:
+                return claimed
+        loop = asyncio.get_running_loop()
+        claim = slot, loop.create_future()
+        self._claims.append(claim)
+        self._serve_waiting()
+        timer = loop.call_later(timeout_s, self._give_up_claim, claim, timeout_s)
+        try:
+            return await _granted(claim[1], lambda: self._forget_claim(claim))
         finally:
             timer.cancel()
 
     def stats(self) -> ArenaStats:
         """How full it is."""
-        free = sum(end - begin for begin, end in self._free)
+        free = self._main.free + self._reserve.free
         return ArenaStats(self.nbytes - free, free, self.waiting)
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return self._queue.count
+        return self._large.count + self._small.count + len(self._claims)
 
     def nbytes_of(self, user: str) -> int:
-        """Bytes that the user has, or waits for."""
-        lent = self._lent.get(user, 0)
-        return lent + self._queue.nbytes_of(user) if self._queue.count else lent
+        """Bytes that the user has, was promised, or waits for."""
+        has = self._lent.get(user, 0)
+        for queue in (self._large, self._small):
+            if queue.count:
+                has += queue.nbytes_of(user)
+        return has
 
     def refill_s(self, user: str, nbytes: int) -> float:
         """Time until the user has so many bytes fewer, if calls go on as of late."""
@@ -180,7 +190,10 @@ class Arena:
 
     def refuse_waiting(self, problem: Problem) -> None:
         """End every wait with `problem`."""
-        for future in self._queue.clear():
+        waiting = [request.slot for request in (*self._large.clear(), *self._small.clear())]
+        waiting += [future for _, future in self._claims]
+        self._claims.clear()
+        for future in waiting:
             if not future.done():
                 future.set_exception(problem)
 
@@ -207,88 +220,164 @@ class Arena:
         lent = self._lent.get(user, 0)
         return not lent or lent + nbytes <= self._share(user) * self.nbytes
 
-    def _lend(self, user: str, nbytes: int) -> Slot | None:
-        """First fit."""
-        alignment = LINE_BYTES if nbytes < LARGE_BYTES else mmap.PAGESIZE
-        size = _round_up(max(nbytes, 1), alignment)
-        for i, (begin, end) in enumerate(self._free):
-            offset = _round_up(begin, alignment)
-            if offset + size <= end:
-                rest = ((begin, offset), (offset + size, end))
-                self._free[i : i + 1] = [piece for piece in rest if piece[0] < piece[1]]
-                view = self._memory[offset : offset + nbytes]
-                self._lent[user] = self._lent.get(user, 0) + nbytes
-                return Slot(self, user, view, offset, offset + size)
-        return None
+    def _main_is_open(self) -> bool:
+        """Whether nobody waits for the main part."""
+        return not self._claims and not self._large.count
 
-    def _give_back(self, slot: Slot, end: int, lent_s: float) -> None:
+    def _lend_small(self, user: str, nbytes: int, promise: int = 0) -> Slot | None:
+        """From the main part if nobody waits for it, else from the reserve."""
+        if self._main_is_open() and self._may_have(user, nbytes):
+            slot = self._lend(self._main, user, nbytes)
+            if slot is not None:
+                return slot
+        has = self._reserved.get(user, 0)
+        if has + nbytes > self._reserve.free - nbytes:
+            return None
+        slot = self._lend(self._reserve, user, nbytes)
+        if slot is not None:
+            self._reserved[user] = has + nbytes
+        return slot
+
+    def _lend_large(self, user: str, nbytes: int, promise: int) -> Slot | None:
+        """From the main part, if nobody has an older claim to it."""
+        if self._claims or not self._may_have(user, nbytes + promise):
+            return None
+        return self._lend(self._main, user, nbytes, promise)
+
+    def _lend(self, part: Extents, user: str, nbytes: int, promise: int = 0) -> Slot | None:
+        alignment = mmap.PAGESIZE if promise or nbytes >= LARGE_BYTES else LINE_BYTES
+        size = round_up(max(nbytes, 1), alignment)
+        offset = part.find(size, alignment)
+        if offset is None:
+            return None
+        if promise and not self._promises.allow(promise, offset, offset + size):
+            return None
+        part.take(offset, offset + size)
+        view = self._memory[offset : offset + nbytes]
+        slot = Slot(self, user, view, offset, offset + size)
+        self._lent[user] = self._lent.get(user, 0) + nbytes + promise
+        if promise:
+            slot.promised = promise
+            self._promises.add(slot)
+        return slot
+
+    def give_back(self, slot: Slot, lent_s: float) -> None:
+        """All have let go of `slot`, which was lent for this time; only `Slot` calls it."""
         self._mean_lent_s += (lent_s - self._mean_lent_s) * 0.1
-        begin = slot.offset
-        left = self._lent.get(slot.user, 0) - slot.nbytes
-        if left:
-            self._lent[slot.user] = left
+        _subtract(self._lent, slot.user, slot.nbytes + slot.promised)
+        self._promises.discard(slot)
+        if slot.offset < self.largest:
+            self._main.give_back(slot.offset, slot.end)
         else:
-            self._lent.pop(slot.user, None)
-        i = bisect.bisect(self._free, (begin, end))
-        low, high = i, i
-        if i < len(self._free) and self._free[i][0] == end:
-            end, high = self._free[i][1], i + 1
-        if i and self._free[i - 1][1] == begin:
-            begin, low = self._free[i - 1][0], i - 1
-        self._free[low:high] = [(begin, end)]
+            self._reserve.give_back(slot.offset, slot.end)
+            _subtract(self._reserved, slot.user, slot.nbytes)
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        while waiter := self._queue.first(self._within_share):
-            if not waiter.item.done():
-                slot = self._lend(waiter.user, waiter.nbytes)
+        self._serve_claims()
+        while waiter := self._large.first(self._within_share):
+            if not self._serve(self._large, waiter, self._lend_large):
+                break
+        passed: set[str] = set()
+        while waiter := self._small.first(lambda small: small.user not in passed):
+            if not self._serve(self._small, waiter, self._lend_small):
+                if waiter.urgent:
+                    break
+                passed.add(waiter.user)
+        if not self.waiting and not self._lent:
+            self._large.rest()
+            self._small.rest()
+
+    def _serve_claims(self) -> None:
+        while self._claims:
+            source, future = self._claims[0]
+            if not future.done():
+                slot = self._keep_promise(source)
                 if slot is None:
                     return
-                waiter.item.set_result(slot)
-                self._queue.serve(waiter)
-            else:
-                self._queue.withdraw(waiter)
-        if not self._queue.count and not self._lent:
-            self._queue.rest()
+                future.set_result(slot)
+            self._claims.popleft()
+
+    def _keep_promise(self, source: Slot) -> Slot | None:
+        slot = self._lend(self._main, source.user, source.promised)
+        if slot is not None:
+            _subtract(self._lent, source.user, source.promised)  # it was counted when promised
+            source.promised = 0
+            self._promises.discard(source)
+        return slot
+
+    def _serve(
+        self,
+        queue: FairQueue[_Request],
+        waiter: _Waiter,
+        lend: Callable[[str, int, int], Slot | None],
+    ) -> bool:
+        """Give `waiter` its slot, or take it out if it waits no more; False if there is no room."""
+        request = waiter.item
+        if request.slot.done():
+            queue.withdraw(waiter)
+            return True
+        slot = lend(waiter.user, request.nbytes, request.promise)
+        if slot is None:
+            return False
+        request.slot.set_result(slot)
+        queue.serve(waiter)
+        return True
 
     def _within_share(self, waiter: _Waiter) -> bool:
         return self._may_have(waiter.user, waiter.nbytes)
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _forget(self, queue: FairQueue[_Request], waiter: _Waiter) -> None:
         """Take `waiter` out; whoever waited behind it may have room."""
-        self._queue.withdraw(waiter)
+        queue.withdraw(waiter)
         self._serve_waiting()
 
-    def _give_up(self, waiter: _Waiter, timeout_s: float) -> None:
-        if waiter.item.done():
-            return
-        waiter.item.set_exception(
-            Busy(
-                f"no {waiter.nbytes} bytes of memory came free within {timeout_s:g} s",
-                retry_after_s=self._expected_wait_s(),
-            )
+    def _forget_claim(self, claim: tuple[Slot, asyncio.Future[Slot]]) -> None:
+        with contextlib.suppress(ValueError):  # it was refused with all others
+            self._claims.remove(claim)
+        self._serve_waiting()
+
+    def _give_up(self, queue: FairQueue[_Request], waiter: _Waiter, timeout_s: float) -> None:
+        if not waiter.item.slot.done():
+            waiter.item.slot.set_exception(self._busy(waiter.nbytes, timeout_s))
+            self._forget(queue, waiter)
+
+    def _give_up_claim(self, claim: tuple[Slot, asyncio.Future[Slot]], timeout_s: float) -> None:
+        slot, future = claim
+        if not future.done():
+            future.set_exception(self._busy(slot.promised, timeout_s))
+            self._forget_claim(claim)
+
+    def _busy(self, nbytes: int, timeout_s: float) -> Busy:
+        """Memory did not come free; it will when those who wait now are served: so many fills of the
+        arena, each lent as long as slots were of late."""
+        asked = self._large.nbytes + self._small.nbytes
+        wait_s = min(max(1.0, self._mean_lent_s * asked / self.nbytes), MAX_RETRY_AFTER_S)
+        return Busy(
+            f"no {nbytes} bytes of memory came free within {timeout_s:g} s", retry_after_s=wait_s
         )
-        self._forget(waiter)
-
-    def _expected_wait_s(self) -> float:
-        """Time until those who wait now are served: so many fills of the arena, each lent as long
-        as slots were of late."""
-        asked = self._queue.nbytes
-        return min(max(1.0, self._mean_lent_s * asked / self.nbytes), MAX_RETRY_AFTER_S)
 
 
-def prefault(mapping: mmap.mmap, stop: Callable[[], bool]) -> None:
-    """Make the pages of a shared mapping, in steps, until `stop()`; what they hold is kept."""
-    libc = ctypes.CDLL(None, use_errno=True)  # unlike mmap.madvise, it lets other threads run
-    anchor = ctypes.c_char.from_buffer(mapping)
-    address = ctypes.addressof(anchor)
-    for offset in range(0, len(mapping), PREFAULT_BYTES):
-        nbytes = min(PREFAULT_BYTES, len(mapping) - offset)
-        if stop() or libc.madvise(
-            ctypes.c_void_p(address + offset), ctypes.c_size_t(nbytes), MADV_POPULATE_WRITE
-        ):
-            return  # an older kernel makes them one by one, when they are first touched
+async def _granted(future: asyncio.Future[Slot], forget: Callable[[], None]) -> Slot:
+    """The slot that `future` will have; gives it back, or calls `forget`, if it is cancelled."""
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if not future.done() or future.cancelled():
+            forget()
+        elif future.exception() is None:
+            future.result().release()  # lent in the moment of the cancellation
+        raise
 
 
-def _round_up(nbytes: int, multiple: int) -> int:
-    return -(-nbytes // multiple) * multiple
+def _paged(*sizes: int) -> int:
+    """The bytes of whole pages that slots of these sizes take."""
+    return sum(round_up(nbytes, mmap.PAGESIZE) for nbytes in sizes)
+
+
+def _subtract(counts: dict[str, int], user: str, nbytes: int) -> None:
+    left = counts.get(user, 0) - nbytes
+    if left:
+        counts[user] = left
+    else:
+        counts.pop(user, None)

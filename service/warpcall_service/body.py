@@ -1,102 +1,12 @@
-"""The body of a request, read once and in order, and the watch over the client that sends it."""
+"""The body of a request, read once and in order."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-from warpcall.errors import InvalidInput, Problem, TimedOut, TooLarge
-from warpcall_service.exchange import ClientGone, Exchange
-from warpcall_service.protocol import Connection
-
-PROGRESS_BYTES = 64 << 10  # a client must move this much in each `body_timeout_s`, or the rest
+from warpcall.errors import InvalidInput, TooLarge
+from warpcall_service.exchange import Exchange
+from warpcall_service.watch import Watch
 
 DIRECT_BYTES = 128 << 10  # from here on a body goes straight to its place: less comes in one read
-
-
-class Watch:
-    """Cancels a call whose client leaves, or neither sends nor reads for `timeout_s`.
-
-    It cancels the task rather than waiting beside it: a call that goes well pays for one timer.
-    `verdict` tells afterwards what a CancelledError meant.
-    """
-
-    def __init__(self, connection: Connection, timeout_s: float) -> None:
-        self._connection = connection
-        self._timeout_s = timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._since = self._loop.time()
-        self._pending = 0
-        self._idle = False
-        self._verdict: Problem | ClientGone | None = None
-        task = asyncio.current_task()
-        assert task is not None
-        self._task: asyncio.Task[Any] = task
-        self._timer = self._loop.call_later(timeout_s, self._check)
-        self._deadline: asyncio.TimerHandle | None = None
-        connection.on_gone(self._gone)
-
-    def progress(self, nbytes: int) -> None:
-        """The client sent or took this many bytes."""
-        self._pending += nbytes
-        if self._pending >= PROGRESS_BYTES:
-            self._pending = 0
-            self._since = self._loop.time()
-
-    def our_turn(self) -> None:
-        """The client need not do anything until `their_turn`."""
-        self._idle = True
-
-    def their_turn(self) -> None:
-        """The client is to send or to read."""
-        self._idle = False
-        self._pending = 0
-        self._since = self._loop.time()
-
-    def verdict(self) -> Problem | ClientGone | None:
-        """Why this watch cancelled the task; None if it was somebody else."""
-        if self._verdict is not None:
-            self._task.uncancel()
-        return self._verdict
-
-    def limit(self, timeout_s: float) -> None:
-        """Cancel the call if it has not got to the engine in this time; `unlimit` when it has."""
-        self._deadline = self._loop.call_later(timeout_s, self._expire)
-
-    def unlimit(self) -> None:
-        """The engine has the call, and keeps its deadline from here on."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._connection.on_gone(None)
-        self._timer.cancel()
-        self.unlimit()
-
-    def _gone(self) -> None:
-        self._cancel(ClientGone())
-
-    def _expire(self) -> None:
-        self._cancel(TimedOut("the deadline passed before the call was begun"))
-
-    def _check(self) -> None:
-        left = self._since + self._timeout_s - self._loop.time()
-        if self._idle or left > 0:
-            self._timer = self._loop.call_later(max(left, 1.0), self._check)
-        else:
-            self._cancel(
-                TimedOut(
-                    f"a body must move {PROGRESS_BYTES} bytes, or its rest, in "
-                    f"{self._timeout_s:g} s; it did not",
-                    field="body",
-                )
-            )
-
-    def _cancel(self, verdict: Problem | ClientGone) -> None:
-        if self._verdict is None:
-            self._verdict = verdict
-            self._task.cancel()
 
 
 class Body:

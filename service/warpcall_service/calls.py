@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from warpcall.errors import InvalidInput, NotFound, Unavailable
+from warpcall.errors import InvalidInput, NotFound
 from warpcall_service import answers
 from warpcall_service.answers import Answer, Format
-from warpcall_service.body import Body, Watch
+from warpcall_service.body import Body
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import JOIN_BYTES, Exchange
 from warpcall_service.json_pool import JsonWriter
@@ -22,12 +21,10 @@ from warpcall_service.problems import Headers
 from warpcall_service.settings import Settings
 from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import Upload, Uploads
+from warpcall_service.watch import Watch
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
 MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 
 class Calls:
@@ -40,25 +37,13 @@ class Calls:
         self._uploads = uploads
         self._formats = answers.formats(settings.max_json_bytes)
 
-    async def run(self, exchange: Exchange, name: str) -> None:
+    async def run(self, exchange: Exchange, watch: Watch, name: str) -> None:
         """Answer one call of the op `name`.
 
         Raises:
             Problem: why there is no answer.
             ClientGone: nobody waits for it any more.
         """
-        await self.watched(exchange, self._run, name)
-
-    async def watched(
-        self,
-        exchange: Exchange,
-        work: Callable[[Exchange, Watch, str], Awaitable[None]],
-        argument: str,
-    ) -> None:
-        """`work` on an exchange with a watch over its client; raises as `run`."""
-        await watched(exchange, self._settings.body_timeout_s, work, argument)
-
-    async def _run(self, exchange: Exchange, watch: Watch, name: str) -> None:
         op = self._op(name)
         exchange.op = name
         format_ = self._format(exchange)
@@ -126,7 +111,7 @@ class Calls:
         if len(answer.head) > JOIN_BYTES:
             answer = await self._parked(exchange, answer, upload)
         headers = head_of(headers, len(answer.head) + len(answer.data), timing)
-        watch.their_turn()
+        watch.answering()
         await exchange.stream(headers, answer.head, answer.data, watch.progress)
 
     async def _parked(self, exchange: Exchange, answer: Answer, upload: Upload) -> Answer:
@@ -168,31 +153,6 @@ class Calls:
         timeout_s = min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
         watch.limit(timeout_s)
         return timeout_s
-
-
-async def watched(
-    exchange: Exchange,
-    timeout_s: float,
-    work: Callable[[Exchange, Watch, Argument], Awaitable[Result]],
-    argument: Argument,
-) -> Result:
-    """Do `work` while the client stays and moves its body, `timeout_s` without which end it.
-
-    Raises:
-        Problem: of `work`, or that time is up, the key was revoked, or the server stops.
-        ClientGone: nobody waits for it any more.
-    """
-    watch = Watch(exchange.connection, timeout_s)
-    try:
-        return await work(exchange, watch, argument)
-    except asyncio.CancelledError:
-        raise (
-            watch.verdict()
-            or exchange.dismissal()
-            or Unavailable("the server is stopping", retry_after_s=1)
-        ) from None
-    finally:
-        watch.close()
 
 
 def head_of(headers: Headers, nbytes: int, timing: Timing) -> Headers:

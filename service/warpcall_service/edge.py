@@ -8,7 +8,7 @@ import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from warpcall.errors import Problem
+from warpcall.errors import Problem, Unavailable
 from warpcall_service.exchange import ClientGone, Exchange
 from warpcall_service.gate import OPEN, Gate
 from warpcall_service.ledger import Ledger
@@ -19,6 +19,9 @@ from warpcall_service.oip import Inference, is_infer
 from warpcall_service.params import check_count
 from warpcall_service.problems import Internal
 from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
+from warpcall_service.route_io import RouteIO
+from warpcall_service.settings import Settings
+from warpcall_service.watch import Watch
 
 CALLS = "/v1/kernels/"
 
@@ -29,11 +32,13 @@ class Edge:
     """Sends calls to `calls` and `inference`, straight past FastAPI, and all else to `app`.
 
     Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start. Who
-    was admitted is held to his limits.
+    was admitted is held to his limits. Every request has a `Watch`, so that no route waits for its
+    client without end.
     """
 
     def __init__(
         self,
+        settings: Settings,
         app: ASGIApp,
         calls: RemoteCalls,
         inference: Inference,
@@ -42,6 +47,8 @@ class Edge:
         ledger: Ledger,
         metrics: Metrics,
     ) -> None:
+        self._timeout_s = settings.body_timeout_s
+        self._min_rate = int(settings.min_rate_bytes_per_s)
         self._app = app
         self._calls = calls
         self._inference = inference
@@ -55,14 +62,23 @@ class Edge:
         if scope["type"] != "http":
             return  # lifespan and websockets are off, and must not be a way around the gate
         exchange = Exchange(scope, receive, send)
+        watch = Watch(exchange.connection, self._timeout_s, self._min_rate)
         try:
-            await self._answer(exchange)
+            problem = await self._answer(exchange, watch)
+            if problem is not None:
+                watch.refusing()
+                await exchange.refuse(problem)
         except ClientGone:
             exchange.abandon()
+        except asyncio.CancelledError:  # once more, while it told the client of the first time
+            exchange.connection.abort()
+            exchange.abandon()
         finally:
+            watch.close()
             self._note(exchange)
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _answer(self, exchange: Exchange, watch: Watch) -> Problem | None:
+        """Answer a request, or return the problem that is to be its answer."""
         try:
             if exchange.declared is None:
                 exchange.check_coding()
@@ -70,44 +86,50 @@ class Edge:
                 check_count(query)
             self._gate.admit(exchange)
             try:
-                await self._admitted(exchange)
+                await self._admitted(exchange, watch)
             finally:
                 self._gate.leave(exchange)
         except Problem as problem:
-            await exchange.refuse(problem)
+            return problem
         except ClientGone:
             raise
         except asyncio.CancelledError:
-            dismissal = exchange.dismissal()
-            if dismissal is None:
-                raise
-            await exchange.refuse(dismissal)
+            verdict = watch.verdict() or exchange.dismissal()
+            if isinstance(verdict, ClientGone):
+                raise verdict from None
+            return verdict or Unavailable("the server is stopping", retry_after_s=1)
         except Exception:
             log.exception("a request failed", extra={"id": exchange.request_id})
-            await exchange.refuse(Internal())
+            return Internal()
+        return None
 
-    async def _admitted(self, exchange: Exchange) -> None:
+    async def _admitted(self, exchange: Exchange, watch: Watch) -> None:
         if exchange.scope["path"] in OPEN:  # for probes: no limits
-            await self._serve(exchange)
+            await self._serve(exchange, watch)
             return
         account = self._limits.enter(exchange.caller.name, exchange.began)
         try:
-            await self._serve(exchange)
+            await self._serve(exchange, watch)
         finally:
             account.leave(time.monotonic() - exchange.began)
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: Exchange, watch: Watch) -> None:
         path: str = exchange.scope["path"]
         if exchange.scope["method"] == "POST" and path.startswith(CALLS):
-            await self._calls.run(exchange, path[len(CALLS) :])
+            watch.end_with_client()
+            await self._calls.run(exchange, watch, path[len(CALLS) :])
         elif exchange.scope["method"] == "POST" and is_infer(path):
-            await self._inference.run(exchange, path)
+            watch.end_with_client()
+            await self._inference.run(exchange, watch, path)
         elif path.startswith((PROGRAMS, TENSORS)) and (
             found := self._calls.find(exchange.scope["method"], path)
         ):
-            await self._calls.watched(exchange, *found)
+            work, argument = found
+            watch.end_with_client()
+            await work(exchange, watch, argument)
         else:
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            io = RouteIO(exchange, watch)
+            await self._app(exchange.scope, io.receive, io.send)
 
     def _note(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began

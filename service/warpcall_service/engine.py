@@ -9,13 +9,13 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
-from warpcall_service.arena import Slot
 from warpcall_service.lane import Lane
 from warpcall_service.lane_child import LaneLost
 from warpcall_service.lane_messages import frame
 from warpcall_service.lane_status import CLOSED, LaneStatus, Timing
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
+from warpcall_service.slot import Slot
 
 MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
 CACHED_QUESTION_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key
@@ -157,12 +157,16 @@ class LocalEngine:
         *,
         like: Slot | None = None,
         on: str = "",
+        promise: int = 0,
     ) -> Slot:
         """Room for a call on the least loaded lane, or on the one named `on`, or, urgently, on the
         lane that has `like`.
 
+        Args:
+            promise: bytes that the slot's `Arena.claim` will give later.
+
         Raises:
-            TooLarge: more than an arena has.
+            TooLarge: more than a call may have.
             Busy: no room within `timeout_s`, or too many wait already, or the user has too much in
                 flight; he may always have one call.
             Unavailable: no lane lives.
@@ -171,21 +175,17 @@ class LocalEngine:
             return await like.arena.acquire(nbytes, timeout_s, user, urgent=True)
         lane = self._named(on) if on else self._least_loaded()
         has, limit = self.nbytes_of(user), self.settings.user_max_bytes
-        if has and has + nbytes > limit:
+        whole = nbytes + promise
+        if has and has + whole > limit:
             raise Busy(
-                f"{user} has {has} bytes in flight and asks for {nbytes}, at most {limit} are "
+                f"{user} has {has} bytes in flight and asks for {whole}, at most {limit} are "
                 "allowed together",
                 retry_after_s=max(
-                    other.arena.refill_s(user, has + nbytes - limit) for other in self._lanes
+                    other.arena.refill_s(user, has + whole - limit) for other in self._lanes
                 ),
             )
         lane.check_open()
-        if lane.arena.waiting >= self.settings.max_queue:
-            raise Busy(
-                f"{lane.arena.waiting} calls wait for memory already, no more may wait",
-                retry_after_s=1,
-            )
-        return await lane.arena.acquire(nbytes, timeout_s, user)
+        return await lane.arena.acquire(nbytes, timeout_s, user, promise=promise)
 
     def nbytes_of(self, user: str) -> int:
         """Bytes of inputs and outputs that the user has in flight, or waits for."""

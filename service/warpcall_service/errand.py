@@ -11,13 +11,13 @@ from warpcall import wire
 from warpcall.errors import Busy, InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service import params, programs
-from warpcall_service.arena import Slot
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
 from warpcall_service.params import brief
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.programs import Checked
 from warpcall_service.settings import Settings
+from warpcall_service.slot import Slot
 from warpcall_service.tensors import Kept, Tensors
 
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -121,10 +121,18 @@ class Errand:
         )
 
     async def acquire(
-        self, nbytes: int, timeout_s: float, user: str, *, like: Slot | None = None
+        self,
+        nbytes: int,
+        timeout_s: float,
+        user: str,
+        *,
+        like: Slot | None = None,
+        promise: int = 0,
     ) -> Slot:
         """As the engine's, on this lane."""
-        return await self._engine.acquire(nbytes, timeout_s, user, like=like, on=self.lane)
+        return await self._engine.acquire(
+            nbytes, timeout_s, user, like=like, on=self.lane, promise=promise
+        )
 
     def _choose(self, used: Mapping[str, Kept], device: str, nbytes: int | None) -> str:
         if device and device not in self._engine.lanes():

@@ -185,14 +185,14 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": head, "more_body": True})
         try:
-            await self._slices(data, progress)
-            await self.connection.drained()
+            await self.send_part(data, progress)
             await self.send({"type": "http.response.body", "body": b""})
         except BaseException:
             self.connection.abort()  # else who only stopped sending reads what is written there next
             raise
 
-    async def _slices(self, data: memoryview, progress: Callable[[int], None]) -> None:
+    async def send_part(self, data: memoryview, progress: Callable[[int], None]) -> None:
+        """Send a part of the body in slices, and wait until the socket has taken all of it."""
         step = slice_nbytes(self.connection.transport.get_extra_info("socket"), TURN_BYTES)
         for begin in range(0, len(data), step):
             if begin:
@@ -200,6 +200,7 @@ class Exchange:
             part = data[begin : begin + step]
             await self.send({"type": "http.response.body", "body": part, "more_body": True})
             progress(len(part))
+        await self.connection.drained()
 
     async def refuse(self, problem: Problem) -> None:
         """Answer with a problem, in such a way that a client still sending sees it.
@@ -216,24 +217,38 @@ class Exchange:
             self._cycle.disconnected = True  # for uvicorn, which would log an error
             return
         status, headers, body = render(problem, self.request_id, self.scope["path"])
-        expects = b"expect" in self.headers and not self.received
-        if (
-            self.declared is not None
-            and self.declared - self.received <= REST_BYTES
-            and not expects
-            and not isinstance(problem, TimedOut)
-            and self._dismissal is None
-        ):
-            await self._discard(REST_BYTES)
-        if self.complete:
+        waits = not isinstance(problem, TimedOut) and self._dismissal is None
+        if self.complete or (waits and await self.skip_rest()):
             await self.answer(status, headers, body)
             return
         headers.append((b"connection", b"close"))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": True})
         await self.connection.drained()
-        await self._discard(DISCARD_BYTES)
+        await self.skip_long_rest()
         await self.send({"type": "http.response.body", "body": b""})
+
+    async def skip_rest(self) -> bool:
+        """Read and drop what is left of the body if it is short and comes at once.
+
+        Returns:
+            Whether the body is complete. If not, this answer must be the connection's last.
+        """
+        expects = b"expect" in self.headers and not self.received
+        if (
+            not self.complete
+            and not expects
+            and self.declared is not None
+            and self.declared - self.received <= REST_BYTES
+        ):
+            await self._discard(REST_BYTES)
+        return self.complete
+
+    async def skip_long_rest(self) -> None:
+        """After the answer, read and drop what still comes: the client may lose an answer whose
+        connection is closed with bytes unread."""
+        if not self.complete:
+            await self._discard(DISCARD_BYTES)
 
     def abandon(self) -> None:
         """Give no answer: the client has left. uvicorn knows only of the last of its requests."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
-from warpcall_service.arena import Arena, Slot
+from warpcall_service.arena import Arena
 from warpcall_service.callers import LOCAL
 from warpcall_service.fair import FairQueue
 from warpcall_service.lane_call import Call
@@ -22,12 +22,15 @@ from warpcall_service.lane_status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.lease import Lease
 from warpcall_service.plan import Plan
 from warpcall_service.settings import Settings
+from warpcall_service.slot import Slot
 
 # Calls handed to the process before the first is answered, so that one wake-up serves several; but
 # only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.
 MAX_AHEAD = 8
 MAX_AHEAD_BYTES = 4 << 20
 USER_SHARE = 0.75  # of an arena, that one user may hold in several slots: the rest is for others
+RESERVE_SHARE = 1 / 32  # of an arena, that only small calls may have
+MAX_RESERVE_BYTES = 64 << 20  # more is useless: it has room for 64 of the largest small calls
 START_S = 5.0  # what a start takes, until one was measured; for Retry-After
 
 log = logging.getLogger("warpcall.lane")
@@ -50,7 +53,9 @@ class Lane:
         self.state: State = "starting"
         self.reason = "its process is starting"
         self.hello: Hello = {}
-        self.arena = Arena(int(settings.arena_bytes), _share)
+        nbytes = int(settings.arena_bytes)
+        reserve = min(int(nbytes * RESERVE_SHARE), MAX_RESERVE_BYTES)
+        self.arena = Arena(nbytes, _share, reserve, settings.max_queue)
         self._settings = settings
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()

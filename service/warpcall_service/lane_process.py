@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
 from warpcall_service import logs
-from warpcall_service.arena import prefault
 from warpcall_service.lane_messages import (
     CALL,
     DONE,
@@ -33,6 +32,7 @@ from warpcall_service.lane_messages import (
     frame,
     read_frame,
 )
+from warpcall_service.prefault import prefault
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from warpcall.errors import NotFound
-from warpcall_service.body import Watch
-from warpcall_service.calls import MIN_TIMEOUT_S, Calls, watched
+from warpcall_service.calls import MIN_TIMEOUT_S, Calls
 from warpcall_service.exchange import Exchange
 from warpcall_service.inflate import open_body
 from warpcall_service.oip_models import Models
@@ -14,6 +13,7 @@ from warpcall_service.oip_reader import InferReader
 from warpcall_service.oip_stats import Statistics
 from warpcall_service.params import brief
 from warpcall_service.settings import Settings
+from warpcall_service.watch import Watch
 
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
@@ -40,7 +40,7 @@ class Inference:
         self._reader = reader
         self._statistics = statistics
 
-    async def run(self, exchange: Exchange, path: str) -> None:
+    async def run(self, exchange: Exchange, watch: Watch, path: str) -> None:
         """Answer one request.
 
         Raises:
@@ -54,7 +54,7 @@ class Inference:
         exchange.op = op["name"]
         ok = False
         try:
-            await watched(exchange, self._settings.body_timeout_s, self._run, op["name"])
+            await self._run(exchange, watch, op["name"])
             ok = True
         finally:
             self._statistics.note(exchange, ok=ok)

@@ -16,7 +16,6 @@ import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service import oip_request, values
-from warpcall_service.arena import Slot
 from warpcall_service.body import Body
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
@@ -28,6 +27,7 @@ from warpcall_service.params import Params, brief, merge
 from warpcall_service.plan import Plan
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import Region, SharedMemory
+from warpcall_service.slot import Slot
 from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import CACHED_HEADER_BYTES, Upload, Uploads
 
@@ -52,7 +52,6 @@ class _Placed:
     late: tuple[GivenTensor, ...]
     plan: Plan | None
     slot: Slot
-    target_offset: int
 
 
 class InferReader:
@@ -166,15 +165,15 @@ class InferReader:
             for given in tensors
             if given.data is not None
         }
-        plan, offset = None, 0
+        plan = None
         if late:
             slot = await self._uploads.room(body, layout.nbytes)
         else:
             plan = await self._plan(op, tensors, layout, params, answer)
-            slot, offset = await self._uploads.both(body, plan)
+            slot = await self._uploads.place(body, plan)
         for name, array in arrays.items():
             await copy_in_turns(layout.view(name, slot.view), array.view(np.uint8).data)
-        return _Placed(request, answer, regions, layout, params, late, plan, slot, offset)
+        return _Placed(request, answer, regions, layout, params, late, plan, slot)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
         """Take the rest of the body, and what is in shared memory."""
@@ -188,7 +187,7 @@ class InferReader:
                 region = placed.regions[given.shared.region]
                 await region.read(given.shared.offset, layout.view(given.info.name, slot.view))
         if placed.plan is not None:
-            return Upload(placed.plan, slot, slot, placed.target_offset)
+            return await self._uploads.completed(body, placed.plan, slot)
         params = placed.given
         for given in placed.late:
             data = layout.view(given.info.name, slot.view)

@@ -10,14 +10,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.body import Body, Watch
-from warpcall_service.calls import watched
 from warpcall_service.engine import LocalEngine
-from warpcall_service.exchange import Exchange
 from warpcall_service.oip_models import VERSION, Models
 from warpcall_service.oip_openapi import error_responses
 from warpcall_service.oip_stats import Statistics
 from warpcall_service.params import brief, from_json
+from warpcall_service.route_io import body_of
 from warpcall_service.settings import Settings
 
 MAX_BYTES = 64 << 10  # of a request's JSON
@@ -165,7 +163,7 @@ def routes(
     )
     async def repository_index(request: Request) -> Response:
         """All models; with `{"ready": true}` those that can run now."""
-        asked = await json_of(request, settings.body_timeout_s)
+        asked = await json_of(request)
         only_ready = asked.get("ready", False)
         if not isinstance(only_ready, bool):
             raise InvalidInput(f"ready must be true or false, got {brief(only_ready)}")
@@ -181,16 +179,11 @@ def routes(
     return router
 
 
-async def json_of(request: Request, timeout_s: float) -> dict[str, Any]:
+async def json_of(request: Request) -> dict[str, Any]:
     """The JSON object in a request's body, whatever its Content-Type; empty if there is no body.
 
     Raises:
         Problem: anything else, or a body that does not come.
     """
-    exchange: Exchange = request.scope["state"]["exchange"]
-    text = await watched(exchange, timeout_s, _read, MAX_BYTES)
+    text = await body_of(request, MAX_BYTES, "the body")
     return from_json(text, "the request") if text.strip() else {}
-
-
-async def _read(exchange: Exchange, watch: Watch, limit: int) -> bytes:
-    return await Body(exchange, watch, limit).exactly(limit)

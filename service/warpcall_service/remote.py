@@ -10,7 +10,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall_service import params, programs
 from warpcall_service.answers import Format
-from warpcall_service.body import Body, Watch
+from warpcall_service.body import Body
 from warpcall_service.calls import Calls, head_of
 from warpcall_service.engine import LocalEngine
 from warpcall_service.errand import Check, Errand, Infos
@@ -22,6 +22,7 @@ from warpcall_service.programs import Checked, Checker
 from warpcall_service.settings import Settings
 from warpcall_service.tensors import Tensors
 from warpcall_service.upload import Upload, Uploads
+from warpcall_service.watch import Watch
 
 PROGRAMS = "/v1/programs"
 TENSORS = "/v1/tensors"
@@ -54,9 +55,10 @@ class RemoteCalls(Calls):
             return (work, id_) if work else None
         return None
 
-    def _run(self, exchange: Exchange, watch: Watch, name: str) -> Coroutine[Any, Any, None]:
+    def run(self, exchange: Exchange, watch: Watch, name: str) -> Coroutine[Any, Any, None]:
+        """As `Calls.run`."""
         if MAKES_REMOTE.isdisjoint(exchange.headers):
-            return super()._run(exchange, watch, name)
+            return super().run(exchange, watch, name)
         return self._call(exchange, watch, name)
 
     async def _call(self, exchange: Exchange, watch: Watch, name: str) -> None:

@@ -81,7 +81,7 @@ class KernelList(_Model):
 
 
 class UserLimits(_Model):
-    """What one user may have; more is `busy`. One call may have any number of bytes.
+    """What one user may have; more is `busy`. One call may have more bytes.
 
     `requests_in_flight` is null for `local`, which is everyone on a server without keys.
     """

@@ -74,7 +74,10 @@ class Settings(BaseSettings):
     cpu_threads: int = Field(0, ge=0, le=1024, description="of the cpu lane; 0: one per CPU")
 
     arena_bytes: ByteSize = Field(
-        ByteSize(2048 * MIB), ge=MIB, description="shared memory of each lane, for all its calls"
+        # The largest body, as much for its outputs, and the reserve for small calls.
+        ByteSize(2112 * MIB),
+        ge=MIB,
+        description="shared memory of each lane, for all its calls; a small part is a reserve",
     )
     max_body_bytes: ByteSize = Field(ByteSize(1024 * MIB), ge=1, description="of one request")
     max_json_bytes: ByteSize = Field(
@@ -109,7 +112,14 @@ class Settings(BaseSettings):
 
     queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
     call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")
-    body_timeout_s: Seconds = Field(30.0, description="without progress of an upload")
+    body_timeout_s: Seconds = Field(
+        30.0, description="in which 64 KiB of a request or an answer, or its rest, must move"
+    )
+    min_rate_bytes_per_s: ByteSize = Field(
+        ByteSize(256 << 10),
+        ge=1,
+        description="that a request, and an answer, must move on average after body_timeout_s",
+    )
     drain_timeout_s: Seconds = Field(10.0, description="for calls under way when the server stops")
 
     start_timeout_s: Seconds = Field(120.0, description="for a lane until it is ready")

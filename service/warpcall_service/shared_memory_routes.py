@@ -58,7 +58,7 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
     async def register(request: Request, region: str) -> dict[str, Any]:
         """Lend the server a piece of a POSIX shared memory segment: `{key, offset, byte_size}`."""
         owner = owner_of(request)
-        asked = await json_of(request, settings.body_timeout_s)
+        asked = await json_of(request)
         for member in asked:
             if member not in MEMBERS:
                 raise InvalidInput(

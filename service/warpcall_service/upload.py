@@ -11,13 +11,14 @@ from typing import Any, Protocol
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
 from warpcall_service import form_body, params
-from warpcall_service.arena import Slot
 from warpcall_service.body import Body
 from warpcall_service.exchange import Exchange
+from warpcall_service.extents import round_up
 from warpcall_service.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
+from warpcall_service.slot import Slot
 from warpcall_service.turns import Turns
 
 JSON_TURNS = (
@@ -26,6 +27,7 @@ JSON_TURNS = (
 CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time rather than kept as a key
 _NO_TURN = contextlib.nullcontext()
 ALIGNMENT = 64  # of the output region: a cache line, and more than any element or GPU load
+LATER_BYTES = 1 << 20  # outputs of more than this are given memory when the inputs are here
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,13 @@ class Host(Protocol):
     ) -> Plan: ...
 
     async def acquire(
-        self, nbytes: int, timeout_s: float, user: str, *, like: Slot | None = None
+        self,
+        nbytes: int,
+        timeout_s: float,
+        user: str,
+        *,
+        like: Slot | None = None,
+        promise: int = 0,
     ) -> Slot: ...
 
 
@@ -118,8 +126,7 @@ class Uploads:
         """A call of `op` whose tensors the host has, and that has parameters only."""
         plan = await self._engine.plan(op["name"], [], given)
         check(plan)
-        slot, offset = await self.both(body, plan)
-        return Upload(plan, slot, slot, offset)
+        return await self.completed(body, plan, await self.place(body, plan, later=False))
 
     async def _safetensors(
         self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
@@ -159,14 +166,14 @@ class Uploads:
                 field="body",
             )
         check(plan)
-        slot, offset = await self.both(body, plan)
+        slot = await self.place(body, plan)
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
+            return await self.completed(body, plan, slot)
         except BaseException:
             slot.release()
             raise
-        return Upload(plan, slot, slot, offset)
 
     async def _json(
         self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
@@ -190,11 +197,11 @@ class Uploads:
                 tensors = [InputTensor.of(info) for info in call.tensors]
                 plan = await self._engine.plan(op["name"], tensors, given)
                 check(plan)
-                slot, offset = await self.both(body, plan)
+                slot = await self.place(body, plan, later=False)
                 await call.write(slot.view)
         finally:
             text.release()
-        return Upload(plan, slot, slot, offset)
+        return await self.completed(body, plan, slot)
 
     async def _form(
         self,
@@ -228,16 +235,38 @@ class Uploads:
             raise
         return Upload(plan, source, target, 0)
 
-    async def both(self, body: Body, plan: Plan) -> tuple[Slot, int]:
-        """One slot for inputs and outputs, so that a call never holds one and waits for the other."""
-        offset = -(-plan.input_nbytes // ALIGNMENT) * ALIGNMENT
-        return await self.room(body, offset + plan.output_nbytes), offset
+    async def place(self, body: Body, plan: Plan, *, later: bool = True) -> Slot:
+        """Memory for the inputs of a call, and its outputs; `completed` follows once they are here.
 
-    async def room(self, body: Body, nbytes: int, *, like: Slot | None = None) -> Slot:
+        Args:
+            later: a client that sends slowly would hold the memory of large outputs for nothing, so
+                it is only promised. Small outputs lie behind the inputs in the same slot, which costs
+                less.
+        """
+        if later and plan.output_nbytes > LATER_BYTES:
+            return await self.room(body, plan.input_nbytes, promise=plan.output_nbytes)
+        return await self.room(body, _behind(plan) + plan.output_nbytes)
+
+    async def completed(self, body: Body, plan: Plan, slot: Slot) -> Upload:
+        """A call whose inputs are in the slot that `place` gave, with memory for its outputs."""
+        if not slot.promised:
+            return Upload(plan, slot, slot, _behind(plan))
+        body.watch.our_turn()
+        target = await slot.arena.claim(slot, self._settings.call_timeout_s)
+        return Upload(plan, slot, target, 0)
+
+    async def room(
+        self, body: Body, nbytes: int, *, like: Slot | None = None, promise: int = 0
+    ) -> Slot:
         """A slot for the caller, who has time to send again from then on."""
         body.watch.our_turn()
         slot = await self._engine.acquire(
-            nbytes, self._settings.queue_timeout_s, body.user, like=like
+            nbytes, self._settings.queue_timeout_s, body.user, like=like, promise=promise
         )
         body.watch.their_turn()
         return slot
+
+
+def _behind(plan: Plan) -> int:
+    """Where the outputs begin in a slot that they share with the inputs."""
+    return round_up(plan.input_nbytes, ALIGNMENT)

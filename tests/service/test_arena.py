@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpcall.errors import Busy, TooLarge, Unavailable
-from warpcall_service.arena import Arena, Slot
+from warpcall_service.arena import Arena
+from warpcall_service.slot import Slot
 
 SIZE = 1 << 20
 

@@ -160,7 +160,7 @@ def test_outputs_beyond_the_arena_are_refused(http: httpx.Client) -> None:
     answer = http.post("/v1/kernels/conv-backward?bias=true", json={"inputs": inputs})
 
     detail = problem_of(answer, 413, "too-large", "body")
-    assert "must fit in 134217728 bytes together" in detail
+    assert "must fit in 130023424 bytes together" in detail
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,10 @@ def until(client: httpx.Client, metric: str, value: float) -> None:
 
 @contextmanager
 def begun(server: Server, name: str, nbytes: int) -> Iterator[socket.socket]:
-    """A call of which the head and the header were sent; it takes twice `nbytes` of the arena."""
+    """A call of which the head and the header were sent.
+
+    It takes `nbytes` of the arena, and is promised as many; small ones take twice `nbytes`.
+    """
     start = header({"x": tensor("U8", [nbytes], 0, nbytes)})
     head = (
         f"POST {PERMUTE}?dims=0 HTTP/1.1\r\nHost: x\r\nContent-Type: {SAFETENSORS}\r\n"
@@ -140,7 +143,7 @@ def test_me_tells_what_is_in_flight(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     with begun(server, "alice", 10 * MIB):
-        until(watcher, USED, 20 * MIB)
+        until(watcher, USED, 10 * MIB)
         hers = alice.get("/v1/me").json()["in_flight"]
         his = bob.get("/v1/me").json()["in_flight"]
 
@@ -212,8 +215,8 @@ def test_a_flood_that_waits_for_memory_does_not_keep_others_waiting(
     server: Server, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     with ExitStack() as stack:
-        stack.enter_context(begun(server, "alice", 20 * MIB))  # 40 of 64 MiB
-        until(watcher, USED, 40 * MIB)
+        stack.enter_context(begun(server, "alice", 20 * MIB))  # 40 of 64 MiB with its outputs
+        until(watcher, USED, 20 * MIB)
         for _ in range(3):
             stack.enter_context(begun(server, "alice", 8 * MIB))  # 56: beyond three quarters
         until(watcher, WAITING, 3)
@@ -262,12 +265,12 @@ def test_of_those_who_wait_for_memory_the_one_who_had_least_comes_first(
 ) -> None:
     before = len(calls_done(server))
     with begun(server, "carol", 24 * MIB):
-        until(watcher, USED, 48 * MIB)
-        threads = [threading.Thread(target=call, args=(alice, 20 * MIB)) for _ in range(2)]
+        until(watcher, USED, 24 * MIB)
+        threads = [threading.Thread(target=call, args=(alice, 24 * MIB)) for _ in range(2)]
         for number, thread in enumerate(threads, 1):
             thread.start()
             until(watcher, WAITING, number)
-        threads.append(threading.Thread(target=call, args=(bob, 20 * MIB)))
+        threads.append(threading.Thread(target=call, args=(bob, 24 * MIB)))
         threads[-1].start()
         until(watcher, WAITING, 3)
     for thread in threads:

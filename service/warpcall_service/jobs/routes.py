@@ -20,7 +20,6 @@ from warpcall.errors import (
     UnsupportedMedia,
 )
 from warpcall_service.callers import Calling, needs
-from warpcall_service.exchange import Exchange
 from warpcall_service.jobs import results
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.jobs.models import (
@@ -45,6 +44,7 @@ from warpcall_service.jobs.records import Filter
 from warpcall_service.media import JSON
 from warpcall_service.openapi import problem_responses
 from warpcall_service.params import from_json
+from warpcall_service.route_io import body_of
 
 EVENTS = "text/event-stream"
 KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open
@@ -225,14 +225,9 @@ async def _read(request: Request, model: type[M]) -> M:
         raise UnsupportedMedia(
             f"Content-Type must be {JSON}, got {media[:60] or 'none'}", field="content-type"
         )
-    exchange: Exchange = request.scope["state"]["exchange"]
-    body = bytearray()
-    while not exchange.complete:
-        if max(len(body), exchange.declared or 0) > MAX_BODY_BYTES:
-            raise TooLarge(f"a job is described in at most {MAX_BODY_BYTES} bytes", field="body")
-        body += (await request.receive()).get("body", b"")
+    body = await body_of(request, MAX_BODY_BYTES, "the description of a job")
     try:
-        return model.model_validate_json(_checked(bytes(body)))
+        return model.model_validate_json(_checked(body))
     except ValidationError as error:
         raise _refusal(error) from None
 

@@ -1,0 +1,154 @@
+"""The time that a client may take: to send its request, and to read its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from warpcall.errors import Problem, TimedOut
+from warpcall_service.exchange import ClientGone
+from warpcall_service.protocol import Connection
+
+PROGRESS_BYTES = 64 << 10  # a client must move this much in each `timeout_s`, or the rest
+CHECK_S = 1.0  # the timer runs at most once in this time
+
+
+class Watch:
+    """Limits the time that a request waits for its client.
+
+    Two rules hold while it is the client's turn to send or to read. PROGRESS_BYTES, or the rest,
+    must move in each `timeout_s`. And beyond the first `timeout_s` the request as a whole, and then
+    the answer as a whole, must move `bytes_per_s` on average: without this rule, a client that moves
+    just PROGRESS_BYTES in each `timeout_s` would keep the memory of a large call for days. The time
+    in which the client waits for the server does not count.
+
+    A watch cancels the task of the request rather than waiting beside it, so that a call that goes
+    well pays for one timer. `verdict` tells afterwards what a CancelledError meant.
+
+    Args:
+        timeout_s: setting `body_timeout_s`.
+        bytes_per_s: setting `min_rate_bytes_per_s`.
+    """
+
+    def __init__(self, connection: Connection, timeout_s: float, bytes_per_s: int) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._bytes_per_s = bytes_per_s
+        self._loop = asyncio.get_running_loop()
+        self._what = "body"
+        self._turn_began = self._since = self._loop.time()
+        self._earlier_s = 0.0  # the client's time in this direction before the current turn
+        self._moved = 0  # bytes in this direction
+        self._next = PROGRESS_BYTES  # the bytes at which the client has made progress again
+        self._idle = False
+        self._refusing = False
+        self._verdict: Problem | ClientGone | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] = task
+        self._timer = self._loop.call_later(timeout_s, self._check)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def progress(self, nbytes: int) -> None:
+        """The client sent or took this many bytes."""
+        self._moved += nbytes
+        if self._moved >= self._next:
+            self._next = self._moved + PROGRESS_BYTES
+            self._since = self._loop.time()
+
+    def our_turn(self) -> None:
+        """The client need not do anything until `their_turn`."""
+        if not self._idle:
+            self._idle = True
+            self._earlier_s += self._loop.time() - self._turn_began
+
+    def their_turn(self) -> None:
+        """The client is to send or to read."""
+        if self._idle:
+            self._idle = False
+            self._next = self._moved + PROGRESS_BYTES
+            self._turn_began = self._since = self._loop.time()
+
+    def answering(self) -> None:
+        """The client is to read: from here on the bytes and the time of the answer count."""
+        self._what = "answer"
+        self._moved, self._next, self._earlier_s = 0, PROGRESS_BYTES, 0.0
+        self._idle = False
+        self._turn_began = self._since = self._loop.time()
+
+    def end_with_client(self) -> None:
+        """Cancel the request also when its client leaves: nobody else needs what it computes."""
+        self._connection.on_gone(self._gone)
+
+    def refusing(self) -> None:
+        """What is left is to send a problem: when time is up now, the connection is dropped."""
+        self._connection.on_gone(None)
+        self.unlimit()
+        self.answering()
+        self._refusing = True
+        self._timer.cancel()
+        self._timer = self._loop.call_later(self._timeout_s, self._check)
+
+    def verdict(self) -> Problem | ClientGone | None:
+        """Why this watch cancelled the task; None if it was somebody else."""
+        if self._verdict is not None:
+            self._task.uncancel()
+        return self._verdict
+
+    def limit(self, timeout_s: float) -> None:
+        """Cancel the call if it has not got to the engine in this time; `unlimit` when it has."""
+        self._deadline = self._loop.call_later(timeout_s, self._expire)
+
+    def unlimit(self) -> None:
+        """The engine has the call, and keeps its deadline from here on."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._connection.on_gone(None)
+        self._timer.cancel()
+        self.unlimit()
+
+    def _gone(self) -> None:
+        self._cancel(ClientGone())
+
+    def _expire(self) -> None:
+        self._cancel(TimedOut("the deadline passed before the call was begun"))
+
+    def _check(self) -> None:
+        left_s = CHECK_S if self._idle else min(self._stall_left_s(), self._rate_left_s())
+        if left_s > 0:
+            self._timer = self._loop.call_later(max(left_s, CHECK_S), self._check)
+        elif self._refusing:
+            self._connection.abort()  # whatever waits for it goes on, and finds the client gone
+        else:
+            self._cancel(TimedOut(self._complaint(), field=self._what))
+
+    def _stall_left_s(self) -> float:
+        return self._since + self._timeout_s - self._loop.time()
+
+    def _rate_left_s(self) -> float:
+        """Time in which the client, if it moved nothing more, would fall below the average."""
+        return self._timeout_s + self._moved / self._bytes_per_s - self._spent_s()
+
+    def _spent_s(self) -> float:
+        return self._earlier_s + self._loop.time() - self._turn_began
+
+    def _complaint(self) -> str:
+        what, timeout_s = self._what, self._timeout_s
+        if self._stall_left_s() <= 0:
+            return (
+                f"a body must move {PROGRESS_BYTES} bytes, or its rest, in {timeout_s:g} s "
+                f"(body_timeout_s); the {what} did not, after {self._moved} bytes"
+            )
+        return (
+            f"the {what} must move {self._bytes_per_s} bytes/s on average beyond its first "
+            f"{timeout_s:g} s (min_rate_bytes_per_s, body_timeout_s), got {self._moved} bytes in "
+            f"{self._spent_s():.1f} s"
+        )
+
+    def _cancel(self, verdict: Problem | ClientGone) -> None:
+        if self._verdict is None:
+            self._verdict = verdict
+            self._task.cancel()
