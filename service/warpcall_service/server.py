@@ -10,6 +10,7 @@ import math
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
@@ -42,6 +43,10 @@ def serve(settings: Settings) -> None:
         ServerError: the database, the certificate or the address is not to be had, others could
             come in without a key, or no lane can start.
     """
+    # Threads read the database and render large answers. By default a thread keeps the interpreter's
+    # lock for 5 ms while the event loop waits for it. With 1 ms, and eight streams of 100,000 events
+    # beside it, a small call takes 5.5 instead of 9.6 ms.
+    sys.setswitchinterval(0.001)
     marker = KeysMarker(settings.data_dir)
     store, keys = _open_store(settings, marker)
     _check_door(settings, keys)

@@ -17,6 +17,8 @@ from warpcall_kernels.measuring._statistics import (
     MARGIN,
     Floats,
     Verdict,
+    _approximate_medians,
+    _resampled_medians,
     compare,
     compare_apart,
     margin_from,
@@ -141,6 +143,41 @@ def test_runs_are_compared_whatever_their_inputs_lay() -> None:
     # half of each run's rounds differ by 2 %, one up and one down: 1 and -1 % on the average
     assert found.ratio == pytest.approx(math.exp(-0.02), rel=1e-3)
     assert found.half_width < 0.002
+
+
+@every_noise
+@pytest.mark.parametrize("n", [60, 600])
+def test_approximate_medians_of_resamples_are_like_those_of_resamples(noise: Noise, n: int) -> None:
+    widths, shifts = [], []
+    for seed in range(20):
+        series = noise(np.random.default_rng(seed), n).reshape(-1, 2)
+        series[:, 1] += 0.01
+        low, high = np.percentile(_resampled_medians(series, 1), (2.5, 97.5))
+        approximate = np.percentile(_approximate_medians(series, 1), (2.5, 97.5))
+        widths.append((approximate[1] - approximate[0]) / (high - low))
+        shifts.append((approximate.mean() - (low + high) / 2) / (high - low))
+
+    assert 0.9 < np.median(widths) < 1.4  # wider where the noise drifts
+    assert abs(np.median(shifts)) < 0.1
+
+
+@pytest.mark.parametrize("noise", [independent, autocorrelated, heavy_tailed])
+def test_the_interval_of_two_runs_holds_the_truth(noise: Noise) -> None:
+    random = np.random.default_rng(3)
+    runs = [np.exp(noise(random, 200)) for _ in range(200)]
+
+    found = [compare_runs(a, 1.05 * b) for a, b in zip(runs[::2], runs[1::2], strict=True)]
+
+    assert sum(one.low <= 1.05 <= one.high for one in found) >= 0.85 * len(found)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_runs_without_noise_are_compared_exactly(value: float) -> None:
+    a = np.full(60, 10.0)
+
+    found = compare_runs(a, math.exp(value) * a)
+
+    assert (found.ratio, found.low, found.high) == pytest.approx((math.exp(value),) * 3)
 
 
 @pytest.mark.parametrize("noise", [autocorrelated, drifting])

@@ -81,9 +81,12 @@ def compare_apart(
     margin: float = MARGIN,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two series that have nothing to do with each other, as those of two runs."""
+    """Compare two series that have nothing to do with each other, as those of two runs.
+
+    Two runs may have thousands of series, so the medians of resamples are approximated here.
+    """
     a, b = _columns(_logs(samples_a), sets[0]), _columns(_logs(samples_b), sets[1])
-    resampled = _resampled_medians(b, seed) - _resampled_medians(a, seed + 1)
+    resampled = _approximate_medians(b, seed) - _approximate_medians(a, seed + 1)
     return _told(_median(b) - _median(a), resampled, min(a.size, b.size), margin)
 
 
@@ -159,6 +162,36 @@ def _resampled_medians(series: Floats, seed: int) -> Floats:
     drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
     medians: Floats = np.median(series[drawn], axis=1).mean(axis=1)
     return medians
+
+
+def _approximate_medians(series: Floats, seed: int) -> Floats:
+    """Approximates `_resampled_medians` in a tenth to a fiftieth of its time.
+
+    No resample is put together. Drawn is only how many of its values lie below the median of the
+    series: the sum of the counts in its blocks, which is close to normal. If this is more than half
+    of them by some share, the median of the resample is the value of the series whose rank is lower
+    than the middle by the same share (Bahadur's representation of a sample quantile).
+    """
+    if series.size < MIN_PAIRS:
+        return np.zeros(1)
+    series = _thinned(series)
+    n, columns = series.shape
+    length = _block_length(series)
+    median = np.median(series, axis=0)
+    below = (series < median) + 0.5 * (series == median)
+    circle = np.concatenate([np.zeros((1, columns)), below, below[: length - 1]]).cumsum(axis=0)
+    # For each place the values below the median in the block that begins there, as a share of n.
+    counts = (circle[length:] - circle[:-length]) / n
+    blocks = n / length
+    covariance = blocks * np.atleast_2d(np.cov(counts, rowvar=False))
+    random = np.random.default_rng(seed)
+    none = np.zeros(columns)
+    excess = random.multivariate_normal(none, covariance, RESAMPLES, "ignore", method="eigh")
+    ranks = (np.arange(n) + 0.5) / n
+    ordered = np.sort(series, axis=0)
+    medians = [np.interp(0.5 - excess[:, c], ranks, ordered[:, c]) for c in range(columns)]
+    mean: Floats = np.mean(medians, axis=0)
+    return mean
 
 
 def _block_length(series: Floats) -> int:
