@@ -89,9 +89,9 @@ class Client(_Base, Ops):
     def _road(config: Config) -> Road:
         if config.direct:
             return DirectRoad(config.address, config.authority, BlockingWaiter())
-        from warpcall._tunnelled import HttpxRoad  # httpx takes 100 ms to import
+        from warpcall._tunnelled import TunnelledRoad  # httpcore takes 50 ms to import
 
-        return HttpxRoad(config.url)
+        return TunnelledRoad(config)
 
     def call(
         self,
@@ -199,9 +199,9 @@ class AsyncClient(_Base, AsyncOps):
     def _road(config: Config) -> Road:
         if config.direct:
             return DirectRoad(config.address, config.authority, LoopWaiter())
-        from warpcall._tunnelled import AsyncHttpxRoad
+        from warpcall._tunnelled import AsyncTunnelledRoad
 
-        return AsyncHttpxRoad(config.url)
+        return AsyncTunnelledRoad(config)
 
     async def call(
         self,

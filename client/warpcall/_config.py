@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import os
 import socket
 import sys
 import urllib.request
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from warpcall._profile import Profile, read_profile
 from warpcall.errors import InvalidInput
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 UNIX = "unix://"
+PROXY_SCHEMES = ("http", "https")
+SOCKS_SCHEMES = ("socks5", "socks5h")  # if the package socksio is installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,22 @@ class Config:
     path: str | None = None
 
     @property
+    def scheme(self) -> str:
+        """https or http."""
+        return urlsplit(self.url).scheme
+
+    @property
     def address(self) -> tuple[str, int] | str:
         """Where to connect: host and port, or the path."""
         return self.path or (self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy of the environment; `auth` is a user and a password."""
+
+    url: str
+    auth: tuple[str, str] | None = None
 
 
 def configure(url: str | None, api_key: str | None) -> Config:
@@ -135,7 +151,41 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_proxied(host: str) -> bool:
-    """Whether the environment sends plain HTTP to this host through a proxy; never to loopback."""
+    """Whether the environment sends plain HTTP to this host through a proxy."""
+    return _proxy_url("http", host) is not None
+
+
+def proxy_for(config: Config) -> Proxy | None:
+    """The proxy that the environment has for this server; None if it is reached without one.
+
+    Raises:
+        InvalidInput: it is no address of a proxy.
+    """
+    given = _proxy_url(config.scheme, config.host)
+    if given is None:
+        return None
+    try:
+        parts = urlsplit(given if "://" in given else f"http://{given}")
+        port = "" if parts.port is None else f":{parts.port}"
+        known = PROXY_SCHEMES + (SOCKS_SCHEMES if importlib.util.find_spec("socksio") else ())
+        if not parts.hostname or parts.scheme not in known or not _is_plain(parts.hostname):
+            raise ValueError
+    except ValueError:  # not quoted: it may hold a password
+        raise InvalidInput(
+            f"the proxy of the environment for {config.scheme} must be like http://host:3128",
+            field="proxy",
+        ) from None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    auth = None
+    if parts.username or parts.password:
+        auth = (unquote(parts.username or ""), unquote(parts.password or ""))
+    return Proxy(f"{parts.scheme}://{host}{port}", auth)
+
+
+def _proxy_url(scheme: str, host: str) -> str | None:
+    """As the environment names it; never one for loopback."""
     if _is_loopback(host):
-        return False
-    return "http" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
+        return None
+    known = urllib.request.getproxies()
+    found = known.get(scheme) or (known.get("all") if scheme == "https" else None)
+    return found if found and not urllib.request.proxy_bypass(host) else None

@@ -17,9 +17,10 @@ from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._buffers import Buffers
 from warpcall._config import Config
-from warpcall._http import ConnectionFailed, Reply, Request, Road, Stream, joined
+from warpcall._http import ConnectionFailed, Gathered, Reply, Request, Road, Stream, most_nbytes
 from warpcall._progress import Display
 from warpcall._remote import Given, Handle, headers_of, new_id, split
+from warpcall._text import clean
 from warpcall.errors import Busy, InvalidInput, NotFound, Problem, TransportError, Unavailable
 
 MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own words then come in time
@@ -134,7 +135,7 @@ class Core:
         kind = next(iter(handles.values()))._kind if handles and not tensors else kind_of(tensors)
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
         headers |= headers_of(handles, keep, ttl_s)
-        reply = await self._exchange("POST", path, headers, body, label)
+        reply = await self._exchange("POST", path, headers, body, label, tensors=True)
         try:
             outputs, metadata = decode_all(reply.body, kind)
         except InvalidInput as error:
@@ -170,7 +171,8 @@ class Core:
     async def fetch(self, id_: str, kind: Kind[ArrayT]) -> ArrayT:
         """A copy of a tensor that is on the server's device."""
         headers = {"Accept": wire.MEDIA_TYPE}
-        reply = await self._exchange("GET", f"{TENSORS_PATH}/{id_}", headers, None, "get")
+        path = f"{TENSORS_PATH}/{id_}"
+        reply = await self._exchange("GET", path, headers, None, "get", tensors=True)
         try:
             (array,) = decode(reply.body, kind).values()
         except (InvalidInput, ValueError) as error:
@@ -195,7 +197,7 @@ class Core:
         try:
             told = json.loads(text)
             named = dict(told[member] if member else told)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TransportError(f"the server must tell what it keeps, got {text!r:.60}") from error
         return {name: self._handle(self, entry, kind) for name, entry in named.items()}
 
@@ -219,25 +221,26 @@ class Core:
         reply = await self._exchange(method, path, sent, body, path, accepted)
         try:
             return json.loads(reply.body.tobytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TransportError(f"{path} must answer in JSON, got {_text(reply)!r}") from error
 
     async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
         """An answer that comes piece by piece; None if there is nothing (more) to come."""
         fields = {**self._headers, **headers}
         deadline = time.monotonic() + quiet_s
-        stream = await self.road.open(Request("GET", self.config.prefix + path, deadline, fields))
+        request = Request("GET", self.config.prefix + path, deadline, fields)
+        stream = await self.road.open(request)
         if stream.status == 200:
             return stream
+        gathered = Gathered(most_nbytes(stream.status, request, None))
         try:
-            chunks = []
-            while chunk := await stream.read(quiet_s):
-                chunks.append(chunk)
+            while chunk := await stream.read(request.remaining_s()):
+                gathered.add(chunk)
         finally:
             await stream.close()
         if stream.status == 204:
             return None
-        raise problem_of(Reply(stream.status, stream.headers, joined(chunks)))
+        raise problem_of(Reply(stream.status, stream.headers, gathered.whole()))
 
     async def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops."""
@@ -272,6 +275,8 @@ class Core:
         body: Body | None,
         label: str,
         accepted: tuple[int, ...] = (200,),
+        *,
+        tensors: bool = False,
     ) -> Reply:
         """Send until there is an accepted answer, an error that stays, or no time or try left."""
         deadline = time.monotonic() + self.timeout_s
@@ -281,9 +286,8 @@ class Core:
             server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
             fields = {**self._headers, **headers, TIMEOUT_HEADER: f"{server_s:.3f}"}
             meter = self._display.meter(label, body.nbytes if body else 0)
-            request = Request(
-                method, self.config.prefix + path, deadline, fields, body, meter, self._memory
-            )
+            url_path, memory = self.config.prefix + path, self._memory
+            request = Request(method, url_path, deadline, fields, body, meter, memory, tensors)
             try:
                 reply = await self.road.send(request)
                 if reply.status in accepted:
@@ -318,7 +322,8 @@ def problem_of(reply: Reply) -> Problem:
         except (ValueError, RecursionError):
             members = None
     if isinstance(members, dict) and ("detail" in members or "title" in members):
-        problem = Problem.from_json(reply.status, members, retry_after_s)
+        told = {name: clean(text) for name, text in members.items() if isinstance(text, str)}
+        problem = Problem.from_json(reply.status, told, retry_after_s)
     else:
         said = _text(reply)
         detail = f"the server answered {reply.status}" + (f": {said}" if said else "")
@@ -385,6 +390,6 @@ def _until(date: str) -> float:
 def _text(reply: Reply) -> str:
     """The beginning of a body that should have been JSON, on one line."""
     text = " ".join(reply.body[:400].tobytes().decode("utf-8", "replace").split())
-    if text.startswith("<"):  # a proxy's page: its status says it all
-        return ""
-    return text if len(text) <= 120 else text[:117] + "..."
+    return (
+        "" if text.startswith("<") else clean(text, 120)
+    )  # a proxy's page: its status says it all

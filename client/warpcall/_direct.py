@@ -16,14 +16,29 @@ from collections.abc import Iterator, Mapping
 
 import h11
 
-from warpcall._http import ConnectionFailed, Reply, Request, Stream, content_length, joined
+from warpcall._connect import Address
+from warpcall._deadlines import left_s
+from warpcall._http import (
+    ConnectionFailed,
+    Gathered,
+    Reply,
+    Request,
+    Stream,
+    check_length,
+    content_length,
+    header_map,
+    most_nbytes,
+)
 from warpcall._progress import Meter
-from warpcall._waiters import Address, Waiter, left_s
+from warpcall._waiters import Waiter
 from warpcall.errors import TransportError
 from warpcall.sockets import prepare, slice_nbytes
 
 RECEIVE_BYTES = 512 << 10  # one read; measured on loopback
 HEAD_BYTES = 64 << 10  # one read of an answer's head, and its largest size
+MAX_INTERIM = 100  # answers such as 103 before the real one
+TLS_ALERT = b"\x15"  # the first byte of what a TLS server says to plain HTTP
+MAYBE_TLS = "if the server expects TLS, its url begins with https://"
 MAX_IDLE_S = 55.0  # a connection unused for longer is likely dropped by something on the way
 
 
@@ -71,9 +86,10 @@ class DirectRoad:
             self._idle.pop()[1].close()
 
     async def _exchange(self, request: Request) -> Reply:
-        sock = self._kept() or await self._connect(request.deadline)
+        kept = self._kept()
+        sock = kept or await self._connect(request.deadline)
         try:
-            exchange = _Exchange(sock, self._waiter, request, self._authority)
+            exchange = _Exchange(sock, self._waiter, request, self._authority, fresh=kept is None)
             reply = await exchange.run()
         except BaseException:
             sock.close()
@@ -110,28 +126,41 @@ class DirectRoad:
 
 
 class _Exchange:
-    """One request and its answer on one connection."""
+    """One request and its answer on one connection.
+
+    Args:
+        fresh: whether this is the first exchange on it.
+    """
 
     def __init__(
-        self, sock: socket.socket, waiter: Waiter, request: Request, authority: str
+        self,
+        sock: socket.socket,
+        waiter: Waiter,
+        request: Request,
+        authority: str,
+        *,
+        fresh: bool = True,
     ) -> None:
         self._sock = sock
         self._waiter = waiter
         self._request = request
         self._authority = authority
         self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
+        self._fresh = fresh
         self._whole = False
         self.reusable = False
 
     async def run(self) -> Reply:
         response = await self.begin()
-        headers = _headers(response)
+        headers = header_map(response.headers)
         announced = content_length(headers)
+        most = most_nbytes(response.status_code, self._request, announced)
         if announced is None:
-            chunks = []
+            gathered = Gathered(most)
             while chunk := await self.more(self._request.deadline):
-                chunks.append(chunk)
-            return Reply(response.status_code, headers, joined(chunks))
+                gathered.add(chunk)
+            return Reply(response.status_code, headers, gathered.whole())
+        check_length(announced, most)
         reply = Reply(response.status_code, headers, self._request.memory.take(announced))
         early, _ = self._parser.trailing_data
         view = reply.body.data
@@ -160,6 +189,7 @@ class _Exchange:
     async def more(self, deadline: float) -> bytes:
         """The next piece of an answer, as it comes; empty at its end."""
         data: bytes | None = None
+        left_s(deadline)  # pieces may be so small that one read holds thousands
         while True:
             try:
                 event = self._parser.next_event()
@@ -200,6 +230,7 @@ class _Exchange:
 
     async def _send_piece(self, piece: memoryview) -> bool:
         while piece.nbytes:
+            left_s(self._request.deadline)
             n = await self._waiter.send(self._sock, piece, self._request.deadline)
             if not n:
                 return False
@@ -207,17 +238,40 @@ class _Exchange:
         return True
 
     async def _head(self) -> h11.Response:
+        interim, heard = 0, False
         while True:
             event = self._parser.next_event()
             if isinstance(event, h11.Response):
                 return event
+            if isinstance(event, h11.InformationalResponse):
+                interim += 1
+                if interim > MAX_INTERIM:
+                    raise h11.RemoteProtocolError(f"more than {MAX_INTERIM} interim answers")
             if event is h11.NEED_DATA:
-                data = await self._receive_some(self._request.deadline)
+                data = (
+                    await self._receive_first()
+                    if not heard
+                    else await self._receive_some(self._request.deadline)
+                )
                 if not data:
                     raise ConnectionResetError("the server left without an answer")
+                heard = True
                 self._parser.receive_data(data)
 
+    async def _receive_first(self) -> bytes:
+        """The first bytes of an answer. A server that expects TLS hangs up, or sends an alert."""
+        try:
+            data = await self._receive_some(self._request.deadline)
+        except ConnectionResetError:
+            data = b""
+        if not data and self._fresh:
+            raise ConnectionResetError(f"the server left without an answer; {MAYBE_TLS}")
+        if data[:1] == TLS_ALERT:
+            raise h11.RemoteProtocolError(f"it sent a TLS alert; {MAYBE_TLS}")
+        return data
+
     async def _receive_some(self, deadline: float) -> bytes:
+        left_s(deadline)  # a server that always sends more is never waited for
         space = bytearray(HEAD_BYTES)
         n = await self._waiter.receive(self._sock, memoryview(space), deadline)
         return bytes(space[:n])
@@ -225,7 +279,7 @@ class _Exchange:
     async def _receive(self, view: memoryview, meter: Meter) -> None:
         at, sock, deadline = 0, self._sock, self._request.deadline
         while at < view.nbytes:
-            left_s(deadline)  # raises past it, also while there is always more to read
+            left_s(deadline)
             piece = view[at : at + RECEIVE_BYTES]
             n = await self._waiter.receive(sock, piece, deadline)
             if not n:
@@ -243,7 +297,7 @@ class _DirectStream:
     ) -> None:
         self._sock, self._exchange, self._authority = sock, exchange, authority
         self.status: int = response.status_code
-        self.headers: Mapping[str, str] = _headers(response)
+        self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
         with _translated(self._authority):
@@ -251,11 +305,6 @@ class _DirectStream:
 
     async def close(self) -> None:
         self._sock.close()
-
-
-def _headers(response: h11.Response) -> dict[str, str]:
-    """Names in lower case."""
-    return {name.decode().lower(): value.decode("latin-1") for name, value in response.headers}
 
 
 @contextlib.contextmanager

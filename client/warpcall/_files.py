@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from warpcall.errors import InvalidInput, WarpcallError
 SUFFIXES = (".npy", ".safetensors")
 # What numpy raises for a damaged header: its own errors, and those of the parsers that it asks.
 DAMAGED = (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError)
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 NAME = "{name}"  # in an output path, stands for the name of the output
 
 
@@ -77,6 +79,12 @@ def write_outputs(outputs: Mapping[str, Array], target: str) -> None:
     """Write to `target`; an existing file is replaced once the new one is complete."""
     check_room(target, outputs)
     if NAME in target:
+        for name in outputs:  # the server chooses them: none may lead into another folder
+            if not FILE_NAME.fullmatch(name):
+                raise WarpcallError(
+                    f"the output {name!r:.80} cannot be part of a file's name: "
+                    "use a .safetensors file"
+                )
         for name, array in outputs.items():
             _write({name: array}, Path(target.replace(NAME, name)))
     else:
@@ -94,6 +102,10 @@ def _split(word: str, declared: Sequence[str]) -> tuple[str | None, Path]:
 
 def _load(path: Path) -> dict[str, Array]:
     """The tensors of a file by name; the one of a .npy file has the name ""."""
+    if (
+        path.exists() and not path.is_file() and not path.is_dir()
+    ):  # opening a pipe may wait forever
+        raise WarpcallError(f"{path} must be a regular file, got a pipe, socket or device")
     if path.suffix == ".safetensors":
         kind: Kind[Array] = Kind()
         try:

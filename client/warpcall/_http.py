@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -13,9 +14,14 @@ from warpcall._arrays import Bytes
 from warpcall._body import Body
 from warpcall._buffers import Buffers
 from warpcall._progress import Meter
+from warpcall._text import clean
 from warpcall.errors import TransportError
 
 T = TypeVar("T")
+
+MAX_BODY_BYTES = 256 << 20  # of answers without tensors, and of those whose length is not announced
+MAX_HEADER_CHARACTERS = 100_000  # more than the transports read of a whole head
+MAX_PROBLEM_BYTES = 1 << 20  # of answers whose status says that something is wrong
 
 
 class ConnectionFailed(TransportError):
@@ -30,6 +36,7 @@ class Request:
         deadline: on the clock of time.monotonic.
         meter: hears of each piece that moves.
         memory: for the answer.
+        tensors: whether the answer holds tensors, whose announced length only memory bounds.
     """
 
     method: str
@@ -39,6 +46,7 @@ class Request:
     body: Body | None = None
     meter: Meter = field(default_factory=Meter)
     memory: Buffers = field(default_factory=Buffers)
+    tensors: bool = False
 
     def remaining_s(self) -> float:
         """Seconds left until the deadline; never negative."""
@@ -110,9 +118,45 @@ def each_now(items: AsyncGenerator[T, None]) -> Iterator[T]:
         run_now(items.aclose())
 
 
-def joined(chunks: list[bytes]) -> Bytes:
-    """An answer of unannounced length."""
-    return np.frombuffer(bytearray(b"".join(chunks)), np.uint8)
+class Gathered:
+    """An answer whose length was not announced, read up to `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._data = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """Append the next bytes; TransportError if they are too many."""
+        check_length(len(self._data) + len(chunk), self._most)
+        self._data += chunk
+
+    def whole(self) -> Bytes:
+        """All bytes that came."""
+        return np.frombuffer(self._data, np.uint8)
+
+
+def most_nbytes(status: int, request: Request, announced: int | None) -> int:
+    """How many bytes the body of an answer may have.
+
+    Without a bound, a server could fill the memory of its clients within their timeout.
+    """
+    if not 200 <= status < 300:
+        return MAX_PROBLEM_BYTES
+    return sys.maxsize if request.tensors and announced is not None else MAX_BODY_BYTES
+
+
+def check_length(nbytes: int, most: int) -> None:
+    """Raise TransportError if the body of an answer has more bytes than it may have."""
+    if nbytes > most:
+        raise TransportError(f"an answer of this kind may have at most {most} bytes, got {nbytes}")
+
+
+def header_map(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their names in lower case, with values that can be shown."""
+    return {
+        name.decode("latin-1").lower(): clean(value.decode("latin-1"), MAX_HEADER_CHARACTERS)
+        for name, value in headers
+    }
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:

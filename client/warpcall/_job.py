@@ -34,8 +34,10 @@ class JobHandle:
     def __init__(self, core: Core, told: Any) -> None:
         if not isinstance(told, dict) or not told.keys() >= MEMBERS:
             raise TransportError(f"the server must tell of a job, got {told!r:.60}")
+        if not isinstance(told["id"], str) or not ID.fullmatch(told["id"]):
+            raise TransportError(f"the id of a job must match {ID.pattern}, got {told['id']!r:.60}")
         self._core = core
-        self.id = str(told["id"])
+        self.id: str = told["id"]
         self.told: dict[str, Any] = told
 
     @property

@@ -69,7 +69,7 @@ class Parser:
     """Server-sent events out of pieces of a stream, as our server writes them: JSON in one line."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
         """The events that end in this piece.
@@ -77,7 +77,10 @@ class Parser:
         Raises:
             TransportError: what comes is none.
         """
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        self._rest += piece
+        lines: list[bytearray] = []
+        if b"\n" in piece:  # a long line that comes in small pieces is not split again for each
+            *lines, self._rest = self._rest.split(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
             raise TransportError("the server must send events of a job, got an endless line")
         for line in lines:
@@ -86,15 +89,15 @@ class Parser:
                 yield _event(value)
 
 
-def _event(value: bytes) -> dict[str, Any]:
+def _event(value: bytearray) -> dict[str, Any]:
     try:
         told = json.loads(value)
         if isinstance(told["sequence"], int) and isinstance(told["data"], dict) and told["kind"]:
             event: dict[str, Any] = told
             return event
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise TransportError(f"the server must send events of a job, got {value!r:.60}")
+    raise TransportError(f"the server must send events of a job, got {bytes(value)!r:.60}")
 
 
 def quiet_s(deadline: float | None, name: str) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from warpcall._text import clean
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -23,7 +25,7 @@ class Bar:
     """
 
     def __init__(self, job: Mapping[str, Any], wanted: bool) -> None:
-        self._total = int(job["cases_total"])
+        self._total = _count(job["cases_total"])
         self._done = 0
         self._case = ""
         self._progress: Progress | None = None
@@ -34,15 +36,16 @@ class Bar:
         """Something has happened."""
         data = event["data"]
         if event["kind"] == "state":
-            self._show(self._done, WORDS.get(data["state"], str(data["state"])))
+            state = str(data.get("state"))
+            self._show(self._done, WORDS.get(state, state))
         elif event["kind"] == "case":
-            self._done = int(data.get("cases_done", self._done + 1))
+            self._done = _count(data.get("cases_done", self._done + 1))
             self._show(self._done, str(data.get("case", "")))
         elif event["kind"] == "progress":
             phase = str(data.get("phase", ""))
             share = PHASES.get(phase, 0.0)
             if phase == "rounds":
-                share += 0.5 * min(1.0, int(data.get("rounds", 0)) / ENOUGH_ROUNDS)
+                share += 0.5 * min(1.0, _count(data.get("rounds")) / ENOUGH_ROUNDS)
             what = " ".join(str(data[name]) for name in ("phase", "implementation") if name in data)
             rounds = f" {data['rounds']}" if "rounds" in data else ""
             self._show(self._done + share, what + rounds)
@@ -76,12 +79,17 @@ class Bar:
             transient=True,
         )
         self._progress.start()
-        self._progress.add_task(label, total=self._total, done=0, what=what)
+        self._progress.add_task(label, total=self._total, done=0, what=clean(what))
 
     def _show(self, completed: float, what: str) -> None:
         if self._progress is not None:
             task = self._progress.task_ids[0]
-            self._progress.update(task, completed=completed, done=self._done, what=what)
+            self._progress.update(task, completed=completed, done=self._done, what=clean(what))
+
+
+def _count(told: object) -> int:
+    """A number that a server told; 0 for anything else."""
+    return told if isinstance(told, int) else 0
 
 
 def waiting(job: Mapping[str, Any]) -> str:

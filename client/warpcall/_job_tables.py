@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
+from warpcall._cli_output import table_of
 from warpcall._job_progress import span, waiting
 
 Told = Mapping[str, Any]
@@ -99,49 +99,50 @@ def remarks(results: Told) -> list[str]:
 def jobs_table(jobs: Iterable[Told]) -> Table:
     """The caller's jobs."""
     columns = ("id", "user", "op", "state", "cases", "precision", "submitted", "tags")
-    table = Table(*columns, box=None, pad_edge=False)
-    for job in jobs:
-        table.add_row(
+    rows = [
+        (
             job["id"],
-            escape(job["user"]),
+            job["user"],
             job["op"],
-            escape(waiting(job)),
+            waiting(job),
             f"{job['cases_done']}/{job['cases_total']}",
             job["precision"],
             f"{ago(job['created_at'])} ago",
-            escape(" ".join(job["tags"])),
+            " ".join(job["tags"]),
         )
-    return table
+        for job in jobs
+    ]
+    return table_of(columns, rows)
 
 
 def history_table(found: Told) -> Table:
     """A series; what changed is named where it did, from the point below it."""
-    table = Table("measured", "job", "user", "us", "95 % CI", "limit", "what changed", box=None,
-                  pad_edge=False)  # fmt: skip
+    columns = ("measured", "job", "user", "us", "95 % CI", "limit", "what changed")
+    rows = []
     for point in found["points"]:
         row = point["measurement"]
         share = row["share_of_limit"]
-        table.add_row(
+        cells = (
             f"{ago(point['finished_at'])} ago",
             point["job"],
-            escape(point["user"]),
+            point["user"],
             microseconds(row["median_us"]) or row["status"],
             interval(microseconds, row["ci_low_us"], row["ci_high_us"]),
             "" if share is None else f"{share:.0%}",
-            escape(", ".join(point["changed"])),
+            ", ".join(point["changed"]),
         )
-    return table
+        rows.append(cells)
+    return table_of(columns, rows)
 
 
 def queue_table(queue: Told) -> Table:
     """Everyone's jobs that run or wait."""
     columns = ("", "id", "user", "op", "state", "cases", "priority", "starts in", "ends in", "on")
-    table = Table(*columns, box=None, pad_edge=False)
-    for entry in queue["entries"]:
-        table.add_row(
-            str(entry["position"] or ">"),
+    rows = [
+        (
+            entry["position"] or ">",
             entry["id"],
-            escape(entry["user"]),
+            entry["user"],
             entry["op"],
             entry["state"],
             f"{entry['cases_done']}/{entry['cases_total']}",
@@ -150,15 +151,16 @@ def queue_table(queue: Told) -> Table:
             span(entry["ends_in_s"]),
             entry["device"] or "",
         )
-    return table
+        for entry in queue["entries"]
+    ]
+    return table_of(columns, rows)
 
 
 def lanes_table(health: Told) -> Table:
     """The server's devices."""
-    table = Table("lane", "state", "device", box=None, pad_edge=False)
-    for lane in health.get("lanes", []):
-        table.add_row(lane["name"], lane["state"], escape(lane["device"] or "no device yet"))
-    return table
+    lanes = health.get("lanes", [])
+    rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]
+    return table_of(("lane", "state", "device"), rows)
 
 
 def microseconds(us: float | None) -> str:

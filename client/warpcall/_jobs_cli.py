@@ -15,7 +15,7 @@ from rich.text import Text
 
 from warpcall import Client, JobFailed
 from warpcall._bench_words import OURS, implementations_of, sweep_of
-from warpcall._cli_output import Json, Url, console, print_json
+from warpcall._cli_output import Json, Url, console, print_json, write_lines
 from warpcall._files import UsageError
 from warpcall._job import Job
 from warpcall._job_progress import span, waiting
@@ -158,7 +158,7 @@ def jobs(
     elif found:
         console().print(jobs_table(job.told for job in found))
     else:
-        sys.stdout.write("no jobs\n")
+        write_lines("no jobs")
 
 
 @app.command()
@@ -178,10 +178,10 @@ def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
     if as_json:
         print_json(job.told)
     elif was_over:
-        sys.stdout.write(f"{id} had ended before: {job.state}\n")
+        write_lines(f"{id} had ended before: {job.state}")
     else:
         kept = f"{job.told['cases_done']} of {job.told['cases_total']} cases are measured"
-        sys.stdout.write(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}\n")
+        write_lines(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
 
 
 @app.command()
@@ -204,7 +204,7 @@ def compare(
         f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
         for name, (theirs, ours) in found["differences"].items()
     ]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    write_lines(*lines)
 
 
 @app.command()
@@ -227,7 +227,7 @@ def history(
     elif found["points"]:
         console().print(history_table(found))
     else:
-        sys.stdout.write(f"no job of yours has measured {implementation} in that case\n")
+        write_lines(f"no job of yours has measured {implementation} in that case")
 
 
 @app.command()
@@ -268,7 +268,7 @@ def _tell_preview(told: dict[str, Any], *, as_json: bool) -> None:
     said += f", at most {told['device_bytes'] / 1e6:,.3g} MB on the device"
     if told["reuses"]:
         said += f"; {told['reuses']} has measured this already"
-    sys.stdout.write(f"{said}\n")
+    write_lines(f"{said}")
 
 
 def _tell_detached(job: Job, *, as_json: bool) -> None:
@@ -279,7 +279,7 @@ def _tell_detached(job: Job, *, as_json: bool) -> None:
         said = f"{job.id} has measured this already; --fresh measures again"
     else:
         said = f"{job.id} {waiting(job.told)}, takes some {span(job.told['estimated_s'])}"
-    sys.stdout.write(f"{said}\nwarpcall watch {job.id}\n")
+    write_lines(said, f"warpcall watch {job.id}")
 
 
 def _tell_results(job: Job, *, as_json: bool) -> None:
@@ -313,7 +313,7 @@ def _print_results(job: dict[str, Any], results: dict[str, Any], hint: str) -> N
     took = span(job["took_s"])
     lines.append(f"{job['id']} {job['state']}{device} in {took}, {when}, {converged(results)}")
     lines += remarks(results)
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    write_lines(*lines)
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class Display:
     """
 
     def __init__(self, wanted: bool | None) -> None:
-        self.wanted = sys.stderr.isatty() if wanted is None else wanted
+        stderr = sys.stderr  # None in a process without one
+        self.wanted = stderr is not None and stderr.isatty() if wanted is None else wanted
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._open = 0

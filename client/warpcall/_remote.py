@@ -34,12 +34,13 @@ class Handle(Generic[ArrayT]):
         self._kind: Kind[ArrayT] = kind
         try:
             self.id = str(told["id"])
+            wire.check_tensor_id(self.id, "id")
             self.dtype: np.dtype[Any] = NUMPY_DTYPES[told["dtype"]]
             self.shape = tuple(int(size) for size in told["shape"])
             self.nbytes = int(told["nbytes"])
             self.device = str(told["device"])
             self.expires = datetime.fromisoformat(told["expires"])
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, OverflowError, InvalidInput) as error:
             raise TransportError(f"the server must tell of a tensor, got {told!r:.60}") from error
 
     def __repr__(self) -> str:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from warpcall import Client, NotFound
 from warpcall._arrays import code_of_dtype
-from warpcall._cli_output import Json, Url, console, print_json
+from warpcall._cli_output import Json, Url, console, print_json, table_of
 from warpcall._files import UsageError, check_target, read_inputs, write_outputs
 from warpcall._remote import Handle
 
@@ -118,8 +116,6 @@ def print_handles(handles: Mapping[str, Handle[Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(told)
         return
-    table = Table("id", "dtype", "shape", "bytes", "device", "expires", box=None, pad_edge=False)
-    for row in told.values():
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    console().print(table)
+    columns = ("id", "dtype", "shape", "bytes", "device", "expires")
+    console().print(table_of(columns, [tuple(row.values()) for row in told.values()]))
     sys.stdout.flush()

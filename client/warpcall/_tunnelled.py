@@ -1,91 +1,137 @@
-"""The way to a server over TLS or through a proxy: httpx."""
+"""The way to a server over TLS or through a proxy: httpcore."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
-import httpx
+import certifi
+import httpcore
 
-from warpcall._http import ConnectionFailed, Reply, Request, Stream, content_length, joined
-from warpcall.errors import TransportError
+from warpcall._cancellable import CancellableBackend
+from warpcall._config import Config, Proxy, proxy_for
+from warpcall._deadlines import left_s
+from warpcall._http import (
+    ConnectionFailed,
+    Gathered,
+    Reply,
+    Request,
+    Stream,
+    check_length,
+    content_length,
+    header_map,
+    most_nbytes,
+)
+from warpcall._timed import Clock, TimedBackend
+from warpcall.errors import InvalidInput, TransportError
 
-LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16)
+LIMITS = {"max_connections": 32, "max_keepalive_connections": 16, "keepalive_expiry": 5.0}
+NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 
-class HttpxRoad:
+class TunnelledRoad:
     """The blocking flavour; safe to share between threads."""
 
-    def __init__(self, url: str) -> None:
-        self._client = httpx.Client(base_url=url, limits=LIMITS)
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._clock = Clock()
+        backend = TimedBackend(self._clock)
+        self._pool = httpcore.ConnectionPool(**_settings(config), network_backend=backend)
+        self._closed = False
 
     async def send(self, request: Request) -> Reply:
-        with _translated(self._client.base_url):
-            built = _built(self._client, request, _pieces(request))
-            response = self._client.send(built, stream=True)
+        with self._within(request.deadline):
+            response = self._pool.handle_request(_built(self._config, request, _pieces(request)))
             try:
                 intake = _Intake(response, request)
-                for chunk in response.iter_raw():
+                for chunk in response.iter_stream():
                     intake.take(chunk)
                 return intake.reply()
             finally:
                 response.close()
 
     async def open(self, request: Request) -> Stream:
-        with _translated(self._client.base_url):
-            built = _built(self._client, request, _pieces(request))
-            return _Stream(self._client.send(built, stream=True))
+        with self._within(request.deadline):
+            built = _built(self._config, request, _pieces(request))
+            return _Stream(self, self._pool.handle_request(built))
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
 
     async def close(self) -> None:
-        self._client.close()
+        self._closed = True
+        self._pool.close()
+
+    @contextlib.contextmanager
+    def _within(self, deadline: float) -> Iterator[None]:
+        """Let what this thread does on its connections end by the deadline."""
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        self._clock.deadline = deadline
+        with _translated(self._config):
+            yield
 
 
-class AsyncHttpxRoad:
+class AsyncTunnelledRoad:
     """The asyncio flavour."""
 
-    def __init__(self, url: str) -> None:
-        self._client = httpx.AsyncClient(base_url=url, limits=LIMITS)
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        backend = CancellableBackend()
+        self._pool = httpcore.AsyncConnectionPool(**_settings(config), network_backend=backend)
+        self._closed = False
 
     async def send(self, request: Request) -> Reply:
-        with _translated(self._client.base_url):
-            built = _built(self._client, request, _pieces_async(request))
-            response = await self._client.send(built, stream=True)
+        async with self._within(request.deadline):
+            built = _built(self._config, request, _pieces_async(request))
+            response = await self._pool.handle_async_request(built)
             try:
                 intake = _Intake(response, request)
-                async for chunk in response.aiter_raw():
+                async for chunk in response.aiter_stream():
                     intake.take(chunk)
                 return intake.reply()
             finally:
                 await response.aclose()
 
     async def open(self, request: Request) -> Stream:
-        with _translated(self._client.base_url):
-            built = _built(self._client, request, _pieces_async(request))
-            return _AsyncStream(await self._client.send(built, stream=True))
+        async with self._within(request.deadline):
+            built = _built(self._config, request, _pieces_async(request))
+            return _AsyncStream(self, await self._pool.handle_async_request(built))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        self._closed = True
+        await self._pool.aclose()
+
+    @contextlib.asynccontextmanager
+    async def _within(self, deadline: float) -> AsyncIterator[None]:
+        """Let what this task does on its connections end by the deadline."""
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        with _translated(self._config):
+            async with asyncio.timeout(left_s(deadline)):
+                yield
 
 
 class _Stream:
-    """An answer that is read piece by piece; httpx waits for each as long as for the first."""
+    """An answer that is read piece by piece."""
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, road: TunnelledRoad, response: httpcore.Response) -> None:
+        self._road = road
         self._response = response
-        self._chunks = response.iter_raw()
-        self.status = response.status_code
-        self.headers: Mapping[str, str] = response.headers
+        self._chunks = response.iter_stream()
+        self.status = response.status
+        self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
-        with _translated(self._response.url):
+        with self._road._within(time.monotonic() + quiet_s):
             return next(self._chunks, b"")
 
     async def close(self) -> None:
@@ -95,14 +141,15 @@ class _Stream:
 class _AsyncStream:
     """The same, in the running loop."""
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, road: AsyncTunnelledRoad, response: httpcore.Response) -> None:
+        self._road = road
         self._response = response
-        self._chunks = response.aiter_raw()
-        self.status = response.status_code
-        self.headers: Mapping[str, str] = response.headers
+        self._chunks = response.aiter_stream()
+        self.status = response.status
+        self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
-        with _translated(self._response.url):
+        async with self._road._within(time.monotonic() + quiet_s):
             return await anext(self._chunks, b"")
 
     async def close(self) -> None:
@@ -112,7 +159,8 @@ class _AsyncStream:
 def _pieces(request: Request) -> Iterator[bytes]:
     if request.body is not None:
         for piece in request.body.slices():
-            yield piece  # type: ignore[misc]  # h11 and ssl take any buffer: no copy into bytes
+            left_s(request.deadline)
+            yield piece  # type: ignore[misc]  # h11 takes any buffer: no copy into bytes
             request.meter.sent(piece.nbytes)
 
 
@@ -124,55 +172,99 @@ async def _pieces_async(request: Request) -> AsyncIterator[bytes]:
 class _Intake:
     """Collects an answer into one buffer."""
 
-    def __init__(self, response: httpx.Response, request: Request) -> None:
+    def __init__(self, response: httpcore.Response, request: Request) -> None:
         self._request = request
-        self._status = response.status_code
-        self._headers = {name.lower(): value for name, value in response.headers.items()}
+        self._status = response.status
+        self._headers = header_map(response.headers)
         announced = content_length(self._headers)
+        most = most_nbytes(self._status, request, announced)
+        check_length(announced or 0, most)
+        self._gathered = Gathered(most)
         self._buffer = None if announced is None else request.memory.take(announced)
-        self._chunks: list[bytes] = []
         self._at = 0
         request.meter.expect(announced or 0)
 
     def take(self, chunk: bytes) -> None:
-        if not self._request.remaining_s():
-            raise httpx.ReadTimeout("the deadline passed")
+        left_s(self._request.deadline)
         if self._buffer is None:
-            self._chunks.append(chunk)
+            self._gathered.add(chunk)
         else:
             self._buffer.data[self._at : self._at + len(chunk)] = chunk
         self._at += len(chunk)
         self._request.meter.received(len(chunk))
 
     def reply(self) -> Reply:
-        body = joined(self._chunks) if self._buffer is None else self._buffer
+        body = self._gathered.whole() if self._buffer is None else self._buffer
         return Reply(self._status, self._headers, body)
 
 
 def _built(
-    client: httpx.Client | httpx.AsyncClient,
-    request: Request,
-    pieces: Iterator[bytes] | AsyncIterator[bytes],
-) -> httpx.Request:
-    headers = dict(request.headers)
+    config: Config, request: Request, pieces: Iterator[bytes] | AsyncIterator[bytes]
+) -> httpcore.Request:
+    headers = [("Host", config.authority), *request.headers.items()]
     if request.body is not None:
-        headers["Content-Length"] = str(request.body.nbytes)
-    return client.build_request(
+        headers.append(("Content-Length", str(request.body.nbytes)))
+    seconds = left_s(request.deadline)
+    return httpcore.Request(
         request.method,
-        request.path,
+        httpcore.URL(scheme=config.scheme, host=config.host, port=config.port, target=request.path),
         headers=headers,
         content=None if request.body is None else pieces,
-        timeout=request.remaining_s(),
+        extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), seconds)},
     )
 
 
+def _settings(config: Config) -> dict[str, Any]:
+    """What both kinds of pool are made with."""
+    proxy = proxy_for(config)
+    secure = config.scheme == "https"
+    return {
+        **LIMITS,
+        "ssl_context": _trusting() if secure else None,
+        "proxy": None if proxy is None else _through(proxy),
+    }
+
+
+def _through(proxy: Proxy) -> httpcore.Proxy:
+    context = _trusting() if proxy.url.startswith("https:") else None
+    return httpcore.Proxy(proxy.url, auth=proxy.auth, ssl_context=context)
+
+
+def _trusting() -> ssl.SSLContext:
+    """TLS that trusts the certificates of SSL_CERT_FILE or SSL_CERT_DIR, or else the usual ones.
+
+    Raises:
+        InvalidInput: SSL_CERT_FILE names no file of certificates.
+    """
+    given, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    try:
+        if folder and not given:
+            return ssl.create_default_context(capath=folder)
+        return ssl.create_default_context(cafile=given or certifi.where())
+    except OSError as error:
+        why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
+        raise InvalidInput(
+            f"SSL_CERT_FILE must name a file of certificates in PEM, got {given!r}: {why}",
+            field="SSL_CERT_FILE",
+        ) from None
+
+
 @contextlib.contextmanager
-def _translated(url: httpx.URL) -> Iterator[None]:
+def _translated(config: Config) -> Iterator[None]:
+    host = config.host
     try:
         yield
-    except httpx.TimeoutException as error:
-        raise TransportError(f"{url.host} did not answer in time") from error
-    except httpx.ConnectError as error:
-        raise ConnectionFailed(f"cannot reach {url.host}: {error}") from error
-    except httpx.RequestError as error:
-        raise ConnectionFailed(f"the connection to {url.host} broke: {error}") from error
+    except (TimeoutError, httpcore.TimeoutException) as error:
+        raise TransportError(f"{host} did not answer in time") from error
+    except httpcore.ConnectError as error:
+        cause = error.args[0] if error.args else None
+        if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
+            raise TransportError(
+                f"{host} does not speak TLS on port {config.port}: "
+                "for plain HTTP the url begins with http://"
+            ) from error
+        raise ConnectionFailed(f"cannot reach {host}: {error}") from error
+    except httpcore.ProxyError as error:
+        raise ConnectionFailed(f"the proxy does not connect to {host}: {error}") from error
+    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        raise ConnectionFailed(f"the connection to {host} broke: {error}") from error

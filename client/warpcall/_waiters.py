@@ -10,11 +10,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Any
+
+from warpcall._connect import Address, Endpoint, connect, connect_first
+from warpcall._deadlines import left_s
 
 MAX_CONNECTIONS = 32  # of one client; further calls wait for one
-
-Address = tuple[str, int] | str  # host, without brackets, and port; or the path of a Unix socket
 
 
 class Waiter(ABC):
@@ -64,16 +64,7 @@ class BlockingWaiter(Waiter):
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     async def connect(self, address: Address, deadline: float) -> socket.socket:
-        if not isinstance(address, str):
-            return socket.create_connection(address, timeout=left_s(deadline))
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.settimeout(left_s(deadline))
-            sock.connect(address)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+        return connect(address, deadline)
 
     async def readable(
         self, sock: socket.socket, deadline: float, *, or_writable: bool = False
@@ -102,29 +93,17 @@ class LoopWaiter(Waiter):
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def connect(self, address: Address, deadline: float) -> socket.socket:
-        async with asyncio.timeout(left_s(deadline)):
-            failure: OSError | None = None
-            for family, where in await self._resolve(address):
-                sock = socket.socket(family)
-                sock.setblocking(False)
-                try:
-                    await asyncio.get_running_loop().sock_connect(sock, where)
-                except BaseException as error:
-                    sock.close()
-                    if not isinstance(error, OSError):
-                        raise
-                    failure = error
-                else:
-                    return sock
-            raise failure or OSError(f"{address[0]} has no address")
+        return await connect_first(address, deadline, self._attempt)
 
-    async def _resolve(self, address: Address) -> list[tuple[int, Any]]:
-        """Families, and the addresses in them, to try one after the other."""
-        if isinstance(address, str):
-            return [(socket.AF_UNIX, address)]
-        host, port = address
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [(family, where) for family, _, _, _, where in found]
+    async def _attempt(self, endpoint: Endpoint) -> socket.socket:
+        sock = socket.socket(endpoint.family)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, endpoint.where)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     async def readable(
         self, sock: socket.socket, deadline: float, *, or_writable: bool = False
@@ -157,11 +136,3 @@ class LoopWaiter(Waiter):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-def left_s(deadline: float) -> float:
-    """Seconds until the deadline; past it, TimeoutError."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("the deadline passed")
-    return seconds

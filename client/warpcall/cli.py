@@ -1,257 +1,130 @@
-"""The command `warpcall`: list ops, run one on files, time it, ask a server how it is."""
+"""The command `warpcall` as a process: errors are one line on stderr, whatever happens."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import signal
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from types import FrameType
+from typing import Literal, NoReturn, TextIO
 
-import numpy as np
-import typer
-from rich.markup import escape
-from rich.table import Table
-
-from warpcall import Answer, Client, WarpcallError, __version__, _jobs_cli, _tensor_cli
-from warpcall._arrays import Array, code_of
-from warpcall._cli_output import Json, Url, console, print_json
-from warpcall._client import TIMEOUT_S
-from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
-from warpcall._options import option, split_words
-from warpcall._profile import Profile, write_profile
-
-FIRST_VALUES = 4
-
-app = typer.Typer(
-    help="Run GPU kernels on a Warpcall server.",
-    epilog="The key of a protected server comes from WARPCALL_API_KEY, or from `warpcall login`.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.add_typer(_tensor_cli.app, name="tensors")
-app.add_typer(_jobs_cli.app)
+INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
-def main() -> None:
-    """Run the command; errors are one line on stderr, and exit code 1, or 2 for wrong usage."""
+def main() -> NoReturn:
+    """Run the command, and exit: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:  # in an import KeyboardInterrupt could become any other error
+        signal.signal(signal.SIGINT, _leave)
+    _open_missing()
+    _name_output()
+    from warpcall._commands import app  # numpy and typer take 200 ms to import
+    from warpcall._files import UsageError
+    from warpcall.errors import WarpcallError
+
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         try:
             app()
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader has left: nothing to say, nor to say it to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(1)
     except UsageError as error:
-        _fail(error, 2)
-    except (WarpcallError, OSError, MemoryError) as error:
-        _fail(error, 1)
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _drop_output()
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        _drop_output()
+        said = error.strerror or str(error)  # without the number
+        _fail(f"{error.filename}: {said}" if error.filename else said, 1)
+    except (WarpcallError, MemoryError) as error:
+        _fail(str(error) or type(error).__name__, 1)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # an answer that no Warpcall server gives, or a defect of ours
+        _fail(f"unexpected {type(error).__name__}: {error}", 1)
+    sys.exit(0)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"warpcall {__version__}\n")
-        raise typer.Exit
+def _open_missing() -> None:
+    """Replace standard streams that are closed: Python has None in their place.
 
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            help="Print the version.",
-            callback=_print_version,
-            is_eager=True,  # before the missing command is noticed
-        ),
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
-def kernels(
-    name: Annotated[str | None, typer.Argument(help="Only this op, in full.")] = None,
-    as_json: Json = False,
-    url: Url = None,
-) -> None:
-    """List the ops, or describe one."""
-    with Client(url) as gpu:
-        found: Any = gpu.kernels() if name is None else gpu.kernel(name)
-    if as_json:
-        print_json(found)
-    elif name is None:
-        _print_list(found)
-    else:
-        _print_declaration(found)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def run(
-    op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILES... [OPTIONS OF THE OP]",
-            help="x.npy (the next input in order), name=x.npy, x.safetensors (inputs by name), or "
-            "name=@ID (a tensor on the server); options such as --dims 1,0: `warpcall kernels OP` shows them.",
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="PATH",
-            help="Where outputs go: .npy (one) or .safetensors; {name} stands for an output's "
-            "name. An existing file is replaced. Without it, a summary is printed.",
-        ),
-    ] = None,
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout-s", metavar="S", help="Seconds that the call may take."),
-    ] = TIMEOUT_S,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave outputs on the server, and print their ids.")
-    ] = False,
-    as_json: Json = False,
-    url: Url = None,
-) -> None:
-    """Run an op on files.
-
-    \b
-    warpcall run permute x.npy --dims 2,0,1 -o y.npy
-    warpcall run isin text.npy test_elements=words.npy --invert
-    warpcall run conv-backward in.safetensors -o grads.safetensors
+    Using one is then an error of the system, as in other programs, and its descriptor is taken: the
+    connection to the server would otherwise get the number of standard output.
     """
-    if out is not None:
-        if keep:
-            raise UsageError("--keep leaves outputs on the server: --out has nothing to write")
-        check_target(out)
-    with Client(url, timeout_s=timeout_s) as gpu:
-        declaration = gpu.kernel(op)
-        if out is not None:
-            check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])
-        files, params = split_words(declaration, words)
-        names = [i["name"] for i in declaration["inputs"]]
-        files, ids = _tensor_cli.take_ids(files, names)
-        handles = _tensor_cli.find(gpu, list(ids.values())) if ids else {}
-        inputs: dict[str, Any] = {name: handles[id_] for name, id_ in ids.items()}
-        inputs |= read_inputs(files, [name for name in names if name not in ids])
-        answer = gpu.call(op, inputs, params, keep=keep)
-        if keep:
-            _tensor_cli.print_handles(answer.kept, as_json=as_json)
-            return
-    if out is not None:
-        write_outputs(answer.outputs, out)
-    if as_json:
-        print_json(_summary(answer))
-    elif out is None:
-        _print_summary(answer)
+    if sys.stdin is None:
+        sys.stdin = _null(0, os.O_WRONLY, "r")
+    if sys.stdout is None:
+        sys.stdout = _null(1, os.O_RDONLY, "w")
+    if sys.stderr is None:  # what is said there is lost, without an error
+        sys.stderr = _null(2, os.O_WRONLY, "w")
 
 
-@app.command()
-def health(as_json: Json = False, url: Url = None) -> None:
-    """Say whether the server is ready; exit code 1 if it is not."""
-    with Client(url) as gpu:
-        said = gpu.health()
-    if as_json:
-        print_json(said)
-    else:
-        _print_health(said)
-    if said.get("status") != "ready":
-        raise typer.Exit(1)
+def _null(number: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
+    opened = os.open(os.devnull, flags)
+    if opened != number:
+        os.dup2(opened, number)
+        os.close(opened)
+    return os.fdopen(number, mode, closefd=False)
 
 
-@app.command()
-def login(url: Url = None) -> None:
-    """Keep a server's address and your key for later commands, once it lets you in.
+class _Output(io.TextIOWrapper):
+    """Standard output, named in the errors of writing to it."""
 
-    The key is asked for, or read from standard input: never an argument, which others could see.
-    """
-    if sys.stdin.isatty():
-        key = str(typer.prompt("API key", hide_input=True)).strip()
-    else:
-        key = sys.stdin.readline().strip()
-    if not key:
-        raise UsageError("login needs a key, got an empty line")
-    with Client(url, api_key=key) as gpu:
-        gpu.kernels()
-        path = write_profile(Profile(gpu.url, key))
-    sys.stdout.write(f"{path} now has the key for {gpu.url}\n")
+    def write(self, text: str) -> int:
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _named():
+            super().flush()
 
 
-def _print_health(said: dict[str, Any]) -> None:
-    lines = [str(said.get("status", "no Warpcall server"))]
-    lines += [f"  {reason}" for reason in said.get("reasons", [])]
-    for lane in said.get("lanes", []):
-        lines.append(f"{lane['name']}: {lane['state']}, {lane['device'] or 'no device yet'}")
-    sys.stdout.write("\n".join(lines) + "\n")
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
-def _print_list(found: list[dict[str, Any]]) -> None:
-    table = Table("op", "inputs", "options", "equivalent to", box=None, pad_edge=False)
-    for op in found:
-        table.add_row(
-            op["name"],
-            escape(", ".join(_input_label(i) for i in op["inputs"])),
-            escape(" ".join(_option_label(p) for p in op["params"])),
-            escape(op["equivalent"]),
+def _name_output() -> None:
+    out = sys.stdout
+    if type(out) is io.TextIOWrapper:
+        encoding, line_buffering, through = out.encoding, out.line_buffering, out.write_through
+        sys.stdout = _Output(  # not every encoding has all characters
+            out.detach(), encoding, "backslashreplace", None, line_buffering, through
         )
-    console().print(table)
 
 
-def _print_declaration(op: dict[str, Any]) -> None:
-    lines = [f"{op['name']}: {op['summary']}", f"equivalent to {op['equivalent']}", ""]
-    lines += [
-        f"  {_input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
-        for i in op["inputs"]
-    ]
-    lines += [f"  {_option_label(p)}  {p['doc']}" for p in op["params"]]
-    lines += [f"  -> {o['name']} {o['shape']}  {o['doc']}" for o in op["outputs"]]
-    sys.stdout.write("\n".join(lines) + "\n")
+def _drop_output() -> None:
+    """Let go what standard output still holds, if it cannot be written.
+
+    Python would try again at its end, and exit with code 120.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _input_label(declared: dict[str, Any]) -> str:
-    return f"[{declared['name']}]" if declared["optional"] else str(declared["name"])
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(INTERRUPTED)
 
 
-def _option_label(declared: dict[str, Any]) -> str:
-    return option(declared) if declared["required"] else f"[{option(declared)}]"
+def _fail(message: str, code: int) -> NoReturn:
+    from warpcall._text import clean
 
-
-def _print_summary(answer: Answer[Array]) -> None:
-    summary = _summary(answer)
-    table = Table("output", "dtype", "shape", "first values", box=None, pad_edge=False)
-    for name, o in summary["outputs"].items():
-        more = ", ..." if np.prod(o["shape"]) > FIRST_VALUES else ""
-        table.add_row(name, o["dtype"], escape(str(o["shape"])), ", ".join(o["first"]) + more)
-    console().print(table)
-    stages = ", ".join(f"{stage} {ms:g} ms" for stage, ms in answer.timing_ms.items())
-    sys.stdout.write(f"on {answer.device or 'an unnamed device'}: {stages or 'no timing'}\n")
-
-
-def _summary(answer: Answer[Array]) -> dict[str, Any]:
-    return {
-        "outputs": {
-            name: {
-                "dtype": code_of(array),
-                "shape": list(array.shape),
-                "first": [str(value) for value in array.reshape(-1)[:FIRST_VALUES]],
-            }
-            for name, array in answer.outputs.items()
-        },
-        "device": answer.device,
-        "timing_ms": answer.timing_ms,
-        "request_id": answer.request_id,
-    }
-
-
-def _fail(error: BaseException, code: int) -> None:
-    said = str(error)
-    if isinstance(error, OSError) and error.strerror:  # without the number
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = " ".join(said.split()) or type(error).__name__
-    sys.stderr.write(f"warpcall: {text}\n")
+    try:
+        sys.stderr.write(f"warpcall: {clean(' '.join(message.split()))}\n")
+        sys.stderr.flush()
+    except OSError:  # nobody can be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(code)

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from warpcall._text import clean
+
 TYPE_PREFIX = "urn:warpcall:problem:"
 MEDIA_TYPE = "application/problem+json"
 
@@ -33,7 +35,14 @@ class WarpcallError(Exception):
 
 
 class TransportError(WarpcallError):
-    """No answer came from the server; `__cause__` holds the transport's own error."""
+    """No answer came from the server; `__cause__` holds the transport's own error.
+
+    Args:
+        message: may quote the server; what a terminal would obey is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(clean(message))
 
 
 class JobFailed(WarpcallError):
@@ -46,7 +55,7 @@ class JobFailed(WarpcallError):
     def __init__(self, job: Mapping[str, Any]) -> None:
         words = dict.fromkeys(str(job.get(name)) for name in ("state", "exit_class"))
         why = f": {job['detail']}" if job.get("detail") else ""
-        super().__init__(f"the job {job['id']} did not succeed: {', '.join(words)}{why}")
+        super().__init__(clean(f"the job {job['id']} did not succeed: {', '.join(words)}{why}"))
         self.job = dict(job)
 
 

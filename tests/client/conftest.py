@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.client.certificate import certificate, client, tls
 from tests.client.flavours import direct, flavour
 
 if TYPE_CHECKING:
     from tests.client.command import Command
 
-__all__ = ["direct", "flavour", "unused_port", "warpcall"]
+__all__ = ["certificate", "client", "direct", "flavour", "tls", "unused_port", "warpcall"]
 
 
 @pytest.fixture

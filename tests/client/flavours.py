@@ -32,6 +32,10 @@ class Flavour:
             self.monkeypatch.setenv("NO_PROXY", "")
             self.monkeypatch.setenv("no_proxy", "")
             url = "http://gpu-box:8000"
+        return self.ask_url(url, *questions, **options)
+
+    def ask_url(self, url: str, *questions: Callable[[Any], Any], **options: Any) -> list[Any]:
+        """The same of a server at `url`."""
         options = {"timeout_s": 20.0, **options}
         if not self.asynchronous:
             with Client(url, **options) as gpu:

@@ -240,7 +240,10 @@ def test_an_output_that_takes_no_more_is_one_line(warpcall: Command) -> None:
             check=False,
         )
 
-    assert (done.returncode, done.stderr) == (1, b"warpcall: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"warpcall: standard output: No space left on device\n",
+    )
 
 
 def test_an_interrupted_command_leaves_no_traceback() -> None:

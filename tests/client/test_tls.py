@@ -4,50 +4,17 @@ from __future__ import annotations
 
 import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from tests.client.flavours import Flavour, flavour_named
+from tests.client.flavours import Flavour
 from tests.client.scripted import ScriptedServer, Visit, X, permute, well
 from warpcall import TransportError
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the key and the certificate of 127.0.0.1, which nobody else has signed."""
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=warpcall test"),
-            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", folder / "key.pem", "-out", folder / "certificate.pem"),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    both = folder / "both.pem"
-    both.write_text((folder / "key.pem").read_text() + (folder / "certificate.pem").read_text())
-    return both
-
-
-@pytest.fixture
-def tls(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
-
-
-@pytest.fixture(params=["sync", "async"])
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Flavour:
-    return flavour_named(f"direct-{request.param}", monkeypatch)
 
 
 def test_bodies_and_the_key_go_over_tls(

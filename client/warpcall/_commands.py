@@ -1,0 +1,240 @@
+"""The commands of `warpcall`: list ops, run one on files, ask a server how it is, log in."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from warpcall import Answer, Client, WarpcallError, __version__, _jobs_cli, _tensor_cli
+from warpcall._arrays import Array, code_of
+from warpcall._cli_output import Json, Url, console, print_json, table_of, write_lines
+from warpcall._client import TIMEOUT_S
+from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
+from warpcall._options import option, split_words
+from warpcall._profile import Profile, write_profile
+
+FIRST_VALUES = 4
+MAX_KEY_CHARACTERS = 10_000
+
+app = typer.Typer(
+    help="Run GPU kernels on a Warpcall server.",
+    epilog="The key of a protected server comes from WARPCALL_API_KEY, or from `warpcall login`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(_tensor_cli.app, name="tensors")
+app.add_typer(_jobs_cli.app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        write_lines(f"warpcall {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_print_version,
+            is_eager=True,  # before the missing command is noticed
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def kernels(
+    name: Annotated[str | None, typer.Argument(help="Only this op, in full.")] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """List the ops, or describe one."""
+    with Client(url) as gpu:
+        found: Any = gpu.kernels() if name is None else gpu.kernel(name)
+    if as_json:
+        print_json(found)
+    elif name is None:
+        _print_list(found)
+    else:
+        _print_declaration(found)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES... [OPTIONS OF THE OP]",
+            help="x.npy (the next input in order), name=x.npy, x.safetensors (inputs by name), or "
+            "name=@ID (a tensor on the server); options such as --dims 1,0: `warpcall kernels OP` shows them.",
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="Where outputs go: .npy (one) or .safetensors; {name} stands for an output's "
+            "name. An existing file is replaced. Without it, a summary is printed.",
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout-s", metavar="S", help="Seconds that the call may take."),
+    ] = TIMEOUT_S,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave outputs on the server, and print their ids.")
+    ] = False,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Run an op on files.
+
+    \b
+    warpcall run permute x.npy --dims 2,0,1 -o y.npy
+    warpcall run isin text.npy test_elements=words.npy --invert
+    warpcall run conv-backward in.safetensors -o grads.safetensors
+    """
+    if out is not None:
+        if keep:
+            raise UsageError("--keep leaves outputs on the server: --out has nothing to write")
+        check_target(out)
+    with Client(url, timeout_s=timeout_s) as gpu:
+        declaration = gpu.kernel(op)
+        if out is not None:
+            check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])
+        files, params = split_words(declaration, words)
+        names = [i["name"] for i in declaration["inputs"]]
+        files, ids = _tensor_cli.take_ids(files, names)
+        handles = _tensor_cli.find(gpu, list(ids.values())) if ids else {}
+        inputs: dict[str, Any] = {name: handles[id_] for name, id_ in ids.items()}
+        inputs |= read_inputs(files, [name for name in names if name not in ids])
+        answer = gpu.call(op, inputs, params, keep=keep)
+        if keep:
+            _tensor_cli.print_handles(answer.kept, as_json=as_json)
+            return
+    if out is not None:
+        write_outputs(answer.outputs, out)
+    if as_json:
+        print_json(_summary(answer))
+    elif out is None:
+        _print_summary(answer)
+
+
+@app.command()
+def health(as_json: Json = False, url: Url = None) -> None:
+    """Say whether the server is ready; exit code 1 if it is not."""
+    with Client(url) as gpu:
+        said = gpu.health()
+    if as_json:
+        print_json(said)
+    else:
+        _print_health(said)
+    if said.get("status") != "ready":
+        raise typer.Exit(1)
+
+
+@app.command()
+def login(url: Url = None) -> None:
+    """Keep a server's address and your key for later commands, once it lets you in.
+
+    The key is asked for, or read from standard input: never an argument, which others could see.
+    """
+    if sys.stdin.isatty():
+        key = str(typer.prompt("API key", hide_input=True)).strip()
+    else:
+        key = _first_line().strip()
+    if not key:
+        raise UsageError("login needs a key, got an empty line")
+    with Client(url, api_key=key) as gpu:
+        gpu.kernels()
+        path = write_profile(Profile(gpu.url, key))
+    write_lines(f"{path} now has the key for {gpu.url}")
+
+
+def _first_line() -> str:
+    try:
+        return sys.stdin.readline(MAX_KEY_CHARACTERS)
+    except OSError as error:
+        raise WarpcallError(f"standard input cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError("login needs a key in UTF-8 on standard input") from error
+
+
+def _print_health(said: dict[str, Any]) -> None:
+    lines = [str(said.get("status", "no Warpcall server"))]
+    lines += [f"  {reason}" for reason in said.get("reasons", [])]
+    for lane in said.get("lanes", []):
+        lines.append(f"{lane['name']}: {lane['state']}, {lane['device'] or 'no device yet'}")
+    write_lines(*lines)
+
+
+def _print_list(found: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            op["name"],
+            ", ".join(_input_label(i) for i in op["inputs"]),
+            " ".join(_option_label(p) for p in op["params"]),
+            op["equivalent"],
+        )
+        for op in found
+    ]
+    console().print(table_of(("op", "inputs", "options", "equivalent to"), rows))
+
+
+def _print_declaration(op: dict[str, Any]) -> None:
+    lines = [f"{op['name']}: {op['summary']}", f"equivalent to {op['equivalent']}", ""]
+    lines += [
+        f"  {_input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
+        for i in op["inputs"]
+    ]
+    lines += [f"  {_option_label(p)}  {p['doc']}" for p in op["params"]]
+    lines += [f"  -> {o['name']} {o['shape']}  {o['doc']}" for o in op["outputs"]]
+    write_lines(*lines)
+
+
+def _input_label(declared: dict[str, Any]) -> str:
+    return f"[{declared['name']}]" if declared["optional"] else str(declared["name"])
+
+
+def _option_label(declared: dict[str, Any]) -> str:
+    return option(declared) if declared["required"] else f"[{option(declared)}]"
+
+
+def _print_summary(answer: Answer[Array]) -> None:
+    summary = _summary(answer)
+    rows = []
+    for name, o in summary["outputs"].items():
+        more = ", ..." if np.prod(o["shape"]) > FIRST_VALUES else ""
+        rows.append((name, o["dtype"], o["shape"], ", ".join(o["first"]) + more))
+    console().print(table_of(("output", "dtype", "shape", "first values"), rows))
+    stages = ", ".join(f"{stage} {ms:g} ms" for stage, ms in answer.timing_ms.items())
+    write_lines(f"on {answer.device or 'an unnamed device'}: {stages or 'no timing'}")
+
+
+def _summary(answer: Answer[Array]) -> dict[str, Any]:
+    return {
+        "outputs": {
+            name: {
+                "dtype": code_of(array),
+                "shape": list(array.shape),
+                "first": [str(value) for value in array.reshape(-1)[:FIRST_VALUES]],
+            }
+            for name, array in answer.outputs.items()
+        },
+        "device": answer.device,
+        "timing_ms": answer.timing_ms,
+        "request_id": answer.request_id,
+    }

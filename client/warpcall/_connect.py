@@ -1,0 +1,109 @@
+"""Connecting to a server within a deadline, whatever its name resolves to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from warpcall._deadlines import left_s
+
+Address = tuple[str, int] | str  # host, without brackets, and port; or the path of a Unix socket
+
+T = TypeVar("T")
+
+
+class Endpoint(NamedTuple):
+    """A socket's family, and an address in it."""
+
+    family: int
+    where: Any
+
+
+def resolve(address: Address) -> Future[list[Endpoint]]:
+    """Look up the endpoints of an address, in the order in which to try them.
+
+    The system's resolver can take 30 s and cannot be interrupted, so a name is looked up in a
+    thread that the caller need not wait for, and that does not delay the end of the process.
+    """
+    found: Future[list[Endpoint]] = Future()
+    if isinstance(address, str):
+        found.set_result([Endpoint(socket.AF_UNIX, address)])
+        return found
+    try:
+        found.set_result(_endpoints(*address, flags=socket.AI_NUMERICHOST))
+    except (OSError, UnicodeError):  # it is a name
+        threading.Thread(target=_look_up, args=(found, *address), daemon=True).start()
+    return found
+
+
+def connect(address: Address, deadline: float) -> socket.socket:
+    """A connection, made in the calling thread.
+
+    Raises:
+        TimeoutError: the deadline passed.
+        OSError: no endpoint accepts connections.
+    """
+    endpoints = resolve(address).result(left_s(deadline))
+    failure: OSError = OSError(f"{address[0]} has no address")
+    for i, endpoint in enumerate(endpoints):
+        sock = socket.socket(endpoint.family)
+        try:
+            sock.settimeout(share_s(deadline, len(endpoints) - i))
+            sock.connect(endpoint.where)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure
+
+
+async def connect_first(
+    address: Address,
+    deadline: float,
+    attempt: Callable[[Endpoint], Awaitable[T]],
+    failures: tuple[type[Exception], ...] = (OSError,),
+) -> T:
+    """What `attempt` gives for the first endpoint that accepts; awaited in the running loop.
+
+    Raises:
+        TimeoutError: the deadline passed.
+        OSError, or another of `failures`: no endpoint accepts connections.
+    """
+    async with asyncio.timeout(left_s(deadline)):
+        endpoints = await asyncio.wrap_future(resolve(address))
+        failure: Exception = OSError(f"{address[0]} has no address")
+        for i, endpoint in enumerate(endpoints):
+            try:
+                async with asyncio.timeout(share_s(deadline, len(endpoints) - i)):
+                    return await attempt(endpoint)
+            except failures as error:
+                failure = error
+        raise failure
+
+
+def share_s(deadline: float, endpoints: int) -> float:
+    """Seconds for the next of so many endpoints: one that does not answer leaves time for others."""
+    return left_s(deadline) / endpoints
+
+
+def _endpoints(host: str, port: int, flags: int = 0) -> list[Endpoint]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [Endpoint(family, where) for family, _, _, _, where in found]
+
+
+def _look_up(found: Future[list[Endpoint]], host: str, port: int) -> None:
+    found.set_running_or_notify_cancel()  # from now on nobody can cancel it
+    try:
+        found.set_result(_endpoints(host, port))
+    except OSError as error:
+        found.set_exception(error)
+    except UnicodeError:
+        found.set_exception(OSError("no host can have this name"))

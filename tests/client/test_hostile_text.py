@@ -1,0 +1,311 @@
+"""No text of a server reaches a terminal as anything but text, or a file outside its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.client.command import Command
+from tests.client.flavours import Flavour
+from tests.client.scripted import Script, ScriptedServer, Visit, permute
+from tests.client.scripted_ops import DECLARED, OpsServer
+from warpcall import JobFailed, Problem, TransportError, WarpcallError
+from warpcall._cli_output import console, table_of
+from warpcall._job_events import MAX_EVENT_BYTES, Parser
+from warpcall._job_progress import Bar
+from warpcall._text import clean, clean_json
+
+EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202etxt.exe\x7f\r\nsecond\u2028line \ud800"
+KEPT = {
+    "dtype": "F32",
+    "shape": [1],
+    "nbytes": 4,
+    "device": EVIL,
+    "expires": "2030-01-01T00:00:00+00:00",
+}
+JOB = {
+    "id": "j1", "user": EVIL, "op": EVIL, "state": EVIL, "precision": EVIL, "tags": [EVIL],
+    "cases_total": 2, "cases_done": 1, "created_at": "2026-01-01T00:00:00+00:00", "note": EVIL,
+}  # fmt: skip
+
+
+def says(status: int, told: Any, **headers: str) -> Script:
+    def script(visit: Visit) -> None:
+        visit.body()
+        body = told if isinstance(told, bytes) else json.dumps(told).encode()
+        visit.answer(status, body, {"Content-Type": "application/json", **headers})
+
+    return script
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal shows each of its lines as it is."""
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("status", [404, 422, 429, 500, 503])
+def test_a_problem_is_one_line_without_control_characters(status: int, flavour: Flavour) -> None:
+    members = {"detail": EVIL, "title": EVIL, "field": EVIL, "request_id": EVIL}
+
+    with ScriptedServer(says(status, members)) as server, pytest.raises(Problem) as caught:
+        flavour.ask(server, permute, retries=0)
+
+    problem = caught.value
+    told = (str(problem), problem.detail, problem.field or "", problem.request_id or "")
+    assert all(text.isprintable() for text in told)
+    assert r"\x1b[2J" in problem.detail
+
+
+def test_members_of_a_problem_that_are_no_text_are_passed_over(flavour: Flavour) -> None:
+    members = {"detail": {"a": 1}, "field": ["x"], "request_id": 7}
+
+    with ScriptedServer(says(422, members)) as server, pytest.raises(Problem) as caught:
+        flavour.ask(server, permute, retries=0)
+
+    assert (str(caught.value), caught.value.field) == ("the server answered 422", None)
+
+
+def test_a_problem_is_short_however_long_the_servers_is(flavour: Flavour) -> None:
+    long = says(422, {"detail": "x" * 900_000})
+
+    with ScriptedServer(long) as server, pytest.raises(Problem) as caught:
+        flavour.ask(server, permute, retries=0)
+
+    assert len(str(caught.value)) <= 2000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        says(500, b"\x1b[2J\xc2\x9b31m"),
+        says(200, b"\x1b[2J"),
+        says(422, {"detail": "no"}, **{"X-Request-Id": "\x1b[2J\x9b"}),
+        says(200, safetensors.numpy.save({"x": np.zeros(1)}).replace(b'"x"', b'"\\u001b[2J"')),
+    ],
+    ids=["text", "no-tensors", "header", "tensor-names"],
+)
+def test_an_error_quotes_a_server_without_its_control_characters(
+    script: Script, flavour: Flavour
+) -> None:
+    with ScriptedServer(script) as server, pytest.raises(WarpcallError) as caught:
+        flavour.ask(server, permute, retries=0)
+
+    assert harmless(str(caught.value))
+    assert harmless(getattr(caught.value, "request_id", None) or "")
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 200 \x1b[2J", b"\x1b[2J", b"HTTP/1.1 2\x9b0 OK"])
+def test_a_status_line_of_control_characters_is_quoted_safely(
+    line: bytes, flavour: Flavour
+) -> None:
+    def script(visit: Visit) -> None:
+        visit.body()
+        visit.sock.sendall(line + b"\r\nContent-Length: 2\r\n\r\n{}")
+
+    with ScriptedServer(script) as server, pytest.raises(TransportError) as caught:
+        flavour.ask(server, permute, retries=0)
+
+    assert harmless(str(caught.value))
+
+
+def test_headers_of_an_answer_are_without_control_characters(flavour: Flavour) -> None:
+    def script(visit: Visit) -> None:
+        visit.body()
+        body = safetensors.numpy.save({"out": np.zeros(1)})
+        fields = {"X-Warpcall-Device": "\x1b[2J", "Server-Timing": "\x1b[2J;dur=1"}
+        visit.answer(200, body, {**fields, "X-Request-Id": "\x1b[2J"})
+
+    x = np.zeros(1)
+    with ScriptedServer(script) as server:
+        (answer,) = flavour.ask(server, lambda gpu: gpu.call("permute", {"x": x}))
+
+    assert (answer.device, answer.request_id) == (r"\x1b[2J", r"\x1b[2J")
+    assert list(answer.timing_ms) == [r"\x1b[2J"]
+
+
+def test_a_failed_job_is_told_without_control_characters() -> None:
+    told = {"id": "j1", "state": EVIL, "exit_class": EVIL, "detail": EVIL}
+
+    assert str(JobFailed(told)).isprintable()
+
+
+@pytest.mark.parametrize("id_", ["", "\x1b[2J", "a; rm -rf ~", "../x", "x" * 65, 7, None])
+def test_a_job_with_an_id_that_none_has_is_refused(id_: Any, flavour: Flavour) -> None:
+    with (
+        ScriptedServer(says(200, {**JOB, "id": id_})) as server,
+        pytest.raises(TransportError, match="id of a job") as caught,
+    ):
+        flavour.ask(server, lambda gpu: gpu.jobs.get("j1"))
+
+    assert harmless(str(caught.value))
+
+
+@pytest.mark.parametrize("wrong", [{"id": "../x"}, {"id": EVIL}, {"nbytes": 1e999}])
+def test_a_tensor_that_none_can_be_is_refused(wrong: dict[str, Any], flavour: Flavour) -> None:
+    told = {"tensors": [{"id": "x", **KEPT, **wrong}]}
+
+    with ScriptedServer(says(200, told)) as server, pytest.raises(TransportError) as caught:
+        flavour.ask(server, lambda gpu: gpu.tensors())
+
+    assert harmless(str(caught.value))
+
+
+def evil_declaration() -> dict[str, Any]:
+    declared: dict[str, Any] = json.loads(json.dumps(DECLARED["permute"]))
+    for part in (declared, *declared["inputs"], *declared["params"], *declared["outputs"]):
+        for name in ("summary", "equivalent", "doc", "shape"):
+            if name in part:
+                part[name] = EVIL
+    return declared
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["kernels"], {"kernels": [evil_declaration()]}),
+        (["kernels", "permute"], evil_declaration()),
+        (["kernels", "permute", "--json"], evil_declaration()),
+        (["health"], {"status": EVIL, "reasons": [EVIL], "lanes": [dict.fromkeys(("name", "state", "device"), EVIL)]}),
+        (["health", "--json"], {"status": EVIL}),
+        (["jobs"], {"jobs": [JOB]}),
+        (["jobs", "--json"], {"jobs": [JOB]}),
+        (["cancel", "j1"], JOB),
+        (["tensors", "list"], {"tensors": [{"id": "x", **KEPT}]}),
+        (["compare", "a", "b"], {"rows": [], "only_a": [EVIL], "only_b": [], "differences": {EVIL: [EVIL, EVIL]}}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_command_prints_a_servers_text_without_its_control_characters(
+    words: list[str],
+    told: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Told(OpsServer):
+        def _answer(self, visit: Visit) -> None:
+            says(200, told)(visit)
+
+    with Told() as server:
+        said = Command(server, monkeypatch, capsys)(*words)
+
+    assert harmless(said.out)
+    assert harmless(said.err)
+    assert "[2J" in said.out
+    if "--json" in words:
+        assert json.loads(said.out) == told.get("jobs", told)
+
+
+@pytest.mark.parametrize(
+    "told", [{"jobs": [{**JOB, "cases_done": None, "tags": 7}]}, {"jobs": [{}]}]
+)
+def test_an_answer_that_cannot_be_shown_is_one_line(
+    told: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Told(OpsServer):
+        def _answer(self, visit: Visit) -> None:
+            says(200, told)(visit)
+
+    with Told() as server:
+        said = Command(server, monkeypatch, capsys)("jobs")
+
+    assert said.code == 1
+    assert said.err.startswith("warpcall: ")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/tmp/x", "a/b", "..", ".", ".hidden", "", "a\0b", "x" * 101]
+)
+def test_an_output_whose_name_leads_elsewhere_is_not_written(
+    name: str, warpcall: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    np.save("x.npy", np.zeros((2, 2)))
+    body = safetensors.numpy.save({"OUTPUT": np.zeros(1), "last": np.zeros(1)})
+    wanted = json.dumps(name)[1:-1].encode()
+    before = set(tmp_path.rglob("*"))
+
+    def answered(visit: Visit, op: str) -> None:
+        visit.body()
+        length = int.from_bytes(body[:8], "little")
+        header = body[8 : 8 + length].replace(b"OUTPUT", wanted)
+        visit.answer(200, len(header).to_bytes(8, "little") + header + body[8 + length :])
+
+    monkeypatch.setattr(warpcall.server, "_run", answered)
+
+    said = warpcall("run", "permute", "x.npy", "--dims", "1,0", "-o", "{name}.npy")
+
+    assert said.code == 1
+    assert "cannot be part of a file's name" in said.err
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_the_bar_of_a_job_takes_what_a_server_may_tell() -> None:
+    bar = Bar({**JOB, "cases_total": EVIL}, True)
+    values: list[object] = [EVIL, None, [], 1]
+    for kind in ("state", "case", "progress", EVIL):
+        for value in values:
+            names = ("state", "case", "cases_done", "phase", "rounds", "implementation")
+            bar.tell({"kind": kind, "data": dict.fromkeys(names, value)})
+        bar.tell({"kind": kind, "data": {"phase": "rounds", "rounds": EVIL}})
+        bar.tell({"kind": kind, "data": {}})
+    bar.close()
+
+
+def test_an_event_without_end_is_given_up() -> None:
+    parser = Parser()
+
+    for _ in range(MAX_EVENT_BYTES // 1024):
+        list(parser.feed(b"x" * 1024))
+    with pytest.raises(TransportError, match="endless line"):
+        list(parser.feed(b"x"))
+
+
+def test_an_event_may_come_in_drops() -> None:
+    parser = Parser()
+    sent = b'data: {"sequence": 1, "kind": "note", "data": {}}\n\ndata: {"sequence": 2, "kind": "note", "data": {}}\n'
+
+    found = [event for i in range(len(sent)) for event in parser.feed(sent[i : i + 1])]
+
+    assert [event["sequence"] for event in found] == [1, 2]
+
+
+def test_an_event_nested_too_deeply_is_a_transport_error() -> None:
+    with pytest.raises(TransportError, match="events of a job"):
+        list(Parser().feed(b"data: " + b"[" * 100_000 + b"\n"))
+
+
+def test_markup_and_control_characters_of_a_table_are_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console().print(table_of(("a", "b"), [("[red]x[/red] :smile:", EVIL)]))
+
+    out = capsys.readouterr().out
+    assert "[red]x[/red] :smile:" in out
+    assert harmless(out)
+
+
+@given(st.text(), st.integers(3, 50))
+def test_any_text_is_made_printable_and_short(text: str, most: int) -> None:
+    shown = clean(text, most)
+
+    assert shown.isprintable()
+    if text.isprintable() and len(text) <= most:
+        assert shown == text
+
+
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner)))
+def test_json_means_the_same_when_it_is_made_printable(value: Any) -> None:
+    text = clean_json(json.dumps(value, ensure_ascii=False, indent=2))
+
+    assert harmless(text)
+    assert json.loads(text) == value
