@@ -31,6 +31,7 @@ from bench.callers import RawClient, Tensor
 from bench.machine import describe
 from demo.server import Server, running_server
 from warpcall_service import users
+from warpcall_service.callers import Role
 from warpcall_service.store import Store
 
 KB, MB = 1 << 10, 1 << 20
@@ -91,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if result.fair else 1
 
 
-def new_keys(folder: Path) -> dict[str, str]:
-    """A key for each user, in a new database in `folder`."""
+def new_keys(folder: Path, admin: str = "") -> dict[str, str]:
+    """A key for each user, in a new database in `folder`; the role of `admin` is that."""
     store = Store(None, folder)
     store.migrate()
     keys = {}
@@ -100,7 +101,8 @@ def new_keys(folder: Path) -> dict[str, str]:
         for name in USERS:
             users.add_user(session, name)
             session.flush()
-            keys[name] = users.create_key(session, name, "call", None)[1]
+            role: Role = "admin" if name == admin else "call"
+            keys[name] = users.create_key(session, name, role, None)[1]
     store.close()
     return keys
 

@@ -28,6 +28,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-requests", type=int, default=10_000, help="of tests/service/test_odd_requests.py"
     )
+    parser.addoption(
+        "--hostile-seconds",
+        type=float,
+        default=10.0,
+        help="that the attackers of tests/service/test_hostile_crowd.py stay",
+    )
+    parser.addoption(
+        "--hostile-connections", type=int, default=60, help="of the attackers of the same"
+    )
     parser.addoption("--image", help="the container image that tests/image runs")
     parser.addoption("--fuzz-seed", default="1", help="of the same; any text")
 

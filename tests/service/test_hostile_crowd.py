@@ -1,0 +1,40 @@
+"""Many attackers at once: a good client is served, memory stays bounded, and nothing stays taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.attackers import ATTACKS
+from bench.fairness import new_keys
+from bench.hostile import measure, sockets_of, unreleased
+from demo.server import running_server
+
+SETTINGS = {"WARPCALL_ARENA_BYTES": "128MiB", "WARPCALL_MAX_BODY_BYTES": "32MiB"}
+
+
+def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
+    pytestconfig: pytest.Config, tmp_path: Path
+) -> None:
+    keys = new_keys(tmp_path, admin="b")
+    connections = pytestconfig.getoption("--hostile-connections")
+    seconds = pytestconfig.getoption("--hostile-seconds")
+
+    with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(tmp_path)}) as server:
+        before = sockets_of(server.process.pid)
+        result = measure(server, keys, seconds, connections, list(ATTACKS))
+
+        assert result.faults() == []
+        assert result.came_back["upgrade"] > 0
+        assert sum(n for name, n in result.came_back.items() if name.startswith("bombs 4")) > 0
+        assert unreleased(server, keys["b"], before) == ""
+        log = server.log.read_text()
+    assert "Traceback" not in log
+    assert [line for line in log.splitlines() if not line.startswith(("{", "Warpcall"))] == []
+    assert not [line for line in log.splitlines() if _is_error(line)]
+
+
+def _is_error(line: str) -> bool:
+    return line.startswith("{") and json.loads(line).get("level") in ("error", "critical")
