@@ -8,7 +8,7 @@ import time
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from warpcall.errors import Problem
+from warpcall.errors import Problem, Unavailable
 from warpcall_service.exchange import ClientGone, Exchange
 from warpcall_service.gate import OPEN, Gate
 from warpcall_service.ledger import Ledger
@@ -58,13 +58,15 @@ class Edge:
             await self._answer(exchange)
         except ClientGone:
             exchange.abandon()
+        except asyncio.CancelledError:  # once more, while it told the client of the first time
+            exchange.connection.abort()
+            exchange.abandon()
         finally:
             self._note(exchange)
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            if exchange.declared is None:
-                exchange.check_coding()
+            exchange.check_head()
             self._gate.admit(exchange)
             try:
                 await self._admitted(exchange)
@@ -75,10 +77,8 @@ class Edge:
         except ClientGone:
             raise
         except asyncio.CancelledError:
-            dismissal = exchange.dismissal()
-            if dismissal is None:
-                raise
-            await exchange.refuse(dismissal)
+            stopping = Unavailable("the server is stopping", retry_after_s=1)
+            await exchange.refuse(exchange.dismissal() or stopping)
         except Exception:
             log.exception("a request failed", extra={"id": exchange.request_id})
             await exchange.refuse(Internal())

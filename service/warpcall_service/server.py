@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import uvicorn
@@ -18,6 +18,7 @@ import uvloop
 from warpcall_service import users
 from warpcall_service.app import create_app
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.http_server import HttpServer
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
@@ -69,7 +70,7 @@ async def _serve(
     desk.start()
     try:
         app = create_app(settings, engine, keeper, desk, lambda: server.should_exit)
-        server = _Server(
+        server = HttpServer(
             uvicorn.Config(
                 app,
                 http=Connection,
@@ -84,9 +85,10 @@ async def _serve(
                 ssl_keyfile=settings.tls_key,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
             ),
             near,
+            drain_s=settings.drain_timeout_s,
+            unread_s=settings.body_timeout_s,
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
@@ -101,37 +103,11 @@ async def _serve(
         log.info("the server has stopped")
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's, with its signals left to us: it raises them again at its end, before ours.
-
-    Args:
-        near: one more socket to serve, without TLS whatever `config` says: no wire leads to it.
-    """
-
-    def __init__(self, config: uvicorn.Config, near: socket.socket | None) -> None:
-        super().__init__(config)
-        self._near = near
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self._near is not None:
-            self.servers.append(
-                await asyncio.get_running_loop().create_unix_server(
-                    lambda: Connection(self.config, self.server_state, self.lifespan.state),
-                    sock=self._near,
-                )
-            )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class _Stop:
     """What SIGTERM and SIGINT do, from the first moment to the last."""
 
     def __init__(self) -> None:
-        self.server: _Server | None = None
+        self.server: HttpServer | None = None
         self._asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
