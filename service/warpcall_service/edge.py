@@ -80,8 +80,7 @@ class Edge:
     async def _answer(self, exchange: Exchange, watch: Watch) -> Problem | None:
         """Answer a request, or return the problem that is to be its answer."""
         try:
-            if exchange.declared is None:
-                exchange.check_coding()
+            exchange.check_head()
             if query := exchange.scope["query_string"]:
                 check_count(query)
             self._gate.admit(exchange)

@@ -28,6 +28,8 @@ REST_BYTES = (
 DISCARD_BYTES = 256 << 20  # of a larger one, read before the connection is closed
 
 CODING = b"transfer-encoding"
+ONCE = (b"host", b"authorization")  # of two, another program might believe the other one
+HOSTLESS = ("0.9", "1.0")  # versions of HTTP that came before the Host header
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _prefix = secrets.token_hex(6)
@@ -99,10 +101,27 @@ class Exchange:
             self._task.uncancel()
         return self._dismissal
 
-    def check_coding(self) -> None:
-        """Raise BadRequest if the body is coded in a way that nobody here undoes.
+    def check_head(self) -> None:
+        """Raise BadRequest if a proxy could read this head in another way than we do."""
+        if self.declared is None:
+            self._check_coding()
+        fields = self.scope["headers"]
+        if len(fields) != len(self.headers):  # a name comes twice
+            for name in ONCE:
+                count = sum(name == given for given, _ in fields)
+                if count > 1:
+                    text = name.decode().title()
+                    raise BadRequest(
+                        f"a request must have at most one {text} header, got {count}",
+                        field=name.decode(),
+                    )
+        if b"host" not in self.headers and self.scope["http_version"] not in HOSTLESS:
+            raise BadRequest("an HTTP/1.1 request must have a Host header", field="host")
 
-        The parser takes a list that ends in chunked, or several headers of which the last is.
+    def _check_coding(self) -> None:
+        """The parser takes a list that ends in chunked, or several headers of which the last is.
+
+        Nobody here undoes any other coding.
         """
         given = [value.lower() for name, value in self.scope["headers"] if name == CODING]
         if given not in ([], [b"chunked"]):

@@ -1,7 +1,8 @@
 """The HTTP connection: uvicorn's, with bounds on what it lacks and three things for the hot path.
 
-Bounded: the bytes of a request's head (and of trailers), and the time a head may take; httptools
-limits neither. Added for the application, as `scope["extensions"]["warpcall"]["connection"]`: a
+Bounded: the bytes of a request's head (and of trailers), the time a head may take, and the requests
+that are parsed before they are answered, which is one; httptools limits none of them. Upgrades of
+the protocol are ignored, and trailers are dropped. Added for the application, as `scope["extensions"]["warpcall"]["connection"]`: a
 call back when the client leaves, without a task that waits for it; a body that is received straight
 into its place; and a drain that returns once every byte handed over has reached the socket, so that
 the memory those bytes lie in can be used again.
@@ -13,27 +14,40 @@ import asyncio
 from collections.abc import Callable
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from warpcall.errors import Problem
 from warpcall.sockets import prepare
+from warpcall_service.flow import UNSENT_BYTES, Flow
+from warpcall_service.framing import Framing
 from warpcall_service.intake import Intake, Pieces
+from warpcall_service.malformed import report
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 128  # of a request; each costs the parser a call of a Python function
 HEAD_TIMEOUT_S = 10.0
 LINGER_S = 2.0  # time to read and drop what a refused client still sends: closing at once resets it
+HALF_CLOSE_S = (
+    2.0  # for a response to begin after the client closed its sending side, or it has left
+)
 
 
 class Connection(HttpToolsProtocol):
     """One client's connection."""
 
+    flow: Flow
+
     _on_gone: Callable[[], None] | None = None
-    _head_nbytes = 0  # of request line and headers, as the parser reports them
+    _head_nbytes = 0  # of request line, headers and trailers, as the parser reports them
     _silent_nbytes = 0  # fed to the parser since it last reported anything
     _parsed = False  # whether the parser reported anything for the bytes at hand
-    _in_head = True
+    _upgrading = False  # the parser would stop at the end of this head, for another protocol
+    _held = b""  # read behind a request that is not answered yet, and not parsed
     _head_timer: asyncio.TimerHandle | None = None
     _refusal: Problem | None = None
     _lingering = False
@@ -58,7 +72,7 @@ class Connection(HttpToolsProtocol):
             The bytes received, fewer than asked for if the client stopped.
         """
         cycle = self.cycle
-        if cycle.waiting_for_100_continue:
+        if cycle.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
         came, cycle.body = cycle.body, bytearray()
@@ -95,23 +109,43 @@ class Connection(HttpToolsProtocol):
         """Wait until nothing handed to the transport is still unsent (or the client has left).
 
         uvicorn's own `send` returns while up to 64 KiB wait in the transport, as references to the
-        memory they lie in.
+        memory they lie in. With TLS a limit of 0 pauses writing although nothing is unsent, and
+        nothing would resume it if the client sends no more.
         """
-        if self.transport.is_closing():
+        if self.transport.is_closing() or not self.transport.get_write_buffer_size():
             return
         self.transport.set_write_buffer_limits(0)
         await self.flow.drain()
         if not self.transport.is_closing():
-            self.transport.set_write_buffer_limits()
+            self.transport.set_write_buffer_limits(UNSENT_BYTES)
 
     def abort(self) -> None:
         """Drop the connection now, unsent bytes and all."""
         self.transport.abort()
 
+    def close(self) -> None:
+        """Close the connection; drop it if that takes longer than LINGER_S.
+
+        `transport.close()` alone waits without end: for a client to read what is unsent, and with
+        TLS for its closing message.
+        """
+        self.transport.close()
+        self.loop.call_later(LINGER_S, self.transport.abort)
+
+    # What the server calls
+
+    def shutdown(self) -> None:
+        """Close an idle connection; let a request that runs be the last one."""
+        super().shutdown()
+        if self._idle and not self.transport.get_write_buffer_size():
+            self.close()
+
     # What the transport and the parser call
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport)
+        self._framing = Framing()
         prepare(transport.get_extra_info("socket"))
         transport.set_protocol(Pieces(self))
         # A client may connect ahead of its first request, as long as between two of them.
@@ -126,32 +160,34 @@ class Connection(HttpToolsProtocol):
             self._on_gone()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """A client that stops in the middle of a body is told so; any other one has left."""
-        if self._idle or not self.cycle.more_body:
+        """The client closed its sending side, or left: the two look the same.
+
+        In the middle of a body it is told that the rest is missing. Behind a whole request it gets
+        the response if that begins soon: otherwise a call whose client has left would keep its
+        memory and its place. With TLS the transport closes anyway.
+        """
+        self.flow.holding = True  # a transport that reads on reports the end once more
+        cycle = self.cycle
+        if self._idle or cycle.response_started:
             return None
-        self._end_body()
-        self._stop_receiving()
-        return True
+        if cycle.more_body:
+            self._end_body()
+            self._stop_receiving()
+        else:
+            cycle.keep_alive = False
+            self.loop.call_later(HALF_CLOSE_S, self._on_no_response, cycle)
+        return self.transport.can_write_eof() or None  # with TLS it would only log a warning
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
-            return
-        self._parsed = False
-        super().data_received(data)
-        if self._lingering or self.transport.is_closing():
-            return
-        self._silent_nbytes = 0 if self._parsed else self._silent_nbytes + len(data)
-        if self._silent_nbytes > MAX_HEAD_BYTES:
-            self._refuse(self._too_large())
-        elif not (self._in_head or (self._idle and not self._parsed)):
-            self._stop_head_timer()
-        elif self._head_timer is None:
-            self._start_head_timer()
+        if not self._lingering:
+            self._unset_keepalive_if_required()
+            self._feed(data)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {"warpcall": {"connection": self}}
-        self._parsed, self._in_head, self._head_nbytes = True, True, 0
+        self._parsed, self._head_nbytes = True, 0
+        self._framing.begin()
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -159,6 +195,8 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
+        if not self._framing.in_head:
+            return  # a trailer, which must not pass for a header
         if len(self.headers) >= MAX_HEADERS:
             self._refusal = HeadTooLarge(
                 f"a request must have at most {MAX_HEADERS} headers", field="headers"
@@ -167,23 +205,103 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._parsed, self._in_head = True, False
+        self._parsed = True
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._refusal = BadRequest("this server is no proxy, and takes no CONNECT")
+                raise self._refusal
+            self._upgrading = True
+            return
+        self._framing.enter_body(self.headers)
         super().on_headers_complete()
         self.scope["extensions"]["warpcall"]["cycle"] = self.cycle
 
+    def on_chunk_header(self) -> None:
+        """Not in uvicorn's class; httptools calls it if it is there."""
+        self._framing.enter_chunk()
+
     def on_body(self, body: bytes) -> None:
         self._parsed = True
+        self._framing.read(len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._parsed = True
-        super().on_message_complete()
+        if not self._upgrading:
+            self._framing.end()
+            super().on_message_complete()
 
-    def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls when the parser gave up, or one of the callbacks above raised."""
-        self._refuse(
-            self._refusal or BadRequest("the request must be HTTP/1.1, got something else")
-        )
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            if not self._framing.complete:  # a refused one, which has had its time to stop sending
+                self.close()
+        elif not self._framing.complete:
+            self.loop.call_later(LINGER_S, self._on_no_end, self.cycle)
+        elif self._held:
+            held, self._held = self._held, b""
+            self._unset_keepalive_if_required()
+            self._feed(held)
+            if not self._held:
+                self.flow.holding = False
+                self.flow.resume_reading()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.close()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse one request, or a part of it, and hold what follows until it is answered."""
+        at = 0
+        while at < len(data):
+            if self._framing.complete and not self._idle:
+                self._hold(data[at:])
+                return
+            end = self._framing.cut(data, at)
+            self._parse(data if end - at == len(data) else data[at:end])
+            if self._lingering or self.transport.is_closing():
+                return
+            at = end
+        if self._framing.in_head and not (self._framing.complete and self._parsed):
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
+        else:
+            self._stop_head_timer()
+
+    def _hold(self, data: bytes) -> None:
+        """Keep the bytes of later requests, one read of them at most, and read no further."""
+        self._stop_head_timer()
+        self._held += data
+        self.flow.holding = True
+        self.flow.pause_reading()
+
+    def _parse(self, data: bytes) -> None:
+        self._parsed = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parse_without_upgrade()
+        except httptools.HttpParserError:
+            self._refuse(
+                self._refusal or BadRequest("the request must be HTTP/1.1, got something else")
+            )
+        else:
+            self._silent_nbytes = 0 if self._parsed else self._silent_nbytes + len(data)
+            if self._silent_nbytes > MAX_HEAD_BYTES:
+                self._refuse(self._too_large())
+
+    def _parse_without_upgrade(self) -> None:
+        """Ignore that the client would rather speak another protocol, as a server may.
+
+        The parser skips the body of such a request, so that the body would be taken for the next
+        request: whoever chose the body could pass a proxy with it that forbids that request. A new
+        parser reads the same head without its Upgrade header.
+        """
+        self._upgrading = False
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = _parser(self)
+        self._parse(b"\r\n".join((*lines, b"", b"")))
 
     def _end_body(self) -> None:
         """Wake an application that waits for more, and serve nothing after its answer."""
@@ -234,6 +352,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer on the bare connection, if no application runs, and close it."""
+        report(self.client, problem)
         self._stop_head_timer()
         if not self._idle:
             self._lingering = True
@@ -245,17 +364,26 @@ class Connection(HttpToolsProtocol):
         status, headers, body = render(problem, None)
         fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[status] + fields + b"connection: close\r\n\r\n" + body)
-        self.transport.write_eof()
         self._lingering = True
-        self.loop.call_later(LINGER_S, self.transport.close)
-
-    def _start_head_timer(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_S, self.transport.abort)
+        else:  # TLS, where closing reads and drops what still comes
+            self.close()
 
     def _on_slow_head(self) -> None:
         self._head_timer = None
-        if self._idle:
-            self.transport.close()
+        self.close()
+
+    def _on_no_response(self, cycle: RequestResponseCycle) -> None:
+        """A client that closed its sending side has waited for a response that did not begin."""
+        if not cycle.response_started:
+            self.transport.abort()
+
+    def _on_no_end(self, cycle: RequestResponseCycle) -> None:
+        """A request that was answered before its end has had time to end."""
+        if self.cycle is cycle and not self._framing.complete:
+            self.close()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

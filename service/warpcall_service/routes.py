@@ -184,11 +184,13 @@ def health(
     """Live, ready, and in numbers."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", response_model=Health)
     async def healthz() -> Response:
         """200 as long as the server answers at all."""
         return JSONResponse({"status": "ok"})
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get(
         "/readyz",
         response_model=Readiness,

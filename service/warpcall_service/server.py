@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import uvicorn
@@ -19,18 +19,19 @@ import uvloop
 
 from warpcall_service import logs, users
 from warpcall_service.app import create_app
-from warpcall_service.connection_limit import ConnectionLimit
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.http_server import HttpServer
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.json_pool import JsonPool
 from warpcall_service.keeper import Keeper
 from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.listening import ServerError, allow_connections, listen, listen_unix
+from warpcall_service.protocol import Connection
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot
 
-LAST_S = 8  # of the whole stop, beside twice `drain_timeout_s`: then the kernel ends the process
+LAST_S = 10  # of the whole stop, beside twice `drain_timeout_s`: then the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we
 
 log = logging.getLogger("warpcall")
@@ -81,14 +82,13 @@ async def _serve(
     json = JsonPool(int(settings.max_json_bytes))
     try:
         app = create_app(settings, engine, keeper, desk, json, lambda: server.should_exit)
-        connections = ConnectionLimit()
         # What is there now stays: a full pass over it would stop the event loop for some 60 ms.
         gc.collect()
         gc.freeze()
-        server = _Server(
+        server = HttpServer(
             uvicorn.Config(
                 app,
-                http=connections,  # type: ignore[arg-type]  # it is only called
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -100,10 +100,10 @@ async def _serve(
                 ssl_keyfile=settings.tls_key,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
             ),
             near,
-            connections,
+            drain_s=settings.drain_timeout_s,
+            unread_s=settings.body_timeout_s,
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
@@ -118,36 +118,6 @@ async def _serve(
         log.info("the server has stopped")
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's, with its signals left to us: it raises them again at its end, before ours.
-
-    Args:
-        near: one more socket to serve, without TLS whatever `config` says: no wire leads to it.
-        connections: makes the protocol of each connection to `near`.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, near: socket.socket | None, connections: ConnectionLimit
-    ) -> None:
-        super().__init__(config)
-        self._near = near
-        self._connections = connections
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self._near is not None:
-            self.servers.append(
-                await asyncio.get_running_loop().create_unix_server(
-                    lambda: self._connections(self.config, self.server_state, self.lifespan.state),
-                    sock=self._near,
-                )
-            )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class _Stop:
     """What SIGTERM and SIGINT do, from the first moment to the last.
 
@@ -157,7 +127,7 @@ class _Stop:
 
     def __init__(self, end_s: float) -> None:
         self._end_s = end_s
-        self.server: _Server | None = None
+        self.server: HttpServer | None = None
         self._asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -82,6 +82,39 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         assert nginx.returncode == 0
 
 
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Proxy]:
+    """nginx with the usual settings for websockets, which lets nobody reach /v1/me."""
+    with running_server() as server:
+        port = free_port()
+        temporary = "".join(f"{name}_temp_path {tmp_path}/bodies;" for name in BODIES)
+        (tmp_path / "nginx.conf").write_text(f"""
+            pid {tmp_path}/nginx.pid;
+            events {{}}
+            http {{
+                access_log off; {temporary}
+                map $http_upgrade $connection_upgrade {{ default upgrade; "" close; }}
+                server {{
+                    listen 127.0.0.1:{port};
+                    location /v1/me {{ return 403; }}
+                    location / {{
+                        proxy_pass http://127.0.0.1:{server.port};
+                        proxy_http_version 1.1;
+                        proxy_set_header Host $http_host;
+                        proxy_set_header Upgrade $http_upgrade;
+                        proxy_set_header Connection $connection_upgrade;
+                    }}
+                }}
+            }}""")
+        command = ("nginx", "-e", "stderr", "-p", tmp_path, "-c", tmp_path / "nginx.conf")
+        with subprocess.Popen((*command, "-g", "daemon off; user root;")) as nginx:
+            try:
+                wait_for(port)
+                yield Proxy(port, server, tmp_path, tmp_path)
+            finally:
+                nginx.terminate()
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port: int = one.getsockname()[1]
@@ -144,3 +177,29 @@ def test_the_sdk_sends_and_gets_large_tensors_through_it(
 
     np.testing.assert_array_equal(y, x.T)
     assert not [file for file in (proxy.folder / "bodies").rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["sized", "chunked"])
+def test_no_request_for_an_upgrade_passes_what_nginx_forbids(guarded: Proxy, chunked: bool) -> None:
+    hidden = b"GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Request-Id: hidden\r\n\r\n"
+    body, framing = hidden, f"Content-Length: {len(hidden)}"
+    if chunked:
+        body, framing = (
+            b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden),
+            "Transfer-Encoding: chunked",
+        )
+    head = (
+        "POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Upgrade: websocket\r\nConnection: Upgrade\r\n{framing}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", guarded.port), TIMEOUT_S) as sock:
+        sock.sendall(head.encode() + body)
+        sock.settimeout(TIMEOUT_S)
+        came = sock.recv(MIB)
+        sock.shutdown(socket.SHUT_WR)
+        came += b"".join(iter(lambda: sock.recv(MIB), b""))
+
+    assert came.startswith(b"HTTP/1.1 422 ")
+    assert b"hidden" not in came
+    served = [line for line in guarded.server.log.read_text().splitlines() if "/v1/me" in line]
+    assert served == []

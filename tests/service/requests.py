@@ -126,9 +126,10 @@ def send_raw(
         lines = top.decode().split("\r\n")
         fields = (line.partition(": ") for line in lines[1:])
         headers = {name.lower(): value for name, _, value in fields}
-        while len(rest) < int(headers["content-length"]):
+        nbytes = int(headers["content-length"])
+        while len(rest) < nbytes:
             rest += _some(sock)
-    return Raw(int(lines[0].split()[1]), headers, rest)
+    return Raw(int(lines[0].split()[1]), headers, rest[:nbytes])  # another answer may follow
 
 
 def _some(sock: socket.socket) -> bytes:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pytest
+import safetensors.numpy
 
 from demo.server import COMMAND, Server, running_server
 from tests.service.databases import Database, environment
-from tests.service.requests import well
+from tests.service.requests import PERMUTE, SAFETENSORS, well
 from warpcall import Client
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+
+
+PATIENCE_S = 45.0  # less than a handshake may take by default, which is 60 s
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,103 @@ def test_who_does_not_speak_tls_gets_nothing_and_disturbs_nobody(
 
     with Client(server.url, api_key=key) as gpu:
         assert gpu.health()["status"] == "ready"
+
+
+def connections(server: Server) -> int:
+    """Those that the server has open."""
+    established = psutil.Process(server.process.pid).net_connections("tcp")
+    return sum(one.status != psutil.CONN_LISTEN for one in established)
+
+
+def wait_for_none(server: Server) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while connections(server):
+        assert time.monotonic() < deadline, "the server keeps connections that nobody uses"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("with_key", [False, True], ids=["without a key", "with a key"])
+def test_connections_of_refused_uploads_are_closed(
+    with_key: bool, secure: tuple[Server, str], pair: Pair
+) -> None:
+    server, key = secure
+    context = ssl.create_default_context(cafile=pair.certificate)
+    headers = {"authorization": f"Bearer {key}"} if with_key else {}
+
+    for _ in range(20):
+        with httpx.Client(base_url=server.url, verify=context, headers=headers) as http:
+            answer = http.post("/v1/kernels/permute", content=b"x" * 3_000_000)
+            assert answer.status_code == (415 if with_key else 401)
+
+    wait_for_none(server)
+
+
+def test_an_answer_over_tls_is_over_when_it_is_sent(secure: tuple[Server, str], pair: Pair) -> None:
+    """Although the client neither sends nor closes: the memory of the answer is free again."""
+    server, key = secure
+    context = ssl.create_default_context(cafile=pair.certificate)
+    x = np.zeros((3, 1 << 20), np.uint8)
+    with (
+        httpx.Client(base_url=server.url, verify=context) as http,
+        httpx.Client(base_url=server.url, verify=context) as watcher,
+    ):
+        http.headers["authorization"] = watcher.headers["authorization"] = f"Bearer {key}"
+        answer = http.post(
+            f"{PERMUTE}?dims=1,0",
+            content=safetensors.numpy.save({"x": x}),
+            headers={"content-type": SAFETENSORS},
+        )
+        assert answer.status_code == 200
+        deadline = time.monotonic() + PATIENCE_S
+        while watcher.get("/v1/me").json()["in_flight"]["requests"] > 1:  # itself
+            assert time.monotonic() < deadline, "the call does not end"
+            time.sleep(0.05)
+
+
+def test_malformed_requests_over_tls_are_answered_and_leave_no_traceback(
+    secure: tuple[Server, str], pair: Pair
+) -> None:
+    server, _ = secure
+    context = ssl.create_default_context(cafile=pair.certificate)
+    before = server.log.stat().st_size
+
+    for _ in range(50):
+        with (
+            socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as sock,
+        ):
+            sock.sendall(b"NONSENSE\r\n\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+    wait_for_none(server)
+    assert server.log.stat().st_size - before < 5_000
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_client_that_half_closes_over_tls_leaves_no_warning(
+    secure: tuple[Server, str], pair: Pair
+) -> None:
+    server, _ = secure
+    context = ssl.create_default_context(cafile=pair.certificate)
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as sock,
+    ):
+        sock.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        with contextlib.suppress(OSError):
+            sock.unwrap()
+
+    wait_for_none(server)
+    assert "has no effect when using ssl" not in server.log.read_text()
+
+
+def test_a_handshake_that_does_not_end_is_not_waited_for(secure: tuple[Server, str]) -> None:
+    server, _ = secure
+    wait_for_none(server)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as sock:
+        sock.sendall(b"\x16\x03\x01")
+
+        assert sock.recv(1) == b""  # after 10 s
 
 
 def test_a_certificate_without_its_key_stops_the_server(pair: Pair, tmp_path: Path) -> None:
