@@ -123,6 +123,7 @@ class Settings(BaseSettings):
     )
     user_max_jobs: int = Field(1000, ge=1, description="of one user that are not finished")
     user_running_jobs: int = Field(2, ge=1, description="of one user at a time")
+    user_max_streams: int = Field(32, ge=1, description="of job events, open at a time by one user")
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:

@@ -180,7 +180,8 @@ def _approximate_medians(series: Floats, seed: int) -> Floats:
     median = np.median(series, axis=0)
     below = (series < median) + 0.5 * (series == median)
     circle = np.concatenate([np.zeros((1, columns)), below, below[: length - 1]]).cumsum(axis=0)
-    counts = (circle[length:] - circle[:-length]) / n  # shares of n, in the block from each place on
+    # For each place the values below the median in the block that begins there, as a share of n.
+    counts = (circle[length:] - circle[:-length]) / n
     blocks = n / length
     covariance = blocks * np.atleast_2d(np.cov(counts, rowvar=False))
     random = np.random.default_rng(seed)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import math
 import os
-import statistics
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pydantic_core
 import torch
+from numpy.typing import NDArray
 
 from warpcall.errors import InvalidInput
 from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import measuring
 from warpcall_kernels.measuring import PRECISIONS
 from warpcall_service.jobs.messages import Checked, CheckedCase
+
+Floats = NDArray[np.float64]
 
 
 def answer(question: Mapping[str, Any], device: str) -> Checked:
@@ -55,13 +61,46 @@ def answer(question: Mapping[str, Any], device: str) -> Checked:
     }
 
 
-def compare(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare two series of samples in us, by round, that were measured apart."""
-    a, b = ([math.nan if us is None else us for us in question[name]] for name in ("a", "b"))
+def compare(question: Sequence[Mapping[str, str | None]]) -> dict[str, Any]:
+    """Compare cases of two jobs; each is given by its two results, as they are stored.
+
+    A result is None where a job has not measured the case. The answer has, for each case, a row for
+    each implementation that both measured, and the names of those that only one measured.
+    """
+    cases = []
+    for given in question:
+        a, b = _series(given["a"]), _series(given["b"])
+        cases.append(
+            {
+                "rows": [{"implementation": n, **_compared(a[n], b[n])} for n in a if n in b],
+                "only_a": [name for name in a if name not in b],
+                "only_b": [name for name in b if name not in a],
+            }
+        )
+    return {"cases": cases}
+
+
+def _series(stored: str | None) -> dict[str, Floats]:
+    """Samples in us, by implementation and round; NaN where there is none that counts."""
+    if stored is None:
+        return {}
+    result = pydantic_core.from_json(zlib.decompress(base64.b64decode(stored)))
+    masked = [mask["round"] for mask in result["masked"]]
+    found = {}
+    for told in result["implementations"]:
+        if told["status"] == "ok":
+            samples = np.array(told["samples_us"], np.float64)  # None becomes NaN
+            samples[[number for number in masked if number < len(samples)]] = np.nan
+            if not np.isnan(samples).all():
+                found[told["name"]] = samples
+    return found
+
+
+def _compared(a: Floats, b: Floats) -> dict[str, Any]:
     found = measuring.compare_runs(a, b)
     return {
-        "a_us": statistics.median(us for us in a if not math.isnan(us)),
-        "b_us": statistics.median(us for us in b if not math.isnan(us)),
+        "a_us": float(np.nanmedian(a)),
+        "b_us": float(np.nanmedian(b)),
         "ratio": found.ratio,
         "ratio_low": found.low if found.low > 0 else None,
         "ratio_high": found.high if math.isfinite(found.high) else None,

@@ -1,78 +1,150 @@
-"""Two jobs side by side: what both measured, by their samples."""
+"""Two jobs side by side: what both measured, by their samples.
+
+Samples are not unpacked here. Each question to a lane carries the stored results of a few cases, as
+they are, and its answer has all rows of these cases.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.callers import Caller
-from warpcall_service.jobs import records, results
+from warpcall_service.jobs import exports, records, results
+from warpcall_service.jobs.exports import PART_BYTES, Case
 from warpcall_service.jobs.models import ComparedRow, Comparison
-from warpcall_service.schema import Job
+from warpcall_service.lane_messages import frame
+from warpcall_service.schema import JobCase
 
-Samples = list[float | None]
-Ask = Callable[[Samples, Samples], Awaitable[dict[str, Any]]]
+# A row takes a lane 1 ms, a whole question some 20 ms. Checks of others' calls wait for so long.
+PART_CASES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """A case in the two jobs; None where a job has not measured it."""
+
+    key: str
+    a: Case | None
+    b: Case | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the results as they are stored."""
+        return sum(case.nbytes for case in (self.a, self.b) if case is not None)
 
 
 @dataclass(slots=True)
 class Pair:
-    """What is compared: samples by case and implementation, of both jobs, and what else differs."""
+    """Two jobs that are compared.
 
-    a: str
-    b: str
-    same_environment: bool
-    differences: dict[str, list[Any]]
-    samples_a: dict[tuple[str, str], Samples] = field(default_factory=dict)
-    samples_b: dict[tuple[str, str], Samples] = field(default_factory=dict)
+    Attributes:
+        numbers: of the two jobs.
+        cases: in the order of the first job, then those that only the second one has.
+        empty: the answer without its rows.
+        only: what only one job has measured, by job: each with the position of its case.
+    """
+
+    numbers: tuple[int, int]
+    cases: Sequence[Both]
+    empty: Comparison
+    only: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: {"a": [], "b": []})
+    _comma: str = ""
+
+    def parts(self) -> Iterator[Sequence[Both]]:
+        """A few cases at a time, for a question each."""
+        part: list[Both] = []
+        for case in self.cases:
+            nbytes = sum(other.nbytes for other in part)
+            if part and (len(part) == PART_CASES or nbytes + case.nbytes > PART_BYTES):
+                yield part
+                part = []
+            part.append(case)
+        if part:
+            yield part
+
+    def head(self) -> bytes:
+        """The answer up to its rows, as JSON."""
+        return self.empty.model_dump_json().encode().partition(b'"rows":[')[0] + b'"rows":['
+
+    def rows(self, part: Sequence[Both], answer: Mapping[str, Any]) -> bytes:
+        """The rows of some cases, as JSON, from a lane's answer."""
+        texts = []
+        for case, told in zip(part, answer["cases"], strict=True):
+            for row in told["rows"]:
+                texts.append(self._comma + ComparedRow(case=case.key, **row).model_dump_json())
+                self._comma = ","
+            for name, one in (("a", case.a), ("b", case.b)):
+                if one is not None:
+                    names = told[f"only_{name}"]
+                    self.only[name] += [(one.position, f"{case.key} by {n}") for n in names]
+        return "".join(texts).encode()
+
+    def tail(self) -> bytes:
+        """The answer after its rows, as JSON."""
+        only = {
+            f"only_{name}": [text for _, text in sorted(found, key=lambda one: one[0])]
+            for name, found in self.only.items()
+        }
+        whole = self.empty.model_copy(update=only).model_dump_json().encode()
+        return whole.partition(b'"rows":[')[2]
 
 
 def pair(session: Session, caller: Caller, first_id: str, second_id: str) -> Pair:
-    """The samples of two jobs of the caller."""
+    """Two jobs of the caller.
+
+    Raises:
+        NotFound: one of them is not there.
+    """
     first = records.find(session, caller, first_id)
     second = records.find(session, caller, second_id)
     facts = [json.loads(job.fingerprint or "{}") for job in (first, second)]
-    return Pair(
+    empty = Comparison(
         a=first.id,
         b=second.id,
         same_environment=first.environment is not None and first.environment == second.environment,
         differences=results.differences(*facts),
-        samples_a=_samples(session, first),
-        samples_b=_samples(session, second),
+        rows=[],
+        only_a=[],
+        only_b=[],
+    )
+    ours, theirs = (
+        {case.key: case for case in exports.measured(session, job)} for job in (first, second)
+    )
+    cases = [Both(key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs}]
+    return Pair((first.number, second.number), cases, empty)
+
+
+def question(session: Session, given: Pair, part: Sequence[Both]) -> bytes:
+    """What to ask a lane about some cases."""
+    a, b = given.numbers
+    ours = _stored(session, a, [case.a for case in part])
+    theirs = _stored(session, b, [case.b for case in part])
+    return frame(
+        {
+            "compare": [
+                {
+                    "a": None if case.a is None else ours[case.a.position],
+                    "b": None if case.b is None else theirs[case.b.position],
+                }
+                for case in part
+            ]
+        }
     )
 
 
-async def compared(given: Pair, ask: Ask) -> Comparison:
-    """Compare what both have; `ask` does it for one series of each."""
-    rows = []
-    for key in [key for key in given.samples_a if key in given.samples_b]:
-        case, implementation = key
-        found = await ask(given.samples_a[key], given.samples_b[key])
-        rows.append(ComparedRow(case=case, implementation=implementation, **found))
-    return Comparison(
-        a=given.a,
-        b=given.b,
-        same_environment=given.same_environment,
-        differences=given.differences,
-        rows=rows,
-        only_a=[" by ".join(key) for key in given.samples_a if key not in given.samples_b],
-        only_b=[" by ".join(key) for key in given.samples_b if key not in given.samples_a],
+def _stored(session: Session, number: int, cases: Sequence[Case | None]) -> dict[int, str]:
+    """Results as they are stored, in base64, by position."""
+    found = session.execute(
+        sa.select(JobCase.position, JobCase.result).where(
+            JobCase.job_number == number,
+            JobCase.position.in_([case.position for case in cases if case is not None]),
+        )
     )
-
-
-def _samples(session: Session, job: Job) -> dict[tuple[str, str], Samples]:
-    found = {}
-    for case, result in results.cases(session, job):
-        masked = {mask["round"] for mask in result["masked"]}
-        for told in result["implementations"]:
-            if told["status"] == "ok":
-                samples = [
-                    None if number in masked else sample
-                    for number, sample in enumerate(told["samples_us"])
-                ]
-                if any(sample is not None for sample in samples):
-                    found[case.key, told["name"]] = samples
-    return found
+    return {position: base64.b64encode(result or b"").decode() for position, result in found}

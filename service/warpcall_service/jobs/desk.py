@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -12,13 +12,12 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput
 from warpcall_service.callers import Caller
 from warpcall_service.engine import LocalEngine
-from warpcall_service.jobs import comparison, events, records, views
+from warpcall_service.jobs import comparison, events, exports, records, views
+from warpcall_service.jobs.heavy import HeavyReads, Streams
 from warpcall_service.jobs.messages import Checked
 from warpcall_service.jobs.models import (
     WAITING,
-    Comparison,
     JobDetails,
-    JobEvent,
     JobList,
     JobPreview,
     JobRequest,
@@ -51,6 +50,9 @@ class Jobs:
         self._engine = engine
         self.office = Office(store)
         self.scheduler = Scheduler(settings, engine, self.office, ledger)
+        self._heavy = HeavyReads(settings.queue_timeout_s)
+        self._comparing = asyncio.Lock()  # a lane has one question of a comparison at a time
+        self._streams = Streams(settings.user_max_streams)
 
     def start(self) -> None:
         """Begin to run jobs, in the running loop, over an engine that was started."""
@@ -89,19 +91,23 @@ class Jobs:
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
         """What a submission would come to; raises as `submit`."""
         checked = await self._check(request)
-        return await self.office.read(_preview, caller, request, checked)
+        return await self.office.read_for(caller.name, _preview, caller, request, checked)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
         """One job."""
-        return await self.office.read(views.job, caller, job_id, self.scheduler.devices)
+        return await self.office.read_for(
+            caller.name, views.job, caller, job_id, self.scheduler.devices
+        )
 
     async def list(self, caller: Caller, wanted: Filter) -> JobList:
         """A page of jobs."""
-        return await self.office.read(views.jobs, caller, wanted, self.scheduler.devices)
+        return await self.office.read_for(
+            caller.name, views.jobs, caller, wanted, self.scheduler.devices
+        )
 
-    async def queue(self) -> Queue:
+    async def queue(self, caller: Caller) -> Queue:
         """Everyone's jobs that run or wait, in order."""
-        return await self.office.read(views.whole_queue, self.scheduler.devices)
+        return await self.office.read_for(caller.name, views.whole_queue, self.scheduler.devices)
 
     async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
         """End a job; again, or after its end, is harmless."""
@@ -112,32 +118,62 @@ class Jobs:
 
     async def events(
         self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]
-    ) -> AsyncIterator[Sequence[JobEvent]]:
-        """What happens to a job after an event, until its end; empty now and then, when nothing does."""
-        while True:
-            number, state = await self.office.read(_number_and_state, caller, job_id)
-            bell = self.office.bell(number)
-            found = await self.office.read(_events, number, after)
-            if found or state in WAITING:
-                yield found
-            elif not found:
-                return
-            if found:
-                after = found[-1].sequence
-            elif stopping():
-                return
-            else:
-                await _rung(bell)
+    ) -> AsyncGenerator[bytes, None]:
+        """What happens to a job after an event, until its end, as text of an event stream.
 
-    async def compare(self, caller: Caller, first_id: str, second_id: str) -> Comparison:
-        """Two jobs side by side."""
-        pair = await self.office.read(comparison.pair, caller, first_id, second_id)
+        Empty now and then, when nothing happens.
 
-        async def ask(a: comparison.Samples, b: comparison.Samples) -> dict[str, Any]:
-            question = {"compare": {"a": a, "b": b}}
-            return await self._engine.ask(frame(question), "this comparison")
+        Raises:
+            Busy: the user has too many such streams.
+        """
+        with self._streams.opened(caller.name):
+            number = await self.office.read_for(caller.name, _number, caller, job_id)
+            while True:
+                bell = self.office.bell(number)
+                state, last = await self.office.latest(number)
+                if last > after:
+                    after, text = await self.office.render_for(
+                        caller.name, _events, number, after, last
+                    )
+                    yield text
+                elif state not in WAITING or stopping():
+                    return
+                else:
+                    yield b""
+                    await _rung(bell)
 
-        return await comparison.compared(pair, ask)
+    async def results(
+        self, caller: Caller, job_id: str, form: str, samples: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """The results of a job in a format, in parts.
+
+        Raises:
+            Busy: the user has too many heavy reads under way.
+        """
+        user = caller.name
+        async with self._heavy.admitted(user):
+            steps = await self.office.render_for(user, exports.begin, caller, job_id, form, samples)
+            for step in steps:
+                yield await self.office.render_for(user, step)
+
+    async def compare(
+        self, caller: Caller, first_id: str, second_id: str
+    ) -> AsyncGenerator[bytes, None]:
+        """Two jobs side by side, as JSON, in parts.
+
+        Raises:
+            Busy: the user has too many heavy reads under way.
+        """
+        user = caller.name
+        async with self._heavy.admitted(user):
+            pair = await self.office.render_for(user, comparison.pair, caller, first_id, second_id)
+            yield pair.head()
+            for part in pair.parts():
+                question = await self.office.render_for(user, comparison.question, pair, part)
+                async with self._comparing:
+                    answer = await self._engine.ask(question, "this comparison")
+                yield pair.rows(part, answer)
+            yield pair.tail()
 
     async def _check(self, request: JobRequest) -> Checked:
         """Ask a lane, which knows the ops and the implementations."""
@@ -205,13 +241,14 @@ def _cancel(session: Session, caller: Caller, job_id: str) -> int:
     return row.number
 
 
-def _number_and_state(session: Session, caller: Caller, job_id: str) -> tuple[int, str]:
-    row = records.find(session, caller, job_id)
-    return row.number, row.state
+def _number(session: Session, caller: Caller, job_id: str) -> int:
+    return records.find(session, caller, job_id).number
 
 
-def _events(session: Session, number: int, after: int) -> Sequence[JobEvent]:
-    return [views.event(row) for row in events.after(session, number, after)]
+def _events(session: Session, number: int, after: int, last: int) -> tuple[int, bytes]:
+    """The sequence of the last event that was read, and the text of what came after `after`."""
+    rows = events.after(session, number, after)
+    return rows[-1].sequence if rows else last, events.as_text(rows)
 
 
 async def _rung(bell: asyncio.Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,14 +33,39 @@ def note(session: Session, job: Job, kind: str, data: Mapping[str, Any]) -> None
     )
 
 
-def after(session: Session, number: int, sequence: int) -> Sequence[JobEvent]:
-    """What happened after the event `sequence`, in order; BATCH at most."""
-    return session.scalars(
-        sa.select(JobEvent)
+def after(session: Session, number: int, sequence: int) -> Sequence[sa.Row[int, int, str, str]]:
+    """Sequence, time, kind and data of what happened after the event `sequence`; BATCH at most."""
+    return session.execute(
+        sa.select(JobEvent.sequence, JobEvent.at_ms, JobEvent.kind, JobEvent.data)
         .where(JobEvent.job_number == number, JobEvent.sequence > sequence)
         .order_by(JobEvent.sequence)
         .limit(BATCH)
     ).all()
+
+
+def latest(session: Session, number: int) -> tuple[str, int]:
+    """The state of a job, and the sequence of its latest event."""
+    last = (
+        sa.select(sa.func.max(JobEvent.sequence))
+        .where(JobEvent.job_number == number)
+        .scalar_subquery()
+    )
+    state, sequence = session.execute(sa.select(Job.state, last).where(Job.number == number)).one()
+    return state, sequence or 0
+
+
+def as_text(rows: Sequence[sa.Row[int, int, str, str]]) -> bytes:
+    """Events as a stream sends them. Their data are JSON already, and are passed on as they are."""
+    return "".join(
+        f'id: {sequence}\nevent: {kind}\ndata: {{"sequence":{sequence},"at":"{moment(at_ms)}",'
+        f'"kind":"{kind}","data":{data}}}\n\n'
+        for sequence, at_ms, kind, data in rows
+    ).encode()
+
+
+def moment(ms: int) -> str:
+    """A time of day, UTC, as RFC 3339 has it."""
+    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def now_ms() -> int:

@@ -220,15 +220,6 @@ class Queue(_Model):
     entries: list[QueueEntry]
 
 
-class JobEvent(_Model):
-    """Something that happened to a job; `kind` is state, case or progress, `data` depends on it."""
-
-    sequence: int
-    at: str
-    kind: str
-    data: dict[str, Any]
-
-
 class Measurement(_Model):
     """What one implementation did in one case: a row of the results. Times are of the device, in us.
 

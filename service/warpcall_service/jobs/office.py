@@ -1,23 +1,38 @@
 """Where the asynchronous half of the jobs meets the database: threads of their own, and a bell.
 
-Threads of their own, so that a database that hangs holds up jobs and nothing else.
+Threads of their own, so that a database that hangs holds up jobs and nothing else. What users read
+has other threads than what runs jobs and takes submissions, so that reads hold up neither.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
+from warpcall_service.jobs import events
 from warpcall_service.store import Store
+from warpcall_service.turns import Turns
 
 THREADS = 4
+READ_THREADS = 4
+LATEST_S = 0.5  # a look at the latest event of a job is shared for so long by all who watch the job
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at the latest event of a job, which began at a time by time.monotonic()."""
+
+    began: float
+    found: asyncio.Task[tuple[str, int]]
 
 
 class Office:
@@ -26,7 +41,11 @@ class Office:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="jobs")
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="reads")
+        self._renderer = ThreadPoolExecutor(1, thread_name_prefix="render")
+        self._reader_turns, self._renderer_turns = Turns(READ_THREADS), Turns(1)
         self._bells: dict[int, asyncio.Event] = {}
+        self._looks: dict[int, _Look] = {}
 
     async def read(
         self,
@@ -54,8 +73,64 @@ class Office:
         """
         return await self._run(self._writing, lambda session: function(session, *args, **kwargs))
 
+    async def read_for(
+        self,
+        user: str,
+        function: Callable[Concatenate[Session, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """As `read`, in the threads for what users read, where waiting users take turns.
+
+        Raises:
+            StoreError: there is no looking.
+        """
+        async with self._reader_turns.turn(user, 0):
+            return await self._run(
+                self._reading, lambda session: function(session, *args, **kwargs), self._readers
+            )
+
+    async def render_for(
+        self,
+        user: str,
+        function: Callable[Concatenate[Session, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """As `read_for`, for one part of a large answer.
+
+        There is one thread for the parts of all large answers, so that the event loop competes with
+        no more than one thread for the interpreter's lock.
+
+        Raises:
+            StoreError: there is no looking.
+        """
+        async with self._renderer_turns.turn(user, 0):
+            return await self._run(
+                self._reading, lambda session: function(session, *args, **kwargs), self._renderer
+            )
+
+    async def latest(self, number: int) -> tuple[str, int]:
+        """The state of a job and the sequence of its latest event, at most LATEST_S old.
+
+        All who watch a job share one look at the database. A look that began before the job's bell
+        was rung is not shared any more.
+        """
+        look = self._looks.get(number)
+        if look is None or time.monotonic() > look.began + LATEST_S:
+            task = asyncio.create_task(
+                self._run(
+                    self._reading, lambda session: events.latest(session, number), self._readers
+                )
+            )
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # noted
+            look = self._looks[number] = _Look(time.monotonic(), task)
+            asyncio.get_running_loop().call_later(LATEST_S, self._forget, number, look)
+        return await asyncio.shield(look.found)
+
     def ring(self, number: int) -> None:
         """Something happened to the job of this number."""
+        self._looks.pop(number, None)
         if (bell := self._bells.pop(number, None)) is not None:
             bell.set()
 
@@ -65,14 +140,22 @@ class Office:
 
     def close(self) -> None:
         """Let the threads go."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._readers, self._renderer):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _forget(self, number: int, look: _Look) -> None:
+        if self._looks.get(number) is look:
+            del self._looks[number]
 
     async def _run(
         self,
         how: Callable[[Callable[[Session], T]], T],
         function: Callable[[Session], T],
+        threads: Executor | None = None,
     ) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, how, function)
+        return await asyncio.get_running_loop().run_in_executor(
+            threads or self._threads, how, function
+        )
 
     def _reading(self, function: Callable[[Session], T]) -> T:
         with self._store.read() as session:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -21,7 +22,7 @@ from warpcall.errors import (
 )
 from warpcall_service.callers import Calling, needs
 from warpcall_service.exchange import Exchange
-from warpcall_service.jobs import results
+from warpcall_service.jobs import exports, results
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
@@ -29,7 +30,6 @@ from warpcall_service.jobs.models import (
     Comparison,
     History,
     JobDetails,
-    JobEvent,
     JobList,
     JobPreview,
     JobRequest,
@@ -44,6 +44,7 @@ from warpcall_service.jobs.records import Filter
 from warpcall_service.media import JSON
 from warpcall_service.openapi import problem_responses
 from warpcall_service.params import from_json
+from warpcall_service.streamed import Streamed, streamed
 
 EVENTS = "text/event-stream"
 KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open
@@ -113,9 +114,9 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         return _json(await desk.list(caller, Filter(user, state, op, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
-    async def show_queue() -> Response:
+    async def show_queue(caller: Calling) -> Response:
         """Everyone's jobs that run or wait, in the order in which they will run."""
-        return _json(await desk.queue())
+        return _json(await desk.queue(caller))
 
     @router.get("/history", response_model=History, responses=lost)
     async def show_history(
@@ -126,7 +127,9 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         limit: Limit = 100,
     ) -> Response:
         """What an implementation took in a case, in one job after the other, the latest first."""
-        found = await desk.office.read(results.history, caller, op, implementation, case, limit)
+        found = await desk.office.read_for(
+            caller.name, results.history, caller, op, implementation, case, limit
+        )
         return _json(found)
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
@@ -146,6 +149,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
             200: {"content": {EVENTS: {"schema": {"type": "string"}}}},
             204: {"description": "It has ended, and you have seen all"},
             **lost,
+            **problem_responses([Busy]),
         },
     )
     async def watch_job(
@@ -161,14 +165,20 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         if first is None:
             return Response(status_code=204)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(_stream(first, batches), media_type=EVENTS, headers=headers)
+        return Streamed(first or b": here\n\n", _lively(batches), EVENTS, headers)
 
     @router.get(
         "/{id}/results",
         response_model=Results,
         responses={
-            200: {"content": {media: {"schema": {"type": "string"}} for media in results.MEDIA}},
-            **problem_responses([NotFound, InvalidInput, UnsupportedMedia, Unavailable]),
+            200: {
+                "content": {
+                    media: {"schema": {"type": "string"}}
+                    for form, media in exports.MEDIA.items()
+                    if form != "json"
+                }
+            },
+            **problem_responses([NotFound, InvalidInput, UnsupportedMedia, Busy, Unavailable]),
         },
     )
     async def show_results(
@@ -178,33 +188,27 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         samples: Annotated[bool, Query(description="all of them, too; JSON only")] = False,
     ) -> Response:
         """What was measured so far, a row for each implementation of each case."""
-        media, body = await desk.office.read(results.rendered, caller, id, format, samples)
-        return Response(body, media_type=media)
+        return await streamed(desk.results(caller, id, format, samples), exports.MEDIA[format])
 
-    @router.get("/{id}/compare/{other}", response_model=Comparison, responses=lost)
+    @router.get(
+        "/{id}/compare/{other}",
+        response_model=Comparison,
+        responses={**lost, **problem_responses([Busy])},
+    )
     async def compare_jobs(id: JobId, other: JobId, caller: Calling) -> Response:
         """What both jobs measured: the times of `other` relative to those of `id`."""
-        return _json(await desk.compare(caller, id, other))
+        return await streamed(desk.compare(caller, id, other), JSON)
 
     return router
 
 
-async def _stream(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[str]:
-    yield _batch(first) or ": here\n\n"
+async def _lively(batches: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Some of the empty batches become comments, which keep a quiet connection open."""
     quiet = 0
-    async for batch in rest:
-        quiet = 0 if batch else quiet + 1
-        if batch:
-            yield _batch(batch)
-        elif quiet % KEEP_ALIVE_LOOKS == 0:
-            yield ": still here\n\n"
-
-
-def _batch(events: list[JobEvent]) -> str:
-    return "".join(
-        f"id: {event.sequence}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-        for event in events
-    )
+    async with contextlib.aclosing(batches):
+        async for batch in batches:
+            quiet = 0 if batch else quiet + 1
+            yield b": still here\n\n" if quiet and quiet % KEEP_ALIVE_LOOKS == 0 else batch
 
 
 async def _read(request: Request, model: type[M]) -> M:

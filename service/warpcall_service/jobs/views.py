@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from warpcall_service.callers import Caller
 from warpcall_service.jobs import queue, records
+from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import (
     PRIORITIES,
     Job,
     JobDetails,
-    JobEvent,
     JobList,
     Queue,
     QueueEntry,
@@ -24,7 +23,6 @@ from warpcall_service.jobs.models import (
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.records import Filter
 from warpcall_service.schema import Job as JobRow
-from warpcall_service.schema import JobEvent as EventRow
 
 PLACED = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
 
@@ -75,18 +73,6 @@ def whole_queue(session: Session, devices: int) -> Queue:
         )
     entries.sort(key=lambda entry: (entry.position, entry.ends_in_s))
     return Queue(devices=devices, entries=entries)
-
-
-def event(row: EventRow) -> JobEvent:
-    """Something that happened."""
-    return JobEvent(
-        sequence=row.sequence, at=moment(row.at_ms), kind=row.kind, data=json.loads(row.data)
-    )
-
-
-def moment(ms: int) -> str:
-    """A time of day, UTC, as RFC 3339 has it."""
-    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _places(session: Session, rows: Any, devices: int) -> Mapping[int, Place]:

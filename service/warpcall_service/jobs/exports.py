@@ -1,0 +1,317 @@
+"""The results of a job as a file: JSON, CSV, Markdown or Parquet, rendered in parts.
+
+A job may have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each
+part is read in a transaction of its own. All parts together show one state nevertheless: which cases
+there are is read once, at the beginning, and the rows of a case are written together and never
+change.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import pydantic_core
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.errors import UnsupportedMedia
+from warpcall_service.callers import Caller
+from warpcall_service.jobs import records
+from warpcall_service.jobs.events import moment
+from warpcall_service.jobs.models import CaseResults, Measurement, Results
+from warpcall_service.jobs.results import measurement
+from warpcall_service.schema import Job, JobCase
+from warpcall_service.schema import Measurement as Row
+
+CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
+MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}
+
+# A part takes some 5 ms to render. Rendering competes with the event loop for the interpreter's lock.
+PART_CASES = 16
+PART_BYTES = 64 << 10  # of results as they are stored, compressed: some 8,000 samples
+ROW_GROUP = 10_000  # rows of a Parquet file that are compressed together, and kept in memory
+
+Step = Callable[[Session], bytes]  # renders the next part
+Rows = Sequence[Measurement]
+
+
+class Case(NamedTuple):
+    """A case that is measured; `nbytes` is the size of its result as it is stored."""
+
+    position: int
+    key: str
+    nbytes: int
+
+
+def begin(
+    session: Session, caller: Caller, job_id: str, form: str, samples: bool
+) -> Iterator[Step]:
+    """The steps by which the results of a job are rendered, in order; each may be a transaction.
+
+    Raises:
+        NotFound: no such job of the caller.
+        UnsupportedMedia: Parquet, where pyarrow is not installed.
+    """
+    job = records.find(session, caller, job_id)
+    found = measured(session, job)
+    if form == "json":
+        return _json_steps(job, found, samples)
+    if form == "csv":
+        return _row_steps(_Csv(), job, found)
+    if form == "markdown":
+        return _row_steps(_Markdown(job), job, found)
+    return _row_steps(_Parquet(), job, found)
+
+
+def measured(session: Session, job: Job) -> list[Case]:
+    """The cases of a job that are measured, in order."""
+    found = session.execute(
+        sa.select(JobCase.position, JobCase.key, sa.func.length(JobCase.result))
+        .where(JobCase.job_number == job.number, JobCase.result.is_not(None))
+        .order_by(JobCase.position)
+    )
+    return [Case(*row) for row in found]
+
+
+def _parts(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """Cases in order, as many at a time as are rendered in a short time."""
+    part: list[Case] = []
+    for case in cases:
+        nbytes = sum(other.nbytes for other in part)
+        if part and (len(part) == PART_CASES or nbytes + case.nbytes > PART_BYTES):
+            yield part
+            part = []
+        part.append(case)
+    if part:
+        yield part
+
+
+def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
+    """Rows of some cases, case by case, implementations in the order in which they were asked for."""
+    names = json.loads(job.implementations)
+    found = session.execute(
+        sa.select(Row.position, JobCase.key, Row.implementation, Row.summary)
+        .join(
+            JobCase,
+            sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position),
+        )
+        .where(Row.job_number == job.number, Row.position.in_([case.position for case in part]))
+    ).all()
+    rows = [measurement(*row) for row in found]
+    return sorted(rows, key=lambda row: (row.position, names.index(row.implementation)))
+
+
+def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step]:
+    empty = Results(
+        id=job.id,
+        state=job.state,  # type: ignore[arg-type]  # one of them
+        environment=job.environment,
+        fingerprint=None if job.fingerprint is None else json.loads(job.fingerprint),
+        measurements=[],
+        cases=[],
+    )
+    head, middle, tail = empty.model_dump_json().encode().rpartition(b'],"cases":[')
+    yield lambda session: head
+    for number, part in enumerate(_parts_of_rows(cases)):
+        yield partial(_json_rows, job=job, part=part, comma=number > 0)
+    yield lambda session: middle
+    for number, part in enumerate(_parts(cases)):
+        yield partial(_json_cases, job=job, part=part, samples=samples, comma=number > 0)
+    yield lambda session: tail
+
+
+def _json_rows(session: Session, job: Job, part: Sequence[Case], comma: bool) -> bytes:
+    return _joined([row.model_dump_json() for row in _rows_of(session, job, part)], comma)
+
+
+def _json_cases(
+    session: Session, job: Job, part: Sequence[Case], samples: bool, comma: bool
+) -> bytes:
+    told = []
+    found = session.execute(
+        sa.select(JobCase.position, JobCase.key, JobCase.result, JobCase.finished_ms)
+        .where(
+            JobCase.job_number == job.number, JobCase.position.in_([case.position for case in part])
+        )
+        .order_by(JobCase.position)
+    )
+    for position, key, stored, finished_ms in found:
+        assert stored is not None  # it was there when the export began
+        result = pydantic_core.from_json(zlib.decompress(stored))
+        shown = {name: result[name] for name in CaseResults.model_fields if name in result}
+        limit = result["limit"]
+        case = CaseResults(
+            **shown,
+            position=position,
+            case=key,
+            limit_us=None if limit is None else limit["median_us"],
+            finished_at=moment(finished_ms or 0),
+            samples_us={i["name"]: i["samples_us"] for i in result["implementations"]}
+            if samples
+            else None,
+        )
+        told.append(case.model_dump_json())
+    return _joined(told, comma)
+
+
+def _joined(texts: Sequence[str], comma: bool) -> bytes:
+    return (("," if comma and texts else "") + ",".join(texts)).encode()
+
+
+def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """Rows do not have the samples, so the size of the results does not matter."""
+    for begin in range(0, len(cases), PART_CASES):
+        yield cases[begin : begin + PART_CASES]
+
+
+class _Table(Protocol):
+    """Writes rows as a file of some format, part by part."""
+
+    def head(self) -> bytes: ...
+    def body(self, rows: Rows) -> bytes: ...
+    def tail(self) -> bytes: ...
+
+
+def _row_steps(table: _Table, job: Job, cases: Sequence[Case]) -> Iterator[Step]:
+    yield lambda session: table.head()
+    for part in _parts_of_rows(cases):
+        yield partial(_row_step, table=table, job=job, part=part)
+    yield lambda session: table.tail()
+
+
+def _row_step(session: Session, table: _Table, job: Job, part: Sequence[Case]) -> bytes:
+    return table.body(_rows_of(session, job, part))
+
+
+class _Csv:
+    def __init__(self) -> None:
+        self._file = io.StringIO()
+        self._writer = csv.DictWriter(self._file, list(Measurement.model_fields))
+
+    def head(self) -> bytes:
+        self._writer.writeheader()
+        return self._taken()
+
+    def body(self, rows: Rows) -> bytes:
+        for row in rows:
+            self._writer.writerow({**row.model_dump(), "tags": " ".join(row.tags)})
+        return self._taken()
+
+    def tail(self) -> bytes:
+        return b""
+
+    def _taken(self) -> bytes:
+        text = self._file.getvalue()
+        self._file.seek(0)
+        self._file.truncate()
+        return text.encode()
+
+
+class _Markdown:
+    """The columns that a reader compares; CSV has them all."""
+
+    def __init__(self, job: Job) -> None:
+        self._title = (
+            f"`{job.op}` on {job.environment or 'nothing yet'}, {job.precision}, job {job.id}"
+        )
+
+    def head(self) -> bytes:
+        return (
+            f"{self._title}\n\n"
+            "| case | implementation | median us | 95 % interval | ratio | verdict | GB/s "
+            "| of the limit |\n"
+            "| --- | --- | --: | --: | --: | --- | --: | --: |\n"
+        ).encode()
+
+    def body(self, rows: Rows) -> bytes:
+        return "".join(map(self._line, rows)).encode()
+
+    def tail(self) -> bytes:
+        return b""
+
+    def _line(self, row: Measurement) -> str:
+        ratio = _interval(row.ratio, row.ratio_low, row.ratio_high, "{:.3f}")
+        share = "" if row.share_of_limit is None else f"{100 * row.share_of_limit:.0f} %"
+        return (
+            f"| {row.case} | {row.implementation} | "
+            f"{_number(row.median_us, '{:.2f}') or row.status} | "
+            f"{_between(row.ci_low_us, row.ci_high_us, '{:.2f}')} | {ratio} | "
+            f"{row.verdict or ''} | {_number(row.gb_per_s, '{:.0f}')} | {share} |\n"
+        )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _between(low: float | None, high: float | None, form: str) -> str:
+    return "" if low is None or high is None else f"{form.format(low)} to {form.format(high)}"
+
+
+def _interval(value: float | None, low: float | None, high: float | None, form: str) -> str:
+    between = _between(low, high, form)
+    return _number(value, form) + (f" ({between})" if between else "")
+
+
+class _Parquet:
+    def __init__(self) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise UnsupportedMedia(
+                "this server writes no Parquet: its operator has to install pyarrow "
+                "(the extra `parquet`); csv has the same columns",
+                field="format",
+            ) from None
+        kinds = {
+            int: pa.int64(),
+            float: pa.float64(),
+            str: pa.string(),
+            list: pa.list_(pa.string()),
+        }
+        fields = Measurement.model_fields.items()
+        self._pa = pa
+        self._schema = pa.schema((name, kinds[_kind(field.annotation)]) for name, field in fields)
+        self._file = io.BytesIO()
+        self._writer = pq.ParquetWriter(self._file, self._schema)
+        self._tables: list[Any] = []
+
+    def head(self) -> bytes:
+        return b""
+
+    def body(self, rows: Rows) -> bytes:
+        table = self._pa.Table.from_pylist([row.model_dump() for row in rows], self._schema)
+        self._tables.append(table)
+        if sum(map(len, self._tables)) >= ROW_GROUP:
+            self._write()
+        return self._taken()
+
+    def tail(self) -> bytes:
+        self._write()
+        self._writer.close()
+        return self._taken()
+
+    def _write(self) -> None:
+        if self._tables:
+            self._writer.write_table(self._pa.concat_tables(self._tables))
+        self._tables = []
+
+    def _taken(self) -> bytes:
+        """What was written since the last time; the writer knows where it is in the file by itself."""
+        data = self._file.getvalue()
+        self._file.seek(0)
+        self._file.truncate()
+        return data
+
+
+def _kind(annotation: Any) -> type:
+    """The plain type of a column, which may also be null."""
+    text = str(annotation)
+    return next((t for t in (float, int, list) if t.__name__ in text), str)

@@ -1,0 +1,74 @@
+"""Answers that are sent while they are made, piece by piece."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from warpcall.errors import Problem
+from warpcall_service.exchange import ClientGone, Exchange
+
+WHOLE_BYTES = 64 << 10  # an answer of up to so many bytes is sent at once, with its length
+
+
+class Streamed(Response):
+    """An answer of unknown length.
+
+    The next piece is made when the client has taken the last ones but some 64 KiB. What makes the
+    pieces is closed at the end, also when the client leaves. A failure amid the answer drops the
+    connection, so that nobody takes what was sent for the whole.
+
+    Args:
+        first: the first piece.
+        pieces: the others. An empty one is not sent; it is an occasion to see that the client left.
+    """
+
+    def __init__(
+        self,
+        first: bytes,
+        pieces: AsyncGenerator[bytes, None],
+        media_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._first = first
+        self._pieces = pieces
+        self.status_code = 200
+        self.media_type = media_type
+        self.background = None
+        self.init_headers(headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        exchange: Exchange = scope["state"]["exchange"]
+        async with contextlib.aclosing(self._pieces):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
+            self._first = b""
+            try:
+                async for piece in self._pieces:
+                    if piece:
+                        message = {"type": "http.response.body", "body": piece, "more_body": True}
+                        await send(message)
+                    elif exchange.connection.transport.is_closing():
+                        raise ClientGone
+            except Problem as problem:
+                await exchange.refuse(problem)
+                return
+            await send({"type": "http.response.body", "body": b""})
+
+
+async def streamed(pieces: AsyncGenerator[bytes, None], media_type: str) -> Response:
+    """An answer out of pieces; a problem that arises before a small answer is whole is the answer."""
+    made = bytearray()
+    try:
+        async for piece in pieces:
+            made += piece
+            if len(made) > WHOLE_BYTES:
+                return Streamed(bytes(made), pieces, media_type)
+    except BaseException:
+        await pieces.aclose()
+        raise
+    return Response(bytes(made), media_type=media_type)

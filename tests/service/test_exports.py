@@ -1,0 +1,110 @@
+"""Results in parts: each format, whatever its parts, shows one state of the job and all of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.service.job_rows import caller
+from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
+from warpcall_service.jobs import exports, queue
+from warpcall_service.jobs.models import Results
+from warpcall_service.schema import Job
+from warpcall_service.store import Store
+
+CASES = 5
+
+
+def export(store: Store, job_id: str, form: str, *, samples: bool = False) -> list[bytes]:
+    """Each part of an export, rendered in a transaction of its own."""
+    with store.read() as session:
+        steps = exports.begin(session, caller("alice"), job_id, form, samples)
+    parts = []
+    for step in steps:
+        with store.read() as session:
+            parts.append(step(session))
+    return parts
+
+
+@pytest.mark.parametrize(("cases", "nbytes"), [(1, 1 << 30), (2, 1 << 30), (16, 1), (16, 1 << 30)])
+def test_every_format_is_the_same_whatever_its_parts(
+    cases: int, nbytes: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = finished(store, "alice", CASES)
+    whole = {form: b"".join(export(store, job_id, form, samples=True)) for form in exports.MEDIA}
+    monkeypatch.setattr(exports, "PART_CASES", cases)
+    monkeypatch.setattr(exports, "PART_BYTES", nbytes)
+    monkeypatch.setattr(exports, "ROW_GROUP", 10)
+
+    parts = {form: export(store, job_id, form, samples=True) for form in exports.MEDIA}
+
+    for form in ("json", "csv", "markdown"):
+        assert b"".join(parts[form]) == whole[form]
+    assert len(parts["json"]) == 3 + -(-CASES // cases) + (
+        CASES if nbytes == 1 else -(-CASES // cases)
+    )
+    tables = [
+        pq.read_table(io.BytesIO(data)).to_pylist()
+        for data in (b"".join(parts["parquet"]), whole["parquet"])
+    ]
+    assert tables[0] == tables[1]
+    told = json.loads(whole["json"])
+    assert tables[0] == told["measurements"]
+    assert whole["json"] == Results.model_validate(told).model_dump_json().encode()
+    rows = [(row["position"], row["implementation"]) for row in told["measurements"]]
+    assert rows == list(itertools.product(range(CASES), IMPLEMENTATIONS))
+    table = list(csv.DictReader(io.StringIO(whole["csv"].decode())))
+    assert [(int(row["position"]), row["implementation"]) for row in table] == rows
+    assert {row["tags"] for row in table} == {"a b"}
+    for case in told["cases"]:
+        expected = result(3, case["position"] % 3)
+        assert case["samples_us"] == {
+            i["name"]: i["samples_us"] for i in expected["implementations"]
+        }
+        assert {name: case[name] for name in SHOWN if name in case} == {
+            name: value for name, value in SHOWN.items() if name in case
+        }
+
+
+@pytest.mark.parametrize("form", exports.MEDIA)
+def test_a_job_that_has_measured_nothing_yet_is_exported(form: str, store: Store) -> None:
+    job_id = finished(store, "alice", 0, of=2)
+
+    whole = b"".join(export(store, job_id, form))
+
+    if form == "json":
+        told = json.loads(whole)
+        assert told["measurements"] == told["cases"] == []
+    elif form == "parquet":
+        assert pq.read_table(io.BytesIO(whole)).num_rows == 0
+    else:
+        assert len(whole.decode().strip().splitlines()) == (1 if form == "csv" else 4)
+
+
+def test_an_export_shows_one_state_although_the_job_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = finished(store, "alice", 2, of=4)
+    monkeypatch.setattr(exports, "PART_CASES", 1)
+
+    with store.read() as session:
+        steps = exports.begin(session, caller("alice"), job_id, "json", False)
+    parts: list[bytes] = []
+    for step in steps:
+        with store.read() as session:
+            parts.append(step(session))
+        if len(parts) in (1, 3):
+            with store.write() as session:
+                job = session.get_one(Job, number(store, job_id))
+                queue.save_case(session, job, 2 + len(parts) // 3, result(3, 0))
+
+    told: dict[str, Any] = json.loads(b"".join(parts))
+    assert [case["position"] for case in told["cases"]] == [0, 1]
+    assert {row["position"] for row in told["measurements"]} == {0, 1}
+    assert len(json.loads(b"".join(export(store, job_id, "json")))["cases"]) == 4
