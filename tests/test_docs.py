@@ -38,6 +38,7 @@ from warpcall_service import (
     protocol,
     shared_memory,
 )
+from warpcall_service.jobs import heavy
 from warpcall_service.jobs.models import MAX_BODY_BYTES
 from warpcall_service.plan import MAX_MESSAGE_BYTES
 from warpcall_service.settings import Settings
@@ -264,6 +265,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, described in "
         f"{MAX_MESSAGE_BYTES >> 10} KiB with their tensors",
+        "results and comparisons of jobs": f"1 at a time for each user, {heavy.MAX_WAITING} more "
+        f"wait; {heavy.MAX_READS} at a time in all",
     }
 
 
