@@ -117,7 +117,7 @@ class Arena:
             TooLarge: more than one call may have.
             Busy: none came free within `timeout_s`, or too many wait for it.
         """
-        if _paged(nbytes, promise) > self.largest:
+        if _paged(nbytes) + _paged(promise) > self.largest:
             raise TooLarge(
                 f"inputs and outputs of a call must fit in {self.largest} bytes together, which is "
                 f"arena_bytes less a reserve for small calls, got {nbytes + promise}",
@@ -274,6 +274,13 @@ class Arena:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
+        if self._claims or self._large.count or self._small.count:
+            self._serve_all()
+        if not self._lent and not self.waiting:
+            self._large.rest()
+            self._small.rest()
+
+    def _serve_all(self) -> None:
         self._serve_claims()
         while waiter := self._large.first(self._within_share):
             if not self._serve(self._large, waiter, self._lend_large):
@@ -284,9 +291,6 @@ class Arena:
                 if waiter.urgent:
                     break
                 passed.add(waiter.user)
-        if not self.waiting and not self._lent:
-            self._large.rest()
-            self._small.rest()
 
     def _serve_claims(self) -> None:
         while self._claims:
@@ -370,9 +374,9 @@ async def _granted(future: asyncio.Future[Slot], forget: Callable[[], None]) -> 
         raise
 
 
-def _paged(*sizes: int) -> int:
-    """The bytes of whole pages that slots of these sizes take."""
-    return sum(round_up(nbytes, mmap.PAGESIZE) for nbytes in sizes)
+def _paged(nbytes: int) -> int:
+    """The bytes of the whole pages that a slot takes."""
+    return round_up(nbytes, mmap.PAGESIZE)
 
 
 def _subtract(counts: dict[str, int], user: str, nbytes: int) -> None:
