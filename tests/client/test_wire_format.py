@@ -261,3 +261,16 @@ def test_a_truncated_body_is_refused(given: dict[str, Tensor], data: st.DataObje
 
     with pytest.raises(InvalidInput):
         read(body[: data.draw(st.integers(0, len(body) - 1))])
+
+
+def test_names_and_parameters_beyond_the_header_are_refused_before_they_are_sent() -> None:
+    x = np.zeros(1, np.uint8)
+
+    with pytest.raises(
+        InvalidInput, match="parameters, must have at most 131072 bytes, got 200104"
+    ) as a:
+        encode({"x": x}, {"note": "y" * 200_000})
+    with pytest.raises(InvalidInput, match="must have at most 4096 brackets, got 5007"):
+        encode({"x": x}, {"lists": [[]] * 5000})
+
+    assert a.value.field == "body"
