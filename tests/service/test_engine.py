@@ -265,3 +265,34 @@ def test_a_question_is_answered_by_the_next_process_if_its_own_is_killed() -> No
             return list(await asyncio.gather(*asked))
 
     assert len(asyncio.run(play())) == 39
+
+
+def test_questions_that_keep_coming_do_not_delay_the_end_of_a_lane_that_stands_still() -> None:
+    async def play() -> None:
+        async with started(call_timeout_s=3.0, grace_s=0.5) as engine:
+            send(engine, signal.SIGSTOP)
+            askers = set()
+            for nbytes in range(1, 1000):
+                askers.add(asyncio.create_task(permute(engine, nbytes)))
+                await asyncio.sleep(0.1)
+                if lane(engine).restarts:
+                    break
+            assert lane(engine).restarts
+            for asker in askers:
+                asker.cancel()
+            await asyncio.gather(*askers, return_exceptions=True)
+
+    asyncio.run(play())
+
+
+def test_an_answered_question_has_no_clock_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> LaneStatus:
+        async with started(call_timeout_s=2.0, grace_s=0.1) as engine:
+            await permute(engine, 5)
+            await asyncio.sleep(2.5)
+            return lane(engine)
+
+    status = asyncio.run(play())
+
+    assert (status.restarts, status.questions) == (0, 0)
+    assert caplog.records == []
