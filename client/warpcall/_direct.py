@@ -189,7 +189,7 @@ class _Exchange:
     async def more(self, deadline: float) -> bytes:
         """The next piece of an answer, as it comes; empty at its end."""
         data: bytes | None = None
-        left_s(deadline)  # pieces may be so small that one read holds thousands
+        left_s(deadline)  # a server that always sends more is never waited for
         while True:
             try:
                 event = self._parser.next_event()
@@ -271,7 +271,6 @@ class _Exchange:
         return data
 
     async def _receive_some(self, deadline: float) -> bytes:
-        left_s(deadline)  # a server that always sends more is never waited for
         space = bytearray(HEAD_BYTES)
         n = await self._waiter.receive(self._sock, memoryview(space), deadline)
         return bytes(space[:n])

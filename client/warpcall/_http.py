@@ -153,10 +153,10 @@ def check_length(nbytes: int, most: int) -> None:
 
 def header_map(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers by their names in lower case, with values that can be shown."""
-    return {
-        name.decode("latin-1").lower(): clean(value.decode("latin-1"), MAX_HEADER_CHARACTERS)
-        for name, value in headers
-    }
+    texts = {name.decode().lower(): value.decode("latin-1") for name, value in headers}
+    if not all(map(str.isprintable, texts.values())):
+        texts = {name: clean(text, MAX_HEADER_CHARACTERS) for name, text in texts.items()}
+    return texts
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
