@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,20 +13,19 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
-from tests.service.job_rows import RUNNER, caller, checked, claim, claimed, finish, request, submit
+from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
-from warpcall_service.jobs import events, queue, records, views
+from warpcall_service.jobs import queue, records, views
 from warpcall_service.jobs.models import WAITING
 from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.order import Entry, forecast, in_order
-from warpcall_service.jobs.record import Record
 from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.lease import Lease
 from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, JobShare
 from warpcall_service.settings import Settings
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store import Store
 
 
 def run_all(store: Store, took_ms: int = 5000) -> list[str]:
@@ -182,163 +177,6 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
             return state_of(session, job)
 
     assert asyncio.run(play(submit(store, "alice"))) == ("queued", 0)
-
-
-def test_a_job_is_taken_from_a_silent_server_and_left_to_one_that_gave_a_sign(
-    store: Store,
-) -> None:
-    for _ in range(2):
-        submit(store, "alice")
-    silent, alive = claim(store), claim(store)
-    assert silent and alive  # noqa: PT018  # there are two
-    with store.write() as session:
-        seen = queue.signs(session)
-        assert queue.beat(session, {claimed(alive): 5000, claimed(silent): 5000}) == set()
-    with store.write() as session:
-        later = queue.signs(session)
-        assert queue.beat(session, {claimed(alive): 10_000}) == set()
-
-    taken = []
-    for job, sign in ((silent, seen), (alive, later), (silent, later), (silent, later)):
-        with store.write() as session:
-            taken.append(queue.take_over(session, job.number, sign[job.number]))
-
-    assert taken == [False, False, True, False]
-    with store.read() as session:
-        found = {job.number: (job.state, job.took_ms) for job in session.scalars(sa.select(Job))}
-    assert found == {silent.number: ("queued", 5000), alive.number: ("preparing", 0)}
-
-
-def test_a_server_that_starts_finds_what_its_earlier_life_left(store: Store) -> None:
-    submit(store, "alice")
-    submit(store, "alice")
-    mine, other = claim(store), claim(store, runner="there")
-    assert mine and other  # noqa: PT018  # there are two
-
-    with store.write() as session:
-        assert queue.recover(session, RUNNER) == 1
-
-    with store.read() as session:
-        found = {job.number: job.state for job in session.scalars(sa.select(Job))}
-    assert found == {mine.number: "queued", other.number: "preparing"}
-
-
-@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_server_that_stands_still_in_a_transaction_holds_up_no_other(
-    database: Database, store: Store
-) -> None:
-    other = database.store()
-
-    def lock_beside_one_that_stands_still() -> None:
-        with store.write() as stands_still:
-            queue.lock(stands_still)
-            deadline = time.monotonic() + 60
-            while not locked and time.monotonic() < deadline:
-                with suppress(StoreError), other.write() as session:
-                    locked.append(queue.lock(session))
-            stands_still.execute(sa.select(Job.number))
-
-    locked: list[int] = []
-    with pytest.raises(StoreError, match="cannot be written"):
-        lock_beside_one_that_stands_still()
-
-    other.close()
-    assert locked == [0]
-
-
-CHANGES: dict[str, Callable[[Session, Job], None]] = {
-    "state": lambda session, job: queue.advance(session, job, "running"),
-    "event": lambda session, job: events.note(session, job, "progress", {}),
-    "result": lambda session, job: queue.save_case(session, job, 0, {"implementations": []}),
-    "end": lambda session, job: queue.end(session, job, "timed_out", "timeout", "", 75_000),
-    "put back": lambda session, job: queue.interrupt(session, job, "", 1, counts=False),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-@pytest.mark.parametrize("successor", [None, "there", RUNNER])
-def test_a_run_whose_job_was_taken_writes_nothing(
-    what: str, successor: str | None, store: Store
-) -> None:
-    """Whether the job still waits, runs on another server, or on another device of the same one."""
-    submit(store, "alice")
-    first = claim(store)
-    assert first is not None
-    with store.write() as session:
-        assert queue.take_over(session, first.number, queue.signs(session)[first.number])
-    if successor is not None:
-        assert claim(store, runner=successor) is not None
-    before = everything(store)
-    replaced = []
-
-    async def write() -> None:
-        office = Office(store)
-        record = Record(office, claimed(first), lambda: replaced.append(True))
-        record.put(CHANGES[what], settles=what in ("end", "put back"))
-        record.put(CHANGES["event"])
-        await record.close()
-        assert record.replaced
-        assert await office.write(queue.beat, {claimed(first): 5000}) == {claimed(first)}
-        office.close()
-
-    asyncio.run(write())
-
-    assert replaced == [True]
-    assert everything(store) == before
-
-
-def everything(store: Store) -> list[Any]:
-    """All rows that a run may write."""
-    with store.read() as session:
-        tables = [table for name, table in Job.metadata.tables.items() if "job" in name]
-        return [tuple(row) for table in tables for row in session.execute(sa.select(table))]
-
-
-def test_an_end_that_is_written_twice_is_written_once(store: Store) -> None:
-    """As when the database did the first, and its answer was lost."""
-    submit(store, "alice")
-    job = claim(store)
-    assert job is not None
-
-    async def write() -> None:
-        office = Office(store)
-        for _ in range(2):
-            record = Record(office, claimed(job), lambda: None)
-            record.put(CHANGES["state"])
-            record.put(CHANGES["state"])
-            record.put(CHANGES["end"], settles=True)
-            await record.close()
-        office.close()
-
-    asyncio.run(write())
-
-    with store.read() as session:
-        states = [json.loads(event.data)["state"] for event in events.after(session, job.number, 0)]
-    assert states == ["queued", "preparing", "running", "timed_out"]
-
-
-def test_a_run_that_ends_and_one_who_cancels_do_not_block_each_other(store: Store) -> None:
-    """Both lock the queue and the job; in different order each could wait for the other."""
-    for _ in range(20):
-        submit(store, "alice")
-        job = claim(store)
-        assert job is not None
-
-        async def write(job: Job = job) -> None:
-            office = Office(store)
-            record = Record(office, claimed(job), lambda: None)
-            record.put(CHANGES["end"], settles=True)
-            await asyncio.gather(office.write(cancel, job), record.close())
-            office.close()
-
-        asyncio.run(write())
-
-    with store.read() as session:
-        assert set(session.scalars(sa.select(Job.state))) == {"timed_out"}
-
-
-def cancel(session: Session, job: Job) -> None:
-    records.cancel(session, session.get_one(Job, job.number))
 
 
 def test_a_cancelled_job_that_is_lost_is_not_run_again(store: Store) -> None:

@@ -201,18 +201,18 @@ class Run:
     async def _watch(self) -> None:
         """End it when it hangs, keeps calls waiting, or takes too long altogether."""
         settings = self._settings
-        now = time.monotonic()
+        now = goes_on = time.monotonic()
         while True:
             before = now
             await asyncio.sleep(WATCH_S)
             now = time.monotonic()
             if (pause_s := now - before - WATCH_S) > PAUSE_S:
-                # This server stood still and heard nothing meanwhile, which says nothing about the job.
+                # This server stood still, and perhaps the job with it: the job has its time anew.
                 self._began += pause_s
-                self._heard = now
-                continue
+                self._heard = goes_on = now
             quiet_s = 0.0 if self._waits else now - self._heard
-            held_s = 0.0 if self._lease.since is None else now - self._lease.since
+            since = self._lease.since
+            held_s = 0.0 if since is None else now - max(since, goes_on)
             if held_s > settings.job_block_s:
                 self.stop(
                     "timeout",
