@@ -203,7 +203,7 @@ def test_a_job_is_described_in_64_kib(http: httpx.Client, still_works: Callable[
     many = http.post("/v1/jobs/preview", json={"op": "permute", "sweep": sweep})
 
     detail = problem_of(answer, 413, "too-large", "body")
-    assert detail.startswith("a job is described in at most 65536 bytes")
+    assert detail.startswith("the description of a job must have at most 65536 bytes, got ")
     assert (
         problem_of(first, 422, "invalid-input", "cases.0") == "cases.0: give either inputs or shape"
     )
