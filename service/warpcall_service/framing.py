@@ -4,10 +4,10 @@ httptools cannot be paused: it parses everything it is given. A read of 32 KiB c
 requests, and parsing them makes an object of some KB for each, before the first one is answered.
 So the parser is given one request at a time, and the bytes behind it wait until it is answered.
 
-The parser alone decides what a request is. This class follows what the parser reports, and only
-chooses where to cut the bytes. If it cuts too early, the parser is called once more than needed. It
-cannot cut too late: a head ends at an empty line, which the parser accepts as CRLF only, and the
-length of a body or of a chunk is taken from the same bytes that the parser read it from.
+The parser alone decides what a request is, and refuses what is none. This class follows what the
+parser reports, and only chooses where to cut the bytes. It cannot cut too late: a head ends at an
+empty line, which the parser accepts as CRLF only, and lengths are read from the same bytes by the
+same rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 
 HEAD_END = b"\r\n\r\n"
-MAX_SIZE_LINE = 18  # bytes kept of the line with a chunk's size: 16 digits and CRLF
+EMPTY_LINES = b"\r\n"
+MAX_LINE = 32  # bytes kept of an unfinished line with a chunk's size, which has 16 digits at most
 
 _SIZE = re.compile(rb"[0-9A-Fa-f]+")
 
@@ -34,8 +35,8 @@ class Framing:
         self._head_tail = b""  # the last bytes of an unfinished head: its end may be split
         self._left: int | None = None  # bytes of the body to come; None if it is chunked
         self._chunk_left = 0  # bytes of the chunk to come, with the CRLF behind it
-        self._line = b""  # the first bytes of the line that was cut last
-        self._line_open = False  # whether more of it is to come
+        self._line = b""  # the beginning of an unfinished line with a chunk's size
+        self._in_trailers = False
 
     def begin(self) -> None:
         """The parser has found the first byte of a request."""
@@ -47,16 +48,11 @@ class Framing:
         self._head_tail = b""
         self._left = None
         self._chunk_left = 0
-        self._line_open = False
+        self._line = b""
+        self._in_trailers = False
         for name, value in headers:
             if name == b"content-length":
                 self._left = int(value)
-
-    def enter_chunk(self) -> None:
-        """The parser has read the line with the size of a chunk."""
-        size = _SIZE.match(self._line)
-        nbytes = int(size[0], 16) if size else 0
-        self._chunk_left = nbytes and nbytes + 2
 
     def read(self, nbytes: int) -> None:
         """The parser has read so many bytes of the body itself."""
@@ -69,14 +65,19 @@ class Framing:
 
     def cut(self, data: bytes, at: int) -> int:
         """The end of what to give the parser of `data`, which it has up to `at`."""
-        if self.in_head:
+        if self.in_head or self._in_trailers:
             return self._cut_head(data, at)
         if self._left:
             return min(len(data), at + self._left)
-        return self._cut_chunk(data, at)
+        return self._cut_chunks(data, at)
 
     def _cut_head(self, data: bytes, at: int) -> int:
+        """The end of a head, or of the trailers: an empty line."""
         tail, self._head_tail = self._head_tail, b""
+        if self.complete and data[at] in EMPTY_LINES:  # which may stand before a head
+            at = len(data) - len(data[at:].lstrip(EMPTY_LINES))
+            if at == len(data):
+                return at
         if tail:
             found = (tail + data[at : at + 3]).find(HEAD_END)
             if found >= 0:
@@ -87,16 +88,24 @@ class Framing:
         self._head_tail = (tail + data[max(at, len(data) - 3) :])[-3:]
         return len(data)
 
-    def _cut_chunk(self, data: bytes, at: int) -> int:
-        """A chunk with the CRLF behind it; else one line: of a chunk's size, or a trailer."""
-        if self._chunk_left:
-            end = min(len(data), at + self._chunk_left)
-            self._chunk_left -= end - at
-            return end
-        if not self._line_open:
-            self._line = b""
-        newline = data.find(b"\n", at)
-        self._line_open = newline < 0
-        end = len(data) if self._line_open else newline + 1
-        self._line = (self._line + data[at : min(end, at + MAX_SIZE_LINE)])[:MAX_SIZE_LINE]
-        return end
+    def _cut_chunks(self, data: bytes, at: int) -> int:
+        """The end of the chunks, or of the line that says that there are no more."""
+        at += self._chunk_left
+        while at < len(data):
+            newline = data.find(b"\n", at)
+            if newline < 0:
+                self._line = (self._line + data[at : at + MAX_LINE])[:MAX_LINE]
+                break
+            if self._line:
+                size = _SIZE.match(self._line + data[at : min(newline, at + MAX_LINE)])
+                self._line = b""
+            else:
+                size = _SIZE.match(data, at)
+            at = newline + 1
+            nbytes = int(size[0], 16) if size else 0
+            if not nbytes:  # the last chunk, or what the parser refuses
+                self._in_trailers, self._head_tail, self._chunk_left = True, b"\r\n", 0
+                return at
+            at += nbytes + 2
+        self._chunk_left = max(0, at - len(data))
+        return len(data)

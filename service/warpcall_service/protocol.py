@@ -216,10 +216,6 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         self.scope["extensions"]["warpcall"]["cycle"] = self.cycle
 
-    def on_chunk_header(self) -> None:
-        """Not in uvicorn's class; httptools calls it if it is there."""
-        self._framing.enter_chunk()
-
     def on_body(self, body: bytes) -> None:
         self._parsed = True
         self._framing.read(len(body))

@@ -10,6 +10,7 @@ import pytest
 from warpcall_service.framing import Framing
 
 HEAD = b"POST /%d HTTP/1.1\r\nHost: x\r\n%b\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
 BODY = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n" * 3
 
 
@@ -53,9 +54,6 @@ class Recorder:
     def on_headers_complete(self) -> None:
         self.framing.enter_body(self._headers)
 
-    def on_chunk_header(self) -> None:
-        self.framing.enter_chunk()
-
     def on_body(self, body: bytes) -> None:
         self._body += body
         self.framing.read(len(body))
@@ -75,7 +73,7 @@ def some_requests(draw: random.Random) -> tuple[bytes, list[tuple[bytes, bytes]]
         if kind == "sized":
             data += HEAD % (number, b"Content-Length: %d\r\n" % len(body)) + body
         elif kind == "chunked":
-            data += HEAD % (number, b"Transfer-Encoding: chunked\r\n") + chunked(draw, body)
+            data += HEAD % (number, CHUNKED) + chunked(draw, body)
         else:
             body = b""
             data += HEAD % (number, b"")
@@ -118,12 +116,20 @@ def test_a_head_may_be_split_at_every_byte() -> None:
         assert recorder.requests == [(b"/1", b"abcd"), (b"/2", b"")]
 
 
-def test_a_chunk_is_given_at_once_whatever_it_holds() -> None:
-    body = b"\n" * 30_000
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD % (1, CHUNKED) + b"7530\r\n" + b"\n" * 30_000 + b"\r\n0\r\n\r\n",
+        HEAD % (1, CHUNKED) + b"1\r\na\r\n" * 5_000 + b"0\r\n\r\n",
+        HEAD % (1, CHUNKED) + b"0\r\n" + b"a:b\r\n" * 5_000 + b"\r\n",
+        b"\r\n" * 10_000 + HEAD % (1, b""),
+    ],
+    ids=["lines", "chunks", "trailers", "empty lines"],
+)
+def test_the_parser_is_given_much_at_once_whatever_it_is(data: bytes) -> None:
     recorder = Recorder()
 
-    recorder.receive(HEAD % (1, b"Transfer-Encoding: chunked\r\n"))
-    recorder.receive(b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+    recorder.receive(data + data)
 
-    assert recorder.requests == [(b"/1", body)]
+    assert len(recorder.requests) == 2
     assert recorder.feeds < 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import time
@@ -155,13 +156,22 @@ def test_a_body_whose_request_is_answered_is_not_waited_for() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
+    async def drip(client: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await asyncio.get_running_loop().sock_sendall(client, b"x")
+                await asyncio.sleep(0.05)
+
     async def scene() -> bytes:
         async with listening(app) as listener:
-            client, _ = await listener.connect()
+            client, connection = await listener.connect()
             await asyncio.get_running_loop().sock_sendall(
-                client, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc"
+                client, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
             )
-            came = await received(client, lambda _: False)
+            dripping = asyncio.create_task(drip(client))
+            came = await received(client, lambda came: b"\r\n\r\n" in came)
+            await until(connection.transport.is_closing)
+            await dripping
             client.close()
             return came
 
