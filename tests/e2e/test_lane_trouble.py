@@ -27,6 +27,7 @@ from tests.e2e.test_survives import (
     until,
 )
 from tests.service.jobs import JOB
+from tests.service.requests import log_of
 from warpcall import Client
 
 
@@ -55,7 +56,7 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
 
         until(lambda: metric(stuck, "warpcall_lane_restarts_total") > 0)
         until(lambda: http.post("/v1/kernels/permute", json=IDENTITY).status_code == 200, 60)
-        said = stuck.log.read_text()
+        said = log_of(stuck)
 
     assert (
         "is killed: its planning thread did not answer a question within 3 s, nor 1 s later" in said
@@ -85,7 +86,7 @@ def test_a_server_without_descriptors_says_why_its_lane_is_away_and_gets_it_back
             assert np.array_equal(transposed(client), X.T)
             assert http.post("/v1/jobs/preview", json=JOB).status_code == 200
             after = held(pid)
-        said = short.log.read_text()
+        said = log_of(short)
 
     assert lane["reason"].endswith("its process cannot be started: [Errno 24] Too many open files")
     assert [answer.json()["type"] for answer in (*answers, call)] == [
@@ -119,7 +120,7 @@ def test_idle_connections_leave_the_descriptors_that_the_server_itself_needs() -
 
         stack.close()
         until(lambda: answers(short) and "more of them are served again" in short.log.read_text())
-        said = short.log.read_text()
+        said = log_of(short)
 
     assert job.status_code == 201
     assert said.count("80 connections are open, more of them are closed at once") == 1

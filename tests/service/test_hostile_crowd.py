@@ -11,6 +11,7 @@ from bench.attackers import ATTACKS
 from bench.fairness import new_keys
 from bench.hostile import measure, sockets_of, unreleased
 from demo.server import running_server
+from tests.service.requests import log_of
 
 SETTINGS = {"WARPCALL_ARENA_BYTES": "128MiB", "WARPCALL_MAX_BODY_BYTES": "32MiB"}
 
@@ -30,7 +31,7 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
         assert result.came_back["upgrade"] > 0
         assert sum(n for name, n in result.came_back.items() if name.startswith("bombs 4")) > 0
         assert unreleased(server, keys["b"], before) == ""
-        log = server.log.read_text()
+        log = log_of(server)
     assert "Traceback" not in log
     assert [line for line in log.splitlines() if not line.startswith(("{", "Warpcall"))] == []
     assert not [line for line in log.splitlines() if _is_error(line)]
