@@ -28,6 +28,7 @@ from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
 from warpcall_service import (
     form_body,
+    http_server,
     inflate,
     json_messages,
     media,
@@ -218,7 +219,8 @@ def test_the_routes_are_all_documented(server: Server) -> None:
     rows = re.findall(r"^\| (`(?:GET|POST|PUT|DELETE) .*?) \|", page_of("http-api"), re.MULTILINE)
     told = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
 
-    assert told == served | {"GET /docs", "GET /openapi.json", "GET /"}
+    pages = {"GET /docs", "GET /openapi.json", "GET /"}
+    assert told == served | pages | {"HEAD /healthz", "HEAD /readyz"}
 
 
 def test_the_dtypes_are_all_documented() -> None:
@@ -240,8 +242,10 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
     rows = dict(re.findall(r"^\| ([a-z`].*?) \| (\d.*?|described.*?) \|$", section, re.MULTILINE))
 
     assert rows == {
-        "request line and headers": f"{protocol.MAX_HEAD_BYTES >> 10} KiB together, "
-        f"within {protocol.HEAD_TIMEOUT_S:g} s",
+        "request line, headers and trailers": f"{protocol.MAX_HEAD_BYTES >> 10} KiB together; "
+        f"request line and headers within {protocol.HEAD_TIMEOUT_S:g} s",
+        "a TLS handshake": f"{http_server.HANDSHAKE_S:g} s",
+        "the rest of a body whose request is answered": f"{protocol.LINGER_S:g} s",
         "headers of a request": f"{protocol.MAX_HEADERS}",
         "parameters in a query string": f"{params.MAX_PARAMS}",
         "`Accept`": f"{media.MAX_ACCEPT_BYTES} bytes, {media.MAX_RANGES} media ranges",

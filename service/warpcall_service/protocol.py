@@ -29,12 +29,11 @@ from warpcall_service.malformed import report
 from warpcall_service.problems import BadRequest, HeadTooLarge, render
 
 MAX_HEAD_BYTES = 64 << 10
+HELD_BYTES = 32 << 10  # of requests behind one that is not answered; one more read may exceed it
 MAX_HEADERS = 128  # of a request; each costs the parser a call of a Python function
 HEAD_TIMEOUT_S = 10.0
 LINGER_S = 2.0  # time to read and drop what a refused client still sends: closing at once resets it
-HALF_CLOSE_S = (
-    2.0  # for a response to begin after the client closed its sending side, or it has left
-)
+HALF_CLOSE_S = 2.0  # for a response to begin after the client closed its sending side, or left
 
 
 class Connection(HttpToolsProtocol):
@@ -264,11 +263,15 @@ class Connection(HttpToolsProtocol):
             self._stop_head_timer()
 
     def _hold(self, data: bytes) -> None:
-        """Keep the bytes of later requests, one read of them at most, and read no further."""
+        """Keep the bytes of later requests; from HELD_BYTES on read no further.
+
+        Below it reading goes on, since a client that leaves is only noticed while it does.
+        """
         self._stop_head_timer()
         self._held += data
-        self.flow.holding = True
-        self.flow.pause_reading()
+        if len(self._held) >= HELD_BYTES:
+            self.flow.holding = True
+            self.flow.pause_reading()
 
     def _parse(self, data: bytes) -> None:
         self._parsed = False

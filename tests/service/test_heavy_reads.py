@@ -66,7 +66,10 @@ class Archive:
 
     def unread(self, user: str, path: str) -> socket.socket:
         """A socket on which an answer has begun that nobody reads on."""
-        sock = socket.create_connection(("127.0.0.1", self.server.port), timeout=WAIT_S)
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # else it may hold all of it
+        sock.settimeout(WAIT_S)
+        sock.connect(("127.0.0.1", self.server.port))
         head = f"GET /v1/jobs/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.keys[user]}"
         sock.sendall(f"{head}\r\n\r\n".encode())
         assert sock.recv(15) == b"HTTP/1.1 200 OK"

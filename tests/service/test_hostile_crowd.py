@@ -9,7 +9,7 @@ import pytest
 
 from bench.attackers import ATTACKS
 from bench.fairness import new_keys
-from bench.hostile import measure, sockets_of, unreleased
+from bench.hostile import measure, sockets_of, start_json_process, unreleased
 from demo.server import running_server
 from tests.service.requests import log_of
 
@@ -24,6 +24,7 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
     seconds = pytestconfig.getoption("--hostile-seconds")
 
     with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(tmp_path)}) as server:
+        start_json_process(server.port, keys["b"])
         before = sockets_of(server.process.pid)
         result = measure(server, keys, seconds, connections, list(ATTACKS))
 

@@ -12,7 +12,7 @@ import pytest
 from demo.server import running_server
 from tests.service.databases import Database
 from tests.service.jobs import CASE, JOB, client, ended, submit
-from tests.service.requests import metrics, problem_of, well
+from tests.service.requests import log_of, metrics, problem_of, well
 from tests.service.test_store_trouble import UNDER
 from warpcall_service import users
 from warpcall_service.store import Store, StoreError
@@ -106,10 +106,12 @@ def test_a_job_is_refused_while_the_database_is_deleted_and_taken_once_it_is_bac
             file.rename(folder(sqlite) / file.name)
         until(lambda: metrics(http)['warpcall_database_up{to_be="read"}'] == 1)
         second = ended(http, submit(http, cases=[{**CASE, "shape": [8, 9]}]))
+        log = log_of(server)
 
     for answer in answers:
         said = problem_of(answer, 503, "unavailable", None)
-        assert "its file cannot be opened" in said
+        assert said == "the database cannot be used at present"
+    assert "its file cannot be opened" in log
     assert call.status_code == 200
     assert second["state"] == "succeeded"
 

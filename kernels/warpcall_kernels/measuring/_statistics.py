@@ -24,6 +24,7 @@ MARGIN = 0.01  # log ratios below this are no difference
 WIDEST_SAME = 0.03  # of a margin within which two are called the same
 MIN_PAIRS = 6  # fewer say nothing
 RESAMPLES = 1000
+APPROXIMATED_SAMPLES = 60  # of two runs: the approximation widens intervals of shorter series
 MAX_POINTS = (
     1500  # more are first made medians of groups of neighbours, else resampling takes seconds
 )
@@ -83,10 +84,12 @@ def compare_apart(
 ) -> Comparison:
     """Compare two series that have nothing to do with each other, as those of two runs.
 
-    Two runs may have thousands of series, so the medians of resamples are approximated here.
+    Two runs may have thousands of series, so the medians of resamples of long ones are approximated.
     """
     a, b = _columns(_logs(samples_a), sets[0]), _columns(_logs(samples_b), sets[1])
-    resampled = _approximate_medians(b, seed) - _approximate_medians(a, seed + 1)
+    is_long = min(a.size, b.size) >= APPROXIMATED_SAMPLES
+    medians = _approximate_medians if is_long else _resampled_medians
+    resampled = medians(b, seed) - medians(a, seed + 1)
     return _told(_median(b) - _median(a), resampled, min(a.size, b.size), margin)
 
 
