@@ -211,7 +211,13 @@ class Exchange:
             raise
 
     async def send_part(self, data: memoryview, progress: Callable[[int], None]) -> None:
-        """Send a part of the body in slices, and wait until the socket has taken all of it."""
+        """Send a part of the body in slices, and wait until the socket has taken all of it.
+
+        Raises:
+            ClientGone: the connection was closed.
+        """
+        if self.connection.transport.is_closing():  # it may have no socket any more
+            raise ClientGone
         step = slice_nbytes(self.connection.transport.get_extra_info("socket"), TURN_BYTES)
         for begin in range(0, len(data), step):
             if begin:

@@ -24,7 +24,7 @@ class Flow(FlowControl):
         self.holding = False
         self._taken = False
         self._most = 0
-        self._since = 0.0
+        self._since = asyncio.get_running_loop().time()
 
     def resume_reading(self) -> None:
         """Read on, unless `holding`."""
