@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
+import functools
 import json
 import os
+import random
 import resource
 import signal
 import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+
+from bench.hostile_requests import requests
+from warpcall.wire import MAX_HEADER_BYTES
 
 PAUSE_S = 0.5  # before a closed connection is opened again
 READ_BYTES = 64 << 10
@@ -29,7 +33,7 @@ UPLOAD_BYTES = 8 << 20  # of a slow call
 UPLOAD_PIECE_BYTES = 16 << 10  # of it, each UPLOAD_PAUSE_S
 UPLOAD_PAUSE_S = 1.0
 ANSWER_BYTES = 4 << 20  # of an answer that is read slowly, or not at all
-MIB = 1 << 20
+MAX_JSON_BYTES = 2 << 20  # a server takes no more by default
 
 Attack = Callable[["Connection"], Awaitable[None]]
 
@@ -119,8 +123,7 @@ async def slow_download(connection: Connection) -> None:
 
 async def bombs(connection: Connection) -> None:
     """Send small requests that cost much to read."""
-    made = BOMBS[connection.number % len(BOMBS)](connection)
-    await connection.send(made)
+    await connection.send(random.choice(_bombs(connection.key)))
     came = await connection.answers(30.0)
     connection.counts[f"bombs {came[9:12].decode('latin-1') or 'closed'}"] += 1
 
@@ -147,46 +150,11 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def _json(text: bytes, path: str = CALL, *more: str) -> Callable[[Connection], bytes]:
-    return lambda c: c.head(path, len(text), "application/json", *more) + text
-
-
-def _lists(nbytes: int) -> bytes:
-    return b'{"inputs": {"x": ' + b"[" + b"[]," * (nbytes // 3) + b"[]]}}"
-
-
-def _tensor(values: bytes, count: int) -> bytes:
-    entry = b'{"dtype": "F64", "shape": [%d], "data": [%s]}' % (count, values)
-    return b'{"inputs": {"x": ' + entry + b"}}"
-
-
-def _safetensors(connection: Connection) -> bytes:
-    text = b'{"__metadata__": {}, "x": [' + b"[]," * 20_000 + b"[]]}"
-    body = len(text).to_bytes(8, "little") + text
-    return connection.head(CALL, len(body), "application/vnd.safetensors") + body
-
-
-def _form(connection: Connection) -> bytes:
-    body = b"--b\r\n" + b" " * (60 << 10) + b"\r\n--b " * (100 << 10)
-    return connection.head(CALL, len(body), "multipart/form-data; boundary=b") + body
-
-
-def _accept(connection: Connection) -> bytes:
-    body = b'{"inputs": {"x": {"dtype": "I8", "shape": [1], "data": [1]}}}'
-    accept = "Accept: " + "a/b;q=0.1," * 6000
-    return connection.head(CALL, len(body), "application/json", accept) + body
-
-
-BOMBS: Sequence[Callable[[Connection], bytes]] = (
-    _json(_lists(2 * MIB - 100)),
-    _json(_lists(16 * MIB - 100)),
-    _json(_tensor(b",".join([b"1"] * 900_000), 900_000)),
-    _json(_tensor(b",".join([b"1" * 4000] * 200), 200)),
-    _json(gzip.compress(_lists(16 * MIB)), "/v2/models/permute/infer", "Content-Encoding: gzip"),
-    _safetensors,
-    _form,
-    _accept,
-)
+@functools.cache
+def _bombs(key: str) -> Sequence[bytes]:
+    """Requests that cost much to read, with a key; the server closes the connection after each."""
+    made = requests(MAX_JSON_BYTES, MAX_HEADER_BYTES)
+    return [one.encode(f"Authorization: Bearer {key}", "Connection: close") for one in made]
 
 
 async def attack(port: int, count: int, kinds: Sequence[str], key: str) -> None:
@@ -209,6 +177,8 @@ async def attack(port: int, count: int, kinds: Sequence[str], key: str) -> None:
                 await ATTACKS[kind](connection)
             await asyncio.sleep(PAUSE_S)
 
+    if bombs.__name__ in kinds:
+        _bombs(key)  # it takes seconds
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     clients = [asyncio.create_task(client(number)) for number in range(count)]

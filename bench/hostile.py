@@ -32,6 +32,7 @@ import numpy as np
 
 from bench.attackers import ATTACKS, SMUGGLED
 from bench.callers import RawClient
+from bench.descriptors import held
 from bench.fairness import KEY_VARIABLE, NICE, SINGLE_BYTES, new_keys, tensor_of
 from bench.machine import describe, memory_of
 from demo.server import Server, running_server
@@ -208,7 +209,7 @@ def unreleased(server: Server, key: str, descriptors: int) -> str:
     """
     end = time.monotonic() + RELEASE_S
     while True:
-        sockets = sockets_of(server.process.pid) - descriptors
+        sockets = held(server.process.pid)["socket"] - descriptors
         lent = arena_used(server, key)
         if sockets <= 0 and not lent:
             return ""
@@ -224,12 +225,6 @@ def arena_used(server: Server, key: str) -> float:
         sock.sendall(f"GET /metrics HTTP/1.1\r\n{fields}\r\n\r\n".encode())
         text = b"".join(iter(lambda: sock.recv(65536), b"")).decode()
     return sum(map(float, USED.findall(text)))
-
-
-def sockets_of(pid: int) -> int:
-    """Sockets that a process has open."""
-    links = [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
-    return sum(link.startswith("socket:") for link in links)
 
 
 def _stop_s(server: Server) -> float:
@@ -260,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with running_server(settings) as server:
             summary |= describe(server)
             start_json_process(server.port, keys["b"])
-            before = sockets_of(server.process.pid)
+            before = held(server.process.pid)["socket"]
             summary["idle_mb"] = round(memory_of(server.process.pid).http_rest / 2**20)
             result = measure(server, keys, given.seconds, given.connections, kinds)
             summary |= result.summary()

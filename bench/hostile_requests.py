@@ -36,9 +36,9 @@ class Hostile:
     body: bytes = b""
     copies: int = 1
 
-    def encode(self) -> bytes:
-        """The bytes of the request."""
-        lines = [f"{self.start} HTTP/1.1", "Host: localhost", *self.headers]
+    def encode(self, *more: str) -> bytes:
+        """The bytes of the request, with `more` header lines."""
+        lines = [f"{self.start} HTTP/1.1", "Host: localhost", *self.headers, *more]
         lines.append(f"Content-Length: {len(self.body)}")
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + self.body
 

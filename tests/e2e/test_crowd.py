@@ -9,9 +9,9 @@ import sys
 import psutil
 
 from bench.crowd import crowd
+from bench.descriptors import held
 from demo.server import running_server
 from demo.steps import steps
-from tests.descriptors import held
 from tests.e2e.test_survives import metric, until
 from warpcall import Client
 

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
+from bench.descriptors import held
 from demo.server import Server, running_server
-from tests.descriptors import held
 from tests.e2e.test_survives import (
     IDENTITY,
     SMALL,

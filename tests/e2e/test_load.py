@@ -10,10 +10,10 @@ import numpy as np
 import psutil
 import pytest
 
+from bench.descriptors import held
 from bench.machine import memory_of
 from demo.server import Server, running_server
 from demo.steps import steps
-from tests.descriptors import held
 from tests.e2e.test_survives import metric, until
 from warpcall import Client
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.descriptors import held
+from bench.descriptors import held
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.lane_messages import frame

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.attackers import ATTACKS
+from bench.descriptors import held
 from bench.fairness import new_keys
-from bench.hostile import measure, sockets_of, start_json_process, unreleased
+from bench.hostile import measure, start_json_process, unreleased
 from demo.server import running_server
 from tests.service.requests import log_of
 
@@ -25,7 +26,7 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
 
     with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(tmp_path)}) as server:
         start_json_process(server.port, keys["b"])
-        before = sockets_of(server.process.pid)
+        before = held(server.process.pid)["socket"]
         result = measure(server, keys, seconds, connections, list(ATTACKS))
 
         assert result.faults() == []

@@ -19,9 +19,9 @@ import httpx
 import psutil
 import pytest
 
+from bench.descriptors import held
 from bench.machine import memory_of
 from demo.server import Server, running_server
-from tests.descriptors import held
 from tests.service.databases import Database
 from tests.service.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
 from tests.service.requests import log_of, metrics, well
