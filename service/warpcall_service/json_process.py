@@ -11,7 +11,6 @@ import argparse
 import ctypes
 import gc
 import json
-import os
 import resource
 import signal
 import socket
@@ -31,9 +30,9 @@ from warpcall_service.json_messages import (
     told,
 )
 from warpcall_service.params import from_json
+from warpcall_service.parent import end_with
 from warpcall_service.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 
-PR_SET_PDEATHSIG = 1
 PIECE_BYTES = 1 << 20  # received at once
 
 Answer = tuple[Mapping[str, Any], Sequence[memoryview | bytes]]
@@ -45,7 +44,8 @@ def main() -> None:
     for name in ("parent", "fd", "memory-bytes"):
         parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args()
-    _end_with(args.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server
+    end_with(args.parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold callers' data
     resource.setrlimit(resource.RLIMIT_AS, (args.memory_bytes, args.memory_bytes))
     logs.set_up_child()
@@ -64,14 +64,6 @@ def _serve(sock: socket.socket) -> bool:
     if question is not None:
         _send(sock, _answer(*question))
     return question is not None
-
-
-def _end_with(parent: int) -> None:
-    """Be killed when the server ends, and ignore the terminal's Ctrl-C, which is for the server."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # the server ended before the line above
 
 
 def _answer(head: Mapping[str, Any], data: bytearray) -> Answer:

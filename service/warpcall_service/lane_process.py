@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import functools
 import json
 import logging
@@ -32,13 +31,13 @@ from warpcall_service.lane_messages import (
     frame,
     read_frame,
 )
+from warpcall_service.parent import end_with
 from warpcall_service.prefault import prefault
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
     from warpcall_service.lane_devices import Device
 
-PR_SET_PDEATHSIG = 1
 MAX_DETAIL = 1000  # characters of an exception's text that a caller sees
 
 log = logging.getLogger("warpcall.lane")
@@ -52,7 +51,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--warm", action="store_true")
     args = parser.parse_args()
-    _end_with(args.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server
+    end_with(args.parent)
     for fd in (args.arena_fd, args.calls_fd, args.plans_fd):
         os.set_inheritable(fd, False)  # a compiler we start must not keep our sockets open
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold callers' data
@@ -79,14 +79,6 @@ def main() -> None:
     threading.Thread(target=_answer_plans, args=(plans, device.name), daemon=True).start()
     _run_calls(calls, device)
     os._exit(0)  # no thread or CUDA context has anything to tidy that the kernel does not
-
-
-def _end_with(parent: int) -> None:
-    """Be killed when the parent ends, and ignore the terminal's Ctrl-C: it is for the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it ended before the line above
 
 
 def _begin(device_name: str, arena: mmap.mmap, threads: int, warm: bool) -> tuple[Device, Hello]:

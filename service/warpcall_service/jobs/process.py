@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import resource
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +18,8 @@ from typing import Any
 from warpcall_service import logs
 from warpcall_service.jobs.messages import Task
 from warpcall_service.lane_messages import frame, read_frame
+from warpcall_service.parent import end_with
 
-PR_SET_PDEATHSIG = 1
 PROGRESS_S = 0.5  # between two frames that tell of the same
 MAX_DETAIL = 1000  # characters of an exception's text
 
@@ -32,9 +30,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     args = parser.parse_args()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != args.parent:
-        os._exit(1)  # it ended before the line above
+    end_with(args.parent)
     os.set_inheritable(args.fd, False)
     logs.set_up_child()
     with socket.socket(fileno=args.fd) as server:
