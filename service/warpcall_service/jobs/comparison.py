@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.callers import Caller
 from warpcall_service.jobs import exports, records, results
-from warpcall_service.jobs.exports import PART_BYTES, Case
+from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.models import ComparedRow, Comparison
 from warpcall_service.lane_messages import frame
 from warpcall_service.schema import JobCase
@@ -59,15 +59,7 @@ class Pair:
 
     def parts(self) -> Iterator[Sequence[Both]]:
         """A few cases at a time, for a question each."""
-        part: list[Both] = []
-        for case in self.cases:
-            nbytes = sum(other.nbytes for other in part)
-            if part and (len(part) == PART_CASES or nbytes + case.nbytes > PART_BYTES):
-                yield part
-                part = []
-            part.append(case)
-        if part:
-            yield part
+        return exports.in_parts(self.cases, PART_CASES)
 
     def head(self) -> bytes:
         """The answer up to its rows, as JSON."""

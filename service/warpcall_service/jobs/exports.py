@@ -14,7 +14,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pydantic_core
 import sqlalchemy as sa
@@ -39,6 +39,14 @@ ROW_GROUP = 10_000  # rows of a Parquet file that are compressed together, and k
 
 Step = Callable[[Session], bytes]  # renders the next part
 Rows = Sequence[Measurement]
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Stored = TypeVar("Stored", bound=_Sized)
 
 
 class Case(NamedTuple):
@@ -79,12 +87,12 @@ def measured(session: Session, job: Job) -> list[Case]:
     return [Case(*row) for row in found]
 
 
-def _parts(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
-    """Cases in order, as many at a time as are rendered in a short time."""
-    part: list[Case] = []
+def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
+    """Cases in order: a few at a time, `most` of them and PART_BYTES at most, but at least one."""
+    part: list[Stored] = []
     for case in cases:
         nbytes = sum(other.nbytes for other in part)
-        if part and (len(part) == PART_CASES or nbytes + case.nbytes > PART_BYTES):
+        if part and (len(part) == most or nbytes + case.nbytes > PART_BYTES):
             yield part
             part = []
         part.append(case)
@@ -121,7 +129,7 @@ def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step
     for number, part in enumerate(_parts_of_rows(cases)):
         yield partial(_json_rows, job=job, part=part, comma=number > 0)
     yield lambda session: middle
-    for number, part in enumerate(_parts(cases)):
+    for number, part in enumerate(in_parts(cases, PART_CASES)):
         yield partial(_json_cases, job=job, part=part, samples=samples, comma=number > 0)
     yield lambda session: tail
 
