@@ -22,7 +22,7 @@ log = logging.getLogger("warpcall")
 
 
 class ConnectionLimit:
-    """Makes the protocol of each new connection, as uvicorn's `http` does.
+    """Makes the protocol of each new connection.
 
     A connection beyond the limit is closed at once, without an answer: to hold it until an answer
     is read would take the descriptor that is to be saved.
@@ -36,12 +36,8 @@ class ConnectionLimit:
         self.limit = max(descriptors - RESERVED, descriptors // 2)
         self._full = False
 
-    def __call__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+    def protocol(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> asyncio.Protocol:
         """A `Connection`, or a protocol that closes its connection."""
         count = len(server_state.connections)
@@ -53,7 +49,7 @@ class ConnectionLimit:
         if self._full and count < 0.9 * self.limit:  # else each new connection would be two lines
             log.info("%d connections are open, more of them are served again", count)
             self._full = False
-        return Connection(config, server_state, app_state, _loop)
+        return Connection(config, server_state, app_state)
 
 
 class _Closed(asyncio.Protocol):

@@ -6,7 +6,7 @@ import asyncio
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-PROGRESS_BYTES = 64 << 10  # a client must take this much of what is unsent, or all, in each timeout
+PROGRESS_BYTES = 64 << 10  # a client must send or take this much, or the rest, in each timeout
 UNSENT_BYTES = 64 << 10  # with more than this unsent, nothing is added before the client reads
 
 

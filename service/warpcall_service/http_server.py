@@ -68,7 +68,7 @@ class HttpServer(uvicorn.Server):
         self.started = True
 
     def _connection(self) -> asyncio.Protocol:
-        return self._limit(self.config, self.server_state, self.lifespan.state)
+        return self._limit.protocol(self.config, self.server_state, self.lifespan.state)
 
     async def on_tick(self, counter: int) -> bool:
         """Once a second, drop the connections whose clients leave what is unsent unread.

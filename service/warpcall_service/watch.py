@@ -7,9 +7,9 @@ from typing import Any
 
 from warpcall.errors import Problem, TimedOut
 from warpcall_service.exchange import ClientGone
+from warpcall_service.flow import PROGRESS_BYTES
 from warpcall_service.protocol import Connection
 
-PROGRESS_BYTES = 64 << 10  # a client must move this much in each `timeout_s`, or the rest
 CHECK_S = 1.0  # the timer runs at most once in this time
 
 
