@@ -1,0 +1,31 @@
+"""Layouts without tensors, and what plans for them say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from warpcall_kernels._dims import contiguous_strides
+from warpcall_kernels._torch import Launch, Layout
+
+ADDRESSES = (2, 4, 6, 8, 12)  # modulo 16, of tensors that do not begin at a multiple of 16 bytes
+WHOLE = {2: 2, 4: 4, 6: 2, 8: 8, 12: 4}  # bytes, a power of two, that divide such an address
+
+
+def at(
+    address: int, shape: tuple[int, ...], dtype: torch.dtype, pitch: int | None = None
+) -> Layout:
+    """A tensor at this address modulo 16, contiguous but for rows that are `pitch` elements apart."""
+    stored = shape if pitch is None else (*shape[:-1], pitch)
+    return shape, contiguous_strides(stored), dtype, address
+
+
+def arguments(launch: Launch | None) -> Any:
+    assert launch is not None
+    return launch.arguments
+
+
+def kernel(launch: Launch | None) -> str:
+    assert launch is not None
+    return str(launch.kernel.fn.__name__)

@@ -1,0 +1,226 @@
+"""Plans of convolutions, permutations and sums promise only the alignment that their tensors have.
+
+A GPU faults on a misaligned access, and returns wrong data where the compiler was promised an
+alignment that does not hold. The interpreter does neither, so these tests read the plans. They need
+no tensors: a plan depends on nothing but layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
+from warpcall_kernels import _conv_forward, _conv_gradient, _odd_tiles, _permute
+from warpcall_kernels import transpose_add as adding
+from warpcall_kernels._conv_rows import Alignment
+from warpcall_kernels._torch import Launch, Layout, layout
+
+BF16 = torch.bfloat16
+
+
+def test_a_layout_has_the_address_modulo_16_bytes() -> None:
+    x = torch.zeros(32, dtype=torch.uint8)
+
+    assert [layout(x[i:])[3] for i in range(17)] == [(x.data_ptr() + i) % 16 for i in range(17)]
+
+
+# Convolution.
+
+
+@pytest.mark.parametrize("misaligned", [0, 1])
+@pytest.mark.parametrize("address", [2, 4, 8, 14])
+def test_rows_of_a_convolution_are_skewed_only_where_all_operands_begin_at_16_bytes(
+    address: int, misaligned: int
+) -> None:
+    operands = [at(0, (8, 4, 41), BF16), at(0, (8, 4, 41), BF16)]
+    assert Alignment.of(*operands) == (1, 8, False)
+
+    operands[misaligned] = at(address, (8, 4, 41), BF16)
+
+    assert Alignment.of(*operands) == (1, 0, False)
+
+
+@pytest.mark.parametrize("misaligned", [0, 1])
+@pytest.mark.parametrize(
+    ("strides", "skew"),
+    [
+        ((4 * 41, 41, 1), 8),
+        ((4 * 41 + 8, 41, 1), 8),
+        ((4 * 41 + 4, 41, 1), 0),
+        ((4 * 49, 49, 1), 8),
+        ((4 * 48, 48, 1), 0),
+        ((2 * 4 * 41, 2 * 41, 2), 0),
+    ],
+)
+def test_rows_of_a_convolution_are_skewed_only_where_each_begins_as_that_of_the_result(
+    strides: tuple[int, int, int], skew: int, misaligned: int
+) -> None:
+    operands = [at(0, (8, 4, 41), BF16), at(0, (8, 4, 41), BF16)]
+
+    operands[misaligned] = (8, 4, 41), strides, BF16, 0
+
+    assert Alignment.of(*operands).skew == skew
+
+
+def test_rows_of_a_part_are_skewed_only_where_no_group_crosses_its_end() -> None:
+    """Of 16 channels 3 or 8 are taken. The last group of 16 bytes of the 3 is not all theirs."""
+    eight = (2, 8, 41), (16 * 41, 41, 1), BF16, 0
+    three = (2, 3, 41), (16 * 41, 41, 1), BF16, 0
+
+    assert Alignment.of(eight) == (1, 8, False)
+    assert Alignment.of(three).skew == 0
+
+
+@pytest.mark.parametrize("misaligned", [0, 1])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_rows_of_a_convolution_are_read_as_widely_as_all_addresses_allow(
+    address: int, misaligned: int
+) -> None:
+    operands = [at(0, (8, 4, 64), BF16), at(0, (8, 4, 64), BF16)]
+    assert Alignment.of(*operands) == (8, 0, False)
+
+    operands[misaligned] = at(address, (8, 4, 64), BF16)
+
+    assert Alignment.of(*operands) == (WHOLE[address] // 2, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "unit"),
+    [
+        ((8, 4, 64), (256, 64, 1), 8),
+        ((8, 4, 60), (256, 64, 1), 4),
+        ((8, 4, 64), (256, 66, 1), 2),
+        ((8, 4, 64), (257, 64, 1), 1),
+        ((8, 4, 64), (512, 128, 2), 1),
+        ((1, 4, 64), (257, 64, 1), 8),
+        ((8, 1, 64), (256, 66, 1), 8),
+    ],
+)
+def test_rows_of_a_convolution_are_read_as_widely_as_all_distances_allow(
+    shape: tuple[int, ...], strides: tuple[int, ...], unit: int
+) -> None:
+    there, here = at(0, shape, BF16), (shape, strides, BF16, 0)
+
+    for operands in ((here,), (here, there), (there, here)):
+        assert Alignment.of(*operands).unit == unit
+
+
+@pytest.mark.parametrize("taps", [3, 31])
+@pytest.mark.parametrize("length", [41, 64])
+@pytest.mark.parametrize("address", [0, *ADDRESSES])
+def test_kernels_of_convolutions_are_told_the_alignment_of_their_rows(
+    address: int, length: int, taps: int
+) -> None:
+    there, here = at(0, (8, 4, length), BF16), at(address, (8, 4, length), BF16)
+    weight = at(0, (2, taps), BF16)
+
+    def told(launch: Launch) -> tuple[Any, ...]:
+        return tuple(launch.arguments[name] for name in ("UNIT", "SKEW", "TAIL"))
+
+    def backward(g: Layout, x: Layout) -> Launch:
+        return _conv_gradient.plan(g, x, weight, taps - 1, False).both
+
+    assert told(_conv_forward.plan(here, weight, None, None, False)) == Alignment.of(here)
+    assert told(backward(here, there)) == Alignment.of(here)
+    assert told(backward(there, here)) == Alignment.of(here)
+
+
+# Permute and transpose-add.
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_rows_that_are_gathered_are_read_as_widely_as_their_address_allows(address: int) -> None:
+    def align(address: int) -> int:
+        plan = _permute.plan((30, 40, 7, 8), (2240, 56, 8, 1), (1, 0, 2, 3), 2, address)
+        assert kernel(plan) == "_rows_kernel"
+        assert plan is not None
+        words = {"int16": 2, "int32": 4, "int64": 8}
+        return int(plan.arguments["ALIGN"]) * words[str(plan.words[0])]
+
+    assert align(0) == 16
+    assert align(address) == WHOLE[address]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_tiles_of_a_permutation_are_read_as_widely_as_their_address_allows(address: int) -> None:
+    def plan(address: int) -> Any:
+        launch = _permute.plan((512, 512), (512, 1), (1, 0), 2, address)
+        assert kernel(launch) == "_tile_kernel"
+        return arguments(launch)
+
+    assert plan(0)["ALIGN_X"] == 8
+    assert plan(address)["ALIGN_X"] * 2 == WHOLE[address]
+    assert plan(address)["ALIGN_OUT"] == 8
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_tiles_of_a_sum_are_read_as_widely_as_each_address_allows(address: int) -> None:
+    def aligns(a: int, b: int) -> tuple[int, int]:
+        _, launch = adding._plan(at(a, (512, 256), BF16), at(b, (256, 512), BF16))
+        assert kernel(launch) == "_transpose_add_kernel"
+        return arguments(launch)["ALIGN_W"], arguments(launch)["ALIGN_H"]
+
+    assert aligns(0, 0) == (8, 8)
+    assert aligns(address, 0) == (WHOLE[address] // 2, 8)
+    assert aligns(0, address) == (8, WHOLE[address] // 2)
+
+
+ODD = (5001, 4999)
+
+
+@pytest.mark.parametrize("address", range(0, 16, 2))
+def test_words_of_odd_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
+    address: int,
+) -> None:
+    moved = _permute.plan(ODD, (ODD[1], 1), (1, 0), 2, address)
+    _, added = adding._plan(at(address, ODD, BF16), at(0, ODD[::-1], BF16))
+
+    for launch in (moved, added):
+        assert kernel(launch) == "odd_tiles_kernel"
+        assert arguments(launch)["skew"] * 2 == address % _odd_tiles.WORD_BYTES
+        assert arguments(launch)["HEAD"] == (address % _odd_tiles.WORD_BYTES > 0)
+        assert arguments(launch)["SKEW_X"]
+        assert arguments(launch)["end"] == arguments(launch)["skew"] + math.prod(ODD)
+
+
+@pytest.mark.parametrize(
+    ("address", "pitch", "shifted"),
+    [(0, 5000, False), (8, 5000, False), (2, 5000, True), (4, 5000, True), (0, 5002, True)],
+)
+def test_odd_tiles_read_aligned_words_as_they_are_only_where_all_rows_begin_at_words(
+    address: int, pitch: int, shifted: bool
+) -> None:
+    moved = _permute.plan(ODD, (pitch, 1), (1, 0), 2, address)
+    _, added = adding._plan(at(address, ODD, BF16, pitch), at(0, ODD[::-1], BF16))
+
+    for launch in (moved, added):
+        assert kernel(launch) == "odd_tiles_kernel"
+        assert arguments(launch)["SKEW_X"] == shifted
+        assert arguments(launch)["SKEW_OUT"]
+
+
+def test_odd_tiles_read_aligned_words_only_where_every_batch_begins_at_a_word() -> None:
+    """A batch of 5000 x 5000 elements has whole words; one element more and the next has not."""
+    shape, square = (2, 5000, 5000), 5000 * 5000
+
+    whole = _permute.plan((2, *ODD), (5001 * 5000, 5000, 1), (0, 2, 1), 2, 0)
+    further = _permute.plan((2, *ODD), (5001 * 5000 + 1, 5000, 1), (0, 2, 1), 2, 0)
+    aligned = _permute.plan(shape, (square, 5000, 1), (0, 2, 1), 2, 0)
+
+    assert not arguments(whole)["SKEW_X"]
+    assert arguments(further)["SKEW_X"]
+    assert kernel(aligned) == "_tile_kernel"
+
+
+@pytest.mark.parametrize("address", range(0, 16, 2))
+def test_odd_tiles_add_only_what_begins_at_a_word_as_the_result_does(address: int) -> None:
+    _, launch = adding._plan(at(0, ODD, BF16), at(address, ODD[::-1], BF16))
+
+    at_a_word = address % _odd_tiles.WORD_BYTES == 0
+    assert kernel(launch) == ("odd_tiles_kernel" if at_a_word else "_transpose_add_kernel")
+    if not at_a_word:
+        assert arguments(launch)["ALIGN_H"] == 1
