@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -18,13 +19,16 @@ import uvloop
 
 from bench.descriptors import held
 from warpcall.errors import Busy, Problem, TimedOut
+from warpcall_service.callers import LOCAL
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.lane import MAX_AHEAD
 from warpcall_service.lane_messages import frame
 from warpcall_service.lane_status import LaneStatus
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 
 PATIENCE_S = 60.0
+MARGIN_S = 10.0  # how late a deadline may be noticed on a busy machine
 QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
 
 
@@ -57,6 +61,18 @@ def send(engine: LocalEngine, number: signal.Signals | int) -> None:
 
 async def permute(engine: LocalEngine, nbytes: int) -> Plan:
     return await engine.plan("permute", [InputTensor("x", "U8", (nbytes,))], {"dims": [0]})
+
+
+async def call(engine: LocalEngine, plan: Plan, timeout_s: float) -> None:
+    """Run `plan` on whatever lies in the memory that it is given."""
+    deadline = time.monotonic() + timeout_s
+    source = await engine.acquire(plan.input_nbytes, timeout_s, LOCAL.name)
+    target = await engine.acquire(plan.output_nbytes, timeout_s, LOCAL.name)
+    try:
+        await engine.run(plan, source, target, 0, deadline)
+    finally:
+        source.release()
+        target.release()
 
 
 @contextlib.contextmanager
@@ -189,6 +205,40 @@ def test_a_start_without_descriptors_is_tried_again_and_leaves_none_open() -> No
     failed = ["its process cannot be started: [Errno 24] Too many open" in r for r in reasons]
     assert [bool(reason) for reason in reasons] == failed
     assert (failed[0], failed[-1]) == (True, False), "from some number on it can be started"
+
+
+def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_told_and_dropped() -> None:
+    """The process has as many calls as it may have and answers none, so one more stays queued."""
+    deadline_s = 0.3
+
+    async def play() -> tuple[TimedOut, LaneStatus, LaneStatus, LaneStatus]:
+        async with started() as engine:
+            plan = await permute(engine, 5)
+            send(engine, signal.SIGSTOP)
+            try:
+                sent = [
+                    asyncio.create_task(call(engine, plan, PATIENCE_S)) for _ in range(MAX_AHEAD)
+                ]
+                await until(lambda: lane(engine).in_flight == MAX_AHEAD)
+                before = lane(engine)
+                late = asyncio.create_task(call(engine, plan, deadline_s))
+                await until(lambda: lane(engine).queued == 1)
+                waiting = lane(engine)
+                with pytest.raises(TimedOut) as told:
+                    await asyncio.wait_for(late, deadline_s + MARGIN_S)
+                after = lane(engine)
+            finally:
+                send(engine, signal.SIGCONT)
+            await asyncio.gather(*sent)
+            return told.value, before, waiting, after
+
+    problem, before, waiting, after = asyncio.run(play())
+
+    assert problem.status == 504
+    assert str(problem) == "permute was not begun within 0.3 s"
+    assert (before.queued, waiting.queued, after.queued) == (0, 1, 0)
+    assert before.arena_used == after.arena_used < waiting.arena_used, "its memory came back"
+    assert after.in_flight == MAX_AHEAD
 
 
 def test_a_failure_that_nobody_expected_does_not_end_the_replacing(
