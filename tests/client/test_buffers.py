@@ -57,6 +57,21 @@ def test_memory_that_somebody_holds_is_not(kind: str) -> None:
     assert where(buffers.take(LARGE)) == begin
 
 
+@pytest.mark.parametrize("idle", [LARGE - GRAIN_BYTES, LARGE + GRAIN_BYTES])
+def test_memory_of_another_size_is_left_for_answers_of_that_size(idle: int) -> None:
+    """Smaller memory has no room, and larger memory would be held whole by a smaller answer."""
+    buffers = Buffers()
+    left = buffers.take(idle)
+    begin = where(left)
+    del left
+
+    answer = buffers.take(LARGE)
+
+    assert answer.size == LARGE
+    assert where(answer) != begin
+    assert where(buffers.take(idle)) == begin
+
+
 def test_small_memory_is_left_to_malloc() -> None:
     assert Buffers().take(GRAIN_BYTES - 1).base is None
 
