@@ -101,6 +101,25 @@ def test_a_body_that_does_not_fit_its_header_is_refused(
     assert says in problem_of(answer, 422, "invalid-input", "body")
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_chunked_body_that_goes_on_after_its_last_tensor_is_refused(
+    pieces: int, http: httpx.Client
+) -> None:
+    """Such a body declares no length that could be compared with its header.
+
+    The bytes that follow come in the chunk of the last tensor, or in a chunk of their own.
+    """
+    whole = header({"x": tensor("F32", [1], 0, 4)}) + FOUR
+    chunks = [whole + FOUR] if pieces == 1 else [whole, FOUR]
+
+    answer = http.post(
+        f"{PERMUTE}?dims=0", content=iter(chunks), headers={"content-type": SAFETENSORS}
+    )
+
+    detail = problem_of(answer, 422, "invalid-input", "body")
+    assert detail == "the last tensor must end the body, 4 bytes or more follow"
+
+
 @pytest.mark.parametrize("cut", [4, 40, 5_000, 2_000_000])
 def test_a_client_that_stops_in_its_body_is_told(cut: int, server: Server) -> None:
     body = safetensors.numpy.save({"x": np.zeros(1 << 20, np.float32)})
