@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -48,10 +49,23 @@ def test_slots_never_overlap_and_all_memory_comes_back(steps: list[tuple[int, in
         for slot in lent.values():
             slot.release()
         assert arena.stats().free == arena.nbytes
-        assert (await take(arena, SIZE)).offset == 0
+        assert (await arena.acquire(SIZE, 0.0)).offset == 0  # free ranges were joined
         arena.close()
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_ranges_that_come_back_join_their_neighbours_in_any_order(
+    order: tuple[int, ...], arena: Arena
+) -> None:
+    async def play() -> Slot:
+        slots = [await take(arena, SIZE // 4) for _ in range(4)]
+        for number in order:
+            slots[number].release()
+        return await arena.acquire(3 * SIZE // 4, 0.0)  # nobody else would make room
+
+    assert asyncio.run(play()).offset == 0
 
 
 def test_a_slot_is_writable_and_as_long_as_asked(arena: Arena) -> None:
