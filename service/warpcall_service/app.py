@@ -26,9 +26,9 @@ from warpcall_service import (
     shared_memory_routes,
     tensor_routes,
 )
-from warpcall_service.edge import CALLS, Edge
 from warpcall_service.engine import LocalEngine
 from warpcall_service.exchange import Exchange
+from warpcall_service.gateway import CALLS, Edge
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.json_pool import JsonPool
