@@ -21,7 +21,6 @@ from typing import Any
 from warpcall.errors import Problem, Unavailable
 from warpcall_service import json_body, oip_request
 from warpcall_service.answers import Answer
-from warpcall_service.child_log import ChildLog
 from warpcall_service.json_body import JsonCall
 from warpcall_service.json_messages import (
     LENGTHS,
@@ -35,6 +34,7 @@ from warpcall_service.json_messages import (
 )
 from warpcall_service.lane_child import without_secrets
 from warpcall_service.oip_request import InferRequest
+from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.turns import Turns
 
 PROGRAM = "warpcall_service.json_process"

@@ -30,8 +30,8 @@ from warpcall_service.json_messages import (
     told,
 )
 from warpcall_service.params import from_json
-from warpcall_service.parent import end_with
 from warpcall_service.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
+from warpcall_service.processes.parent import end_with
 
 PIECE_BYTES = 1 << 20  # received at once
 

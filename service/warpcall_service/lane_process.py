@@ -31,8 +31,8 @@ from warpcall_service.lane_messages import (
     frame,
     read_frame,
 )
-from warpcall_service.parent import end_with
 from warpcall_service.prefault import prefault
+from warpcall_service.processes.parent import end_with
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op

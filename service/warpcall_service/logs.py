@@ -1,8 +1,8 @@
 """The log: one JSON object a line, on stderr. Never what a body holds, and never a key.
 
-The server writes it from a thread (`log_writer.py`), so that a log that nobody reads, or a disk that
+The server writes it from a thread (`processes/log_writer.py`), so that a log that nobody reads, or a disk that
 is full, holds up no request. Its worker and job processes write to pipes that the server reads
-(`child_log.py`): they depend on the server, and not on whoever reads the server's log.
+(`processes/child_log.py`): they depend on the server, and not on whoever reads the server's log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from warpcall_service.log_writer import LogWriter
+from warpcall_service.processes.log_writer import LogWriter
 
 if TYPE_CHECKING:  # a lane's process logs, too, and has no HTTP
     from warpcall_service.exchange import Exchange

@@ -27,7 +27,7 @@ from tests.service.stalled import (
 )
 from tests.service.test_revocation import stopped_lane
 from tests.service.test_store_trouble import FILL, on_small_disk, until, up
-from warpcall_service.log_writer import MAX_LINES
+from warpcall_service.processes.log_writer import MAX_LINES
 
 DROPPED = "warpcall_log_lines_dropped_total"
 

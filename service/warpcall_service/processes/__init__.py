@@ -1,0 +1,1 @@
+"""What every process of the server shares: its log, its end with its parent."""
