@@ -26,19 +26,9 @@ from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import (
-    form_body,
-    http_server,
-    inflate,
-    json_messages,
-    media,
-    npy,
-    params,
-    problems,
-    programs,
-    protocol,
-    shared_memory,
-)
+from warpcall_service import form_body, json_messages, media, npy, params, programs, shared_memory
+from warpcall_service.http import connection, decompress, problems
+from warpcall_service.http import server as http_server
 from warpcall_service.jobs import heavy
 from warpcall_service.jobs.models import MAX_BODY_BYTES
 from warpcall_service.plan import MAX_MESSAGE_BYTES
@@ -242,11 +232,11 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
     rows = dict(re.findall(r"^\| ([a-z`].*?) \| (\d.*?|described.*?) \|$", section, re.MULTILINE))
 
     assert rows == {
-        "request line, headers and trailers": f"{protocol.MAX_HEAD_BYTES >> 10} KiB together; "
-        f"request line and headers within {protocol.HEAD_TIMEOUT_S:g} s",
+        "request line, headers and trailers": f"{connection.MAX_HEAD_BYTES >> 10} KiB together; "
+        f"request line and headers within {connection.HEAD_TIMEOUT_S:g} s",
         "a TLS handshake": f"{http_server.HANDSHAKE_S:g} s",
-        "the rest of a body whose request is answered": f"{protocol.LINGER_S:g} s",
-        "headers of a request": f"{protocol.MAX_HEADERS}",
+        "the rest of a body whose request is answered": f"{connection.LINGER_S:g} s",
+        "headers of a request": f"{connection.MAX_HEADERS}",
         "parameters in a query string": f"{params.MAX_PARAMS}",
         "`Accept`": f"{media.MAX_ACCEPT_BYTES} bytes, {media.MAX_RANGES} media ranges",
         "`Content-Type` of a call": f"{media.MAX_CONTENT_TYPE_BYTES} bytes",
@@ -256,7 +246,7 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "signs, version 1.0 or 2.0",
         "a JSON body without the values of its tensors": f"{json_messages.MAX_HEAD_BYTES >> 10} KiB",
         "members of a JSON object": f"{params.MAX_MEMBERS}",
-        "a compressed body, beyond its first MiB": f"{inflate.MAX_RATIO} times its bytes",
+        "a compressed body, beyond its first MiB": f"{decompress.MAX_RATIO} times its bytes",
         "tensors in a body": f"{wire.MAX_TENSORS}",
         "name of a tensor": f"{wire.MAX_NAME_CHARS} characters",
         "dims of a tensor": f"{wire.MAX_DIMS}",

@@ -27,8 +27,9 @@ from warpcall_service import (
     tensor_routes,
 )
 from warpcall_service.engine import LocalEngine
-from warpcall_service.exchange import Exchange
 from warpcall_service.gateway import CALLS, Edge
+from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.json_pool import JsonPool
@@ -39,7 +40,6 @@ from warpcall_service.oip import Inference, is_infer
 from warpcall_service.oip_models import Models
 from warpcall_service.oip_reader import InferReader
 from warpcall_service.oip_stats import Statistics
-from warpcall_service.problems import Internal, MethodNotAllowed, render
 from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import SharedMemory

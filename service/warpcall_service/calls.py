@@ -10,18 +10,18 @@ from typing import Any
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service import answers
 from warpcall_service.answers import Answer, Format
-from warpcall_service.body import Body
 from warpcall_service.engine import LocalEngine
-from warpcall_service.exchange import JOIN_BYTES, Exchange
+from warpcall_service.http.body import Body
+from warpcall_service.http.exchange import JOIN_BYTES, Exchange
+from warpcall_service.http.problems import Headers
+from warpcall_service.http.watchdog import Watch
 from warpcall_service.json_pool import JsonWriter
 from warpcall_service.lane_status import Timing
 from warpcall_service.media import accepted
 from warpcall_service.params import brief
-from warpcall_service.problems import Headers
 from warpcall_service.settings import Settings
 from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import Upload, Uploads
-from warpcall_service.watch import Watch
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
 MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from warpcall_service import admin, logs, warm
-from warpcall_service.listening import ServerError
+from warpcall_service.http.listen import ServerError
 from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
 

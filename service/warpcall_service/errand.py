@@ -12,7 +12,7 @@ from warpcall.errors import Busy, InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service import params, programs
 from warpcall_service.engine import LocalEngine
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.params import brief
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.programs import Checked

@@ -12,8 +12,8 @@ import time
 from collections import OrderedDict, defaultdict
 
 from warpcall.errors import Busy, Unauthorized, Unavailable
-from warpcall_service.callers import LOCAL
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.caller import LOCAL
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.keys import find
 from warpcall_service.users import Snapshot
 

@@ -9,19 +9,19 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
-from warpcall_service.exchange import ClientGone, Exchange
 from warpcall_service.gate import OPEN, Gate
+from warpcall_service.http.exchange import ClientGone, Exchange
+from warpcall_service.http.problems import Internal
+from warpcall_service.http.route_io import RouteIO
+from warpcall_service.http.watchdog import Watch
 from warpcall_service.ledger import Ledger
 from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import Inference, is_infer
 from warpcall_service.params import check_count
-from warpcall_service.problems import Internal
 from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
-from warpcall_service.route_io import RouteIO
 from warpcall_service.settings import Settings
-from warpcall_service.watch import Watch
 
 CALLS = "/v1/kernels/"
 

@@ -20,6 +20,7 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import InvalidInput, Problem
 from warpcall_service import json_body, logs, oip_request, values
+from warpcall_service.http.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 from warpcall_service.json_messages import (
     LENGTHS,
     MAX_HEAD_BYTES,
@@ -30,7 +31,6 @@ from warpcall_service.json_messages import (
     told,
 )
 from warpcall_service.params import from_json
-from warpcall_service.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 from warpcall_service.processes.parent import end_with
 
 PIECE_BYTES = 1 << 20  # received at once

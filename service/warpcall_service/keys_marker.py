@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from warpcall_service.listening import ServerError
+from warpcall_service.http.listen import ServerError
 from warpcall_service.users import Snapshot
 
 FILE = "keys-exist"

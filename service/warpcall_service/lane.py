@@ -13,8 +13,8 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.arena import Arena
-from warpcall_service.callers import LOCAL
 from warpcall_service.fair import FairQueue
+from warpcall_service.http.caller import LOCAL
 from warpcall_service.lane_call import Call
 from warpcall_service.lane_child import Child, LaneLost
 from warpcall_service.lane_messages import DONE, Hello

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.schema import Usage
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 from warpcall_service.processes.log_writer import LogWriter
 
 if TYPE_CHECKING:  # a lane's process logs, too, and has no HTTP
-    from warpcall_service.exchange import Exchange
+    from warpcall_service.http.exchange import Exchange
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 FLUSH_S = 1.0  # at the end of the server, for the lines that still wait

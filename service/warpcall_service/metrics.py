@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.exchange import Exchange
 
 # 0.1 ms, what a small call takes, to 60 s, what the largest may.
 _BUCKETS_S = (

@@ -16,9 +16,9 @@ import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service import oip_request, values
-from warpcall_service.body import Body
 from warpcall_service.engine import LocalEngine
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.body import Body
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.json_pool import INLINE_BYTES
 from warpcall_service.oip_answer import HEADER_LENGTH, InferAnswer
 from warpcall_service.oip_layout import Layout, check_list, list_of

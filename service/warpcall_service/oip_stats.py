@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.oip_models import VERSION
 
 # The protocol's names for our stages.

@@ -8,8 +8,8 @@ from typing import Any
 from warpcall import errors, wire
 from warpcall_service import npy, oip_openapi
 from warpcall_service.gate import OPEN
+from warpcall_service.http.problems import is_oip
 from warpcall_service.media import FORM, JSON
-from warpcall_service.problems import is_oip
 
 Schema = dict[str, Any]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from warpcall.errors import Forbidden
-from warpcall_service.exchange import Exchange
-from warpcall_service.protocol import Connection
+from warpcall_service.http.connection import Connection
+from warpcall_service.http.exchange import Exchange
 
 # What comes through a proxy is somebody else's, what a web page sends is not its reader's.
 INDIRECT = (b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via", b"origin")

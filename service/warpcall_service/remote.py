@@ -10,11 +10,12 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall_service import params, programs
 from warpcall_service.answers import Format
-from warpcall_service.body import Body
 from warpcall_service.calls import Calls, head_of
 from warpcall_service.engine import LocalEngine
 from warpcall_service.errand import Check, Errand, Infos
-from warpcall_service.exchange import Exchange
+from warpcall_service.http.body import Body
+from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.watchdog import Watch
 from warpcall_service.media import JSON
 from warpcall_service.params import brief
 from warpcall_service.plan import Plan
@@ -22,7 +23,6 @@ from warpcall_service.programs import Checked, Checker
 from warpcall_service.settings import Settings
 from warpcall_service.tensors import Tensors
 from warpcall_service.upload import Upload, Uploads
-from warpcall_service.watch import Watch
 
 PROGRAMS = "/v1/programs"
 TENSORS = "/v1/tensors"

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpcall.errors import Busy, NotFound
-from warpcall_service.callers import LOCAL, caller_of, needs
 from warpcall_service.engine import LocalEngine
+from warpcall_service.http.caller import LOCAL, caller_of, needs
 from warpcall_service.keeper import Keeper
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics

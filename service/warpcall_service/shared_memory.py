@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
-from warpcall_service.exchange import TURN_BYTES, Exchange
+from warpcall_service.http.exchange import TURN_BYTES, Exchange
 from warpcall_service.params import brief
 from warpcall_service.peers import Peers
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
 from warpcall_service import form_body, params
-from warpcall_service.body import Body
-from warpcall_service.exchange import Exchange
 from warpcall_service.extents import round_up
+from warpcall_service.http.body import Body
+from warpcall_service.http.exchange import Exchange
 from warpcall_service.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan

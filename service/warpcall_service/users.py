@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service import keys
-from warpcall_service.callers import LOCAL, ROLES, Caller, Role
+from warpcall_service.http.caller import LOCAL, ROLES, Caller, Role
 from warpcall_service.keys import KeyRecord
 from warpcall_service.schema import NAME_LENGTH, ApiKey, Change, Usage, User
 

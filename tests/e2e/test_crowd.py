@@ -44,7 +44,7 @@ def test_the_server_allows_itself_more_descriptors_than_it_was_started_with() ->
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.RLIM_INFINITY"
         f" if {hard} < 0 else {hard}));"
-        "from warpcall_service.listening import allow_connections; allow_connections();"
+        "from warpcall_service.http.listen import allow_connections; allow_connections();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 

@@ -14,7 +14,7 @@ import uvloop
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from warpcall_service.protocol import Connection
+from warpcall_service.http.connection import Connection
 
 PATIENCE_S = 20.0
 Result = TypeVar("Result")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpcall_service.callers import Caller, Role
+from warpcall_service.http.caller import Caller, Role
 from warpcall_service.jobs import queue, records
 from warpcall_service.jobs.messages import Checked
 from warpcall_service.jobs.models import JobRequest

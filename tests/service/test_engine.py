@@ -19,8 +19,8 @@ import uvloop
 
 from bench.descriptors import held
 from warpcall.errors import Busy, Problem, TimedOut
-from warpcall_service.callers import LOCAL
 from warpcall_service.engine import EngineError, LocalEngine
+from warpcall_service.http.caller import LOCAL
 from warpcall_service.lane import MAX_AHEAD
 from warpcall_service.lane_messages import frame
 from warpcall_service.lane_status import LaneStatus

@@ -11,8 +11,8 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from warpcall_service.exchange import ClientGone, Exchange
-from warpcall_service.protocol import Connection
+from warpcall_service.http.connection import Connection
+from warpcall_service.http.exchange import ClientGone, Exchange
 
 NBYTES = 64 << 20  # more than goes on its way without a reader
 PIECE_BYTES = 1 << 20

@@ -7,7 +7,7 @@ import random
 import httptools
 import pytest
 
-from warpcall_service.framing import Framing
+from warpcall_service.http.framing import Framing
 
 HEAD = b"POST /%d HTTP/1.1\r\nHost: x\r\n%b\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"

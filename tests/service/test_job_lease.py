@@ -20,8 +20,8 @@ from demo.server import Server, running_server
 from tests.service.jobs import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
-from warpcall_service.callers import LOCAL
 from warpcall_service.engine import LocalEngine
+from warpcall_service.http.caller import LOCAL
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.jobs.identity import Identity

@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.callers import Caller
+from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import events, queue, records, results
 from warpcall_service.jobs.records import Filter
 from warpcall_service.schema import Job

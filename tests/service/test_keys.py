@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warpcall_service.callers import LOCAL, NOBODY, ROLES, Caller
+from warpcall_service.http.caller import LOCAL, NOBODY, ROLES, Caller
 from warpcall_service.keys import SALT_BYTES, KeyRecord, digest_of, find, new_key
 
 KEY_ID, KEY = new_key()

@@ -20,9 +20,9 @@ from demo.server import STOP_TIMEOUT_S, Server, running_server
 from tests.service.connections import listening, play, received, until
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS
-from warpcall_service.flow import PROGRESS_BYTES, UNSENT_BYTES, Flow
-from warpcall_service.intake import PIECE_BYTES
-from warpcall_service.protocol import HELD_BYTES
+from warpcall_service.http.connection import HELD_BYTES
+from warpcall_service.http.flow_control import PROGRESS_BYTES, UNSENT_BYTES, Flow
+from warpcall_service.http.receive import PIECE_BYTES
 
 GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
 MANY = 5_000

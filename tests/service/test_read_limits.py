@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from warpcall.errors import Busy
-from warpcall_service.callers import LOCAL
+from warpcall_service.http.caller import LOCAL
 from warpcall_service.jobs import heavy
 from warpcall_service.jobs.heavy import HeavyReads, Streams
 

@@ -18,7 +18,7 @@ from demo.server import Server, running_server
 from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
 from warpcall_service import keeper
-from warpcall_service.callers import Caller
+from warpcall_service.http.caller import Caller
 from warpcall_service.keys import KeyRecord, find
 
 LARGE = 6 << 20  # inputs of a call that fills, with its outputs, most of the arena

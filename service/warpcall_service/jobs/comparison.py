@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_service.callers import Caller
+from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import exports, records, results
 from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.models import ComparedRow, Comparison

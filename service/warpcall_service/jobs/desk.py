@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall_service.callers import Caller
 from warpcall_service.engine import LocalEngine
+from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import comparison, events, exports, records, views
 from warpcall_service.jobs.heavy import HeavyReads, Streams
 from warpcall_service.jobs.messages import Checked

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import Busy, InvalidInput, NotFound
-from warpcall_service.callers import Caller
+from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.messages import Checked

@@ -20,7 +20,9 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from warpcall_service.callers import Calling, needs
+from warpcall_service.http.caller import Calling, needs
+from warpcall_service.http.route_io import body_of
+from warpcall_service.http.streamed import Streamed, streamed
 from warpcall_service.jobs import exports, results
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.jobs.models import (
@@ -44,8 +46,6 @@ from warpcall_service.jobs.records import Filter
 from warpcall_service.media import JSON
 from warpcall_service.openapi import problem_responses
 from warpcall_service.params import from_json
-from warpcall_service.route_io import body_of
-from warpcall_service.streamed import Streamed, streamed
 
 EVENTS = "text/event-stream"
 KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open

@@ -10,8 +10,8 @@ from fastapi import Request
 from starlette.types import Message
 
 from warpcall.errors import TooLarge
-from warpcall_service.exchange import Exchange
-from warpcall_service.watch import Watch
+from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.watchdog import Watch
 
 
 class RouteIO:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_service.exchange import Exchange
-from warpcall_service.watch import Watch
+from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.watchdog import Watch
 
 DIRECT_BYTES = 128 << 10  # from here on a body goes straight to its place: less comes in one read
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from warpcall.errors import Problem, TimedOut
-from warpcall_service.exchange import ClientGone
-from warpcall_service.flow import PROGRESS_BYTES
-from warpcall_service.protocol import Connection
+from warpcall_service.http.connection import Connection
+from warpcall_service.http.exchange import ClientGone
+from warpcall_service.http.flow_control import PROGRESS_BYTES
 
 CHECK_S = 1.0  # the timer runs at most once in this time
 

@@ -9,7 +9,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from warpcall.errors import Problem
-from warpcall_service.exchange import ClientGone, Exchange
+from warpcall_service.http.exchange import ClientGone, Exchange
 
 WHOLE_BYTES = 64 << 10  # an answer of up to so many bytes is sent at once, with its length
 

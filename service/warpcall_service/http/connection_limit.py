@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from warpcall_service.protocol import Connection
+from warpcall_service.http.connection import Connection
 
 RESERVED = 256  # descriptors for lanes, jobs, the database, logs and what Python opens
 

@@ -22,11 +22,11 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from warpcall.errors import Problem
 from warpcall.sockets import prepare
-from warpcall_service.flow import UNSENT_BYTES, Flow
-from warpcall_service.framing import Framing
-from warpcall_service.intake import Intake, Pieces
-from warpcall_service.malformed import report
-from warpcall_service.problems import BadRequest, HeadTooLarge, render
+from warpcall_service.http.flow_control import UNSENT_BYTES, Flow
+from warpcall_service.http.framing import Framing
+from warpcall_service.http.malformed import report
+from warpcall_service.http.problems import BadRequest, HeadTooLarge, render
+from warpcall_service.http.receive import Intake, Pieces
 
 MAX_HEAD_BYTES = 64 << 10
 HELD_BYTES = 32 << 10  # of requests behind one that is not answered; one more read may exceed it

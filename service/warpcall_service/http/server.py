@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from warpcall_service.connection_limit import ConnectionLimit
-from warpcall_service.protocol import Connection
+from warpcall_service.http.connection import Connection
+from warpcall_service.http.connection_limit import ConnectionLimit
 
 HANDSHAKE_S = 10.0  # for TLS, before a connection is closed; as long as for the head of a request
 LAST_ANSWERS_S = 1.0  # for requests that were cancelled at the end of the drain time to answer so
