@@ -26,7 +26,8 @@ from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import form_body, json_messages, media, npy, params, programs, shared_memory
+from warpcall_service import programs, shared_memory
+from warpcall_service.formats import json_messages, media_types, multipart, npy, params
 from warpcall_service.http import connection, decompress, problems
 from warpcall_service.http import server as http_server
 from warpcall_service.jobs import heavy
@@ -238,8 +239,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "the rest of a body whose request is answered": f"{connection.LINGER_S:g} s",
         "headers of a request": f"{connection.MAX_HEADERS}",
         "parameters in a query string": f"{params.MAX_PARAMS}",
-        "`Accept`": f"{media.MAX_ACCEPT_BYTES} bytes, {media.MAX_RANGES} media ranges",
-        "`Content-Type` of a call": f"{media.MAX_CONTENT_TYPE_BYTES} bytes",
+        "`Accept`": f"{media_types.MAX_ACCEPT_BYTES} bytes, {media_types.MAX_RANGES} media ranges",
+        "`Content-Type` of a call": f"{media_types.MAX_CONTENT_TYPE_BYTES} bytes",
         "header of a safetensors body": f"{wire.MAX_HEADER_BYTES >> 10} KiB, {wire.MAX_BRACKETS} "
         f"brackets, {wire.MAX_COMMAS} commas, {wire.MAX_DIGITS} digits of an integer",
         "header of a `.npy` file": f"{npy.MAX_HEADER_BYTES >> 10} KiB, {npy.MAX_TOKENS} words and "
@@ -251,10 +252,10 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "name of a tensor": f"{wire.MAX_NAME_CHARS} characters",
         "dims of a tensor": f"{wire.MAX_DIMS}",
         "entries of a list parameter": f"{max(lists)}",
-        "parts of a form": f"{form_body.MAX_PARTS}",
-        "boundary of a form": f"{form_body.MAX_BOUNDARIES} times, followed by "
-        f"{form_body.MAX_PADDING} spaces",
-        "a parameter in a form": f"{form_body.MAX_TEXT_BYTES >> 10} KiB",
+        "parts of a form": f"{multipart.MAX_PARTS}",
+        "boundary of a form": f"{multipart.MAX_BOUNDARIES} times, followed by "
+        f"{multipart.MAX_PADDING} spaces",
+        "a parameter in a form": f"{multipart.MAX_TEXT_BYTES >> 10} KiB",
         "a job": f"described in {MAX_BODY_BYTES >> 10} KiB",
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, described in "

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service import answers
-from warpcall_service.answers import Answer, Format
 from warpcall_service.engine import LocalEngine
+from warpcall_service.formats import responses
+from warpcall_service.formats.json_pool import JsonWriter
+from warpcall_service.formats.media_types import accepted
+from warpcall_service.formats.params import brief
+from warpcall_service.formats.responses import Answer, Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import Watch
-from warpcall_service.json_pool import JsonWriter
 from warpcall_service.lane_status import Timing
-from warpcall_service.media import accepted
-from warpcall_service.params import brief
 from warpcall_service.settings import Settings
 from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import Upload, Uploads
@@ -35,7 +35,7 @@ class Calls:
         self._engine = engine
         self._ops = {op["name"]: op for op in engine.catalog}
         self._uploads = uploads
-        self._formats = answers.formats(settings.max_json_bytes)
+        self._formats = responses.formats(settings.max_json_bytes)
 
     async def run(self, exchange: Exchange, watch: Watch, name: str) -> None:
         """Answer one call of the op `name`.

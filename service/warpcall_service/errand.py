@@ -10,10 +10,11 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import Busy, InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
-from warpcall_service import params, programs
+from warpcall_service import programs
 from warpcall_service.engine import LocalEngine
+from warpcall_service.formats import params
+from warpcall_service.formats.params import brief
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.params import brief
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.programs import Checked
 from warpcall_service.settings import Settings

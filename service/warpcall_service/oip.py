@@ -6,13 +6,13 @@ import re
 
 from warpcall.errors import NotFound
 from warpcall_service.calls import MIN_TIMEOUT_S, Calls
+from warpcall_service.formats.params import brief
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import Watch
 from warpcall_service.oip_models import Models
 from warpcall_service.oip_reader import InferReader
 from warpcall_service.oip_stats import Statistics
-from warpcall_service.params import brief
 from warpcall_service.settings import Settings
 
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")

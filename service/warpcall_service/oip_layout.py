@@ -9,7 +9,7 @@ import numpy as np
 
 from warpcall import wire
 from warpcall.errors import InvalidInput
-from warpcall_service import values
+from warpcall_service.formats import json_values
 from warpcall_service.oip_request import GivenTensor
 from warpcall_service.plan import InputTensor
 from warpcall_service.upload import ALIGNMENT
@@ -70,7 +70,7 @@ def check_list(given: GivenTensor) -> None:
 def list_of(given: GivenTensor, data: memoryview | None) -> list[int]:
     """The integers in a parameter's tensor, from its JSON or else from these bytes."""
     if data is None:
-        array = values.to_array(given.data, given.info)
+        array = json_values.to_array(given.data, given.info)
     else:
         array = np.frombuffer(data, np.int64)
     integers: list[int] = array.tolist()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall.errors import NotFound
-from warpcall_service.params import brief
+from warpcall_service.formats.params import brief
 
 VERSION = "1"  # of every model: ops have none, their source has a hash
 PLATFORM = "warpcall"

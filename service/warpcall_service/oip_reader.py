@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_service import oip_request, values
+from warpcall_service import oip_request
 from warpcall_service.engine import LocalEngine
+from warpcall_service.formats import json_values
+from warpcall_service.formats.json_pool import INLINE_BYTES
+from warpcall_service.formats.params import Params, brief, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.json_pool import INLINE_BYTES
 from warpcall_service.oip_answer import HEADER_LENGTH, InferAnswer
 from warpcall_service.oip_layout import Layout, check_list, list_of
 from warpcall_service.oip_request import GivenTensor, InferRequest
-from warpcall_service.params import Params, brief, merge
 from warpcall_service.plan import Plan
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import Region, SharedMemory
@@ -161,7 +162,7 @@ class InferReader:
             if given not in late:
                 params = merge(params, {given.info.name: await _early(given, regions)})
         arrays = {
-            given.info.name: values.to_array(given.data, given.info)
+            given.info.name: json_values.to_array(given.data, given.info)
             for given in tensors
             if given.data is not None
         }

@@ -15,8 +15,8 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
+from warpcall_service.formats.params import Params, brief, from_json, from_text
 from warpcall_service.oip_models import WIRE
-from warpcall_service.params import Params, brief, from_json, from_text
 
 WHAT = "the request"  # in messages
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall import errors, wire
-from warpcall_service import npy, oip_openapi
+from warpcall_service import oip_openapi
+from warpcall_service.formats import npy
+from warpcall_service.formats.media_types import FORM, JSON
 from warpcall_service.gate import OPEN
 from warpcall_service.http.problems import is_oip
-from warpcall_service.media import FORM, JSON
 
 Schema = dict[str, Any]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from warpcall import wire
-from warpcall_service import npy, programs
-from warpcall_service.media import FORM, JSON
+from warpcall_service import programs
+from warpcall_service.formats import npy
+from warpcall_service.formats.media_types import FORM, JSON
 from warpcall_service.openapi import (
     ANSWER_HEADERS,
     BINARY,

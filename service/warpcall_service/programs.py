@@ -20,8 +20,8 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.engine import LocalEngine
+from warpcall_service.formats.params import brief
 from warpcall_service.lane_messages import frame
-from warpcall_service.params import brief
 from warpcall_service.plan import MAX_MESSAGE_BYTES, InputTensor, Plan
 
 MAX_STEPS = 256

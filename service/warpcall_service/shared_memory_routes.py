@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
+from warpcall_service.formats.params import brief
 from warpcall_service.oip_openapi import error_responses
 from warpcall_service.oip_routes import json_of
-from warpcall_service.params import brief
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import Owner, Region, SharedMemory
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
-from warpcall_service import form_body, params
 from warpcall_service.extents import round_up
+from warpcall_service.formats import multipart, params
+from warpcall_service.formats.json_pool import INLINE_BYTES, JsonPool
+from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.json_pool import INLINE_BYTES, JsonPool
-from warpcall_service.media import content_type
 from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 from warpcall_service.slot import Slot
@@ -218,7 +218,7 @@ class Uploads:
             )
         source = await self.room(body, body.declared)
         try:
-            form = form_body.Form(boundary, source.view, op)
+            form = multipart.Form(boundary, source.view, op)
             while data := await body.chunk():
                 for i, piece in enumerate(form.pieces(bytes(data))):
                     if i:

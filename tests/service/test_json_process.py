@@ -19,7 +19,7 @@ from demo.server import Server, running_server
 from tests.service.requests import PERMUTE, header, problem_of, tensor, well
 
 PATIENCE_S = 60.0
-MODULE = "warpcall_service.json_process"
+MODULE = "warpcall_service.formats.json_process"
 JSON = {"content-type": "application/json"}
 COUNT = 20_000
 SETTINGS = {"WARPCALL_ARENA_BYTES": "64MiB"}

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from demo.server import Server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, npy, problem_of, send_raw, tensor
 from warpcall import InvalidInput
-from warpcall_service import form_body
-from warpcall_service.form_body import Form
+from warpcall_service.formats import multipart
+from warpcall_service.formats.multipart import Form
 from warpcall_service.jobs.models import JobRequest
 
 pytestmark = pytest.mark.usefixtures("still_works")
@@ -125,7 +125,7 @@ def test_padding_is_counted_over_the_pieces_in_which_it_comes() -> None:
 
 
 def test_a_file_may_hold_what_looks_like_a_boundary(http: httpx.Client) -> None:
-    x = np.frombuffer(b"\r\n--bX" * (form_body.MAX_BOUNDARIES - 2), np.uint8)
+    x = np.frombuffer(b"\r\n--bX" * (multipart.MAX_BOUNDARIES - 2), np.uint8)
 
     answer = http.post(
         f"{PERMUTE}?dims=0",

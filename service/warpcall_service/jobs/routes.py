@@ -20,6 +20,8 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from warpcall_service.formats.media_types import JSON
+from warpcall_service.formats.params import from_json
 from warpcall_service.http.caller import Calling, needs
 from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
@@ -43,9 +45,7 @@ from warpcall_service.jobs.models import (
     Word,
 )
 from warpcall_service.jobs.records import Filter
-from warpcall_service.media import JSON
 from warpcall_service.openapi import problem_responses
-from warpcall_service.params import from_json
 
 EVENTS = "text/event-stream"
 KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open

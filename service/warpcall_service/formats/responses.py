@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import TooLarge, UnsupportedMedia
-from warpcall_service import npy
-from warpcall_service.json_messages import Hole
-from warpcall_service.media import JSON, Media
+from warpcall_service.formats import npy
+from warpcall_service.formats.json_messages import Hole
+from warpcall_service.formats.media_types import JSON, Media
 from warpcall_service.plan import Plan
 
 Kept = Mapping[str, Mapping[str, Any]]  # outputs that stay on the device, as JSON, by name

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from warpcall.wire import TensorInfo
-from warpcall_service import values
-from warpcall_service.values import Array
+from warpcall_service.formats import json_values
+from warpcall_service.formats.json_values import Array
 
 LENGTHS = struct.Struct("<IQ")  # bytes of the head, bytes of the data
 # Both sides parse a head at once: this many bytes take the server at most 4 ms.
@@ -56,7 +56,7 @@ def told(tensor: Told) -> TensorInfo:
 
 def arrays_of(tensors: Iterable[TensorInfo], data: memoryview) -> dict[str, Array]:
     """The tensors whose bytes are in `data`, flat, by name."""
-    return {t.name: values.of_bytes(data[t.begin : t.end], t) for t in tensors}
+    return {t.name: json_values.of_bytes(data[t.begin : t.end], t) for t in tensors}
 
 
 def fill(document: Any, holes: Iterable[Hole], data: memoryview, compact: bool) -> str:
@@ -65,7 +65,7 @@ def fill(document: Any, holes: Iterable[Hole], data: memoryview, compact: bool) 
         place = document
         for key in path:
             place = place[key]
-        place["data"] = values.to_json(data[info.begin : info.end], info)
+        place["data"] = json_values.to_json(data[info.begin : info.end], info)
     separators = (",", ":") if compact else None
     return json.dumps(document, allow_nan=False, separators=separators)
 

@@ -14,8 +14,8 @@ import numpy as np
 from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
-from warpcall_service import values
-from warpcall_service.params import Params, brief, check_entries, from_json
+from warpcall_service.formats import json_values
+from warpcall_service.formats.params import Params, brief, check_entries, from_json
 from warpcall_service.turns import copy_in_turns
 
 
@@ -24,7 +24,7 @@ class JsonCall:
     """The tensors of a JSON body, placed one after the other, and its parameters."""
 
     tensors: tuple[TensorInfo, ...]
-    arrays: dict[str, values.Array]
+    arrays: dict[str, json_values.Array]
     params: Params
 
     async def write(self, target: memoryview) -> None:
@@ -58,7 +58,9 @@ def decode(text: bytes) -> JsonCall:
         if isinstance(value, list):
             check_entries(name, len(value))
     infos = {name: _info(name, entry) for name, entry in inputs.items()}
-    arrays = {name: values.to_array(inputs[name]["data"], info) for name, info in infos.items()}
+    arrays = {
+        name: json_values.to_array(inputs[name]["data"], info) for name, info in infos.items()
+    }
     return JsonCall(wire.lay_out(infos.values()), arrays, params)
 
 

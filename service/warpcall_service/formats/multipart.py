@@ -17,8 +17,8 @@ from python_multipart.multipart import MultipartParser, MultipartState, parse_op
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, UnsupportedMedia
-from warpcall_service import npy
-from warpcall_service.params import Params, brief, from_json, from_text, merge
+from warpcall_service.formats import npy
+from warpcall_service.formats.params import Params, brief, from_json, from_text, merge
 from warpcall_service.plan import InputTensor
 
 MAX_PARTS = 128

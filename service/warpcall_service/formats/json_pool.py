@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from warpcall.errors import Problem, Unavailable
-from warpcall_service import json_body, oip_request
-from warpcall_service.answers import Answer
-from warpcall_service.json_body import JsonCall
-from warpcall_service.json_messages import (
+from warpcall_service import oip_request
+from warpcall_service.formats import json_call
+from warpcall_service.formats.json_call import JsonCall
+from warpcall_service.formats.json_messages import (
     LENGTHS,
     Hole,
     arrays_of,
@@ -32,12 +32,13 @@ from warpcall_service.json_messages import (
     tell,
     told,
 )
+from warpcall_service.formats.responses import Answer
 from warpcall_service.lane_child import without_secrets
 from warpcall_service.oip_request import InferRequest
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.turns import Turns
 
-PROGRAM = "warpcall_service.json_process"
+PROGRAM = "warpcall_service.formats.json_process"
 INLINE_BYTES = 16 << 10  # JSON of no more is parsed on the event loop: at most 1 ms
 INLINE_VALUES = 2048  # of tensors, written on the event loop: likewise
 PIECE_BYTES = 256 << 10  # moved at once, then other requests have their turn
@@ -72,7 +73,7 @@ class JsonPool:
             Unavailable: the process died, or took too long.
         """
         if len(text) <= INLINE_BYTES:
-            return json_body.decode(bytes(text))
+            return json_call.decode(bytes(text))
         head, data = await self._ask({"kind": "call"}, text, user, _heap)
         tensors = tuple(map(told, head["tensors"]))
         return JsonCall(tensors, arrays_of(tensors, data), head["params"])

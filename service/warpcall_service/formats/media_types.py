@@ -8,7 +8,7 @@ from typing import Literal
 
 from warpcall import wire
 from warpcall.errors import UnsupportedMedia
-from warpcall_service import npy
+from warpcall_service.formats import npy
 
 Media = Literal["safetensors", "npy", "json", "form"]
 

@@ -1,4 +1,4 @@
-"""The JSON process: python -m warpcall_service.json_process, started by the server.
+"""The JSON process: python -m warpcall_service.formats.json_process, started by the server.
 
 It parses and writes the JSON that would keep the server's event loop for too long: Python holds its
 interpreter lock for the whole of a document, so that a thread of the server would not help. It has no
@@ -19,9 +19,9 @@ from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, Problem
-from warpcall_service import json_body, logs, oip_request, values
-from warpcall_service.http.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
-from warpcall_service.json_messages import (
+from warpcall_service import logs, oip_request
+from warpcall_service.formats import json_call, json_values
+from warpcall_service.formats.json_messages import (
     LENGTHS,
     MAX_HEAD_BYTES,
     Hole,
@@ -30,7 +30,8 @@ from warpcall_service.json_messages import (
     tell,
     told,
 )
-from warpcall_service.params import from_json
+from warpcall_service.formats.params import from_json
+from warpcall_service.http.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 from warpcall_service.processes.parent import end_with
 
 PIECE_BYTES = 1 << 20  # received at once
@@ -82,7 +83,7 @@ def _answer(head: Mapping[str, Any], data: bytearray) -> Answer:
 
 
 def _read_call(text: bytearray) -> Answer:
-    call = json_body.decode(bytes(text))
+    call = json_call.decode(bytes(text))
     arrays = [call.arrays[info.name].view("u1").data for info in call.tensors]
     return {"tensors": [tell(info) for info in call.tensors], "params": call.params}, arrays
 
@@ -91,7 +92,7 @@ def _read_infer(text: bytearray) -> Answer:
     body = from_json(bytes(text), oip_request.WHAT, constants=True)
     request = oip_request.check(body)
     given = [tensor for tensor in request.inputs if tensor.data is not None]
-    arrays = [values.to_array(tensor.data, tensor.info).view("u1").data for tensor in given]
+    arrays = [json_values.to_array(tensor.data, tensor.info).view("u1").data for tensor in given]
     for entry in body["inputs"]:
         if entry.get("data") is not None:
             entry["data"] = True  # that there are values; the server takes them from the data
