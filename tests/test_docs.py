@@ -32,7 +32,7 @@ from warpcall_service.http import connection, decompress, problems
 from warpcall_service.http import server as http_server
 from warpcall_service.jobs import heavy
 from warpcall_service.jobs.models import MAX_BODY_BYTES
-from warpcall_service.plan import MAX_MESSAGE_BYTES
+from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,6 @@ from warpcall_service import (
     shared_memory_routes,
     tensor_routes,
 )
-from warpcall_service.engine import LocalEngine
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.gateway import CALLS, Edge
 from warpcall_service.http.exchange import Exchange
@@ -34,6 +33,7 @@ from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
+from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import Inference, is_infer

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.engine import LocalEngine
 from warpcall_service.formats import responses
 from warpcall_service.formats.json_pool import JsonWriter
 from warpcall_service.formats.media_types import accepted
@@ -18,9 +17,10 @@ from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import Watch
-from warpcall_service.lane_status import Timing
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
-from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import Upload, Uploads
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"

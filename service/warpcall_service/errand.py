@@ -11,14 +11,14 @@ from warpcall import wire
 from warpcall.errors import Busy, InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service import programs
-from warpcall_service.engine import LocalEngine
 from warpcall_service.formats import params
 from warpcall_service.formats.params import brief
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.plan import InputTensor, Plan
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.slot import Slot
 from warpcall_service.programs import Checked
 from warpcall_service.settings import Settings
-from warpcall_service.slot import Slot
 from warpcall_service.tensors import Kept, Tensors
 
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")

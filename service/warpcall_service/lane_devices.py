@@ -16,7 +16,7 @@ from torch import Tensor
 
 from warpcall.errors import KernelFailed
 from warpcall_kernels import Op, ops
-from warpcall_service.lane_messages import NoSuchDevice
+from warpcall_service.lanes.messages import NoSuchDevice
 
 # Wire codes (client/warpcall/wire.py) as torch dtypes.
 DTYPES = {

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
 from warpcall_service import logs
-from warpcall_service.lane_messages import (
+from warpcall_service.lanes.messages import (
     CALL,
     DONE,
     FREE,
@@ -31,7 +31,7 @@ from warpcall_service.lane_messages import (
     frame,
     read_frame,
 )
-from warpcall_service.prefault import prefault
+from warpcall_service.lanes.prefault import prefault
 from warpcall_service.processes.parent import end_with
 
 if TYPE_CHECKING:

@@ -16,20 +16,20 @@ import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service import oip_request
-from warpcall_service.engine import LocalEngine
 from warpcall_service.formats import json_values
 from warpcall_service.formats.json_pool import INLINE_BYTES
 from warpcall_service.formats.params import Params, brief, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.lanes.plan import Plan
+from warpcall_service.lanes.slot import Slot
 from warpcall_service.oip_answer import HEADER_LENGTH, InferAnswer
 from warpcall_service.oip_layout import Layout, check_list, list_of
 from warpcall_service.oip_request import GivenTensor, InferRequest
-from warpcall_service.plan import Plan
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import Region, SharedMemory
-from warpcall_service.slot import Slot
-from warpcall_service.turns import copy_in_turns
 from warpcall_service.upload import CACHED_HEADER_BYTES, Upload, Uploads
 
 # A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.

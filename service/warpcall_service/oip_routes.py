@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.engine import LocalEngine
 from warpcall_service.formats.params import brief, from_json
 from warpcall_service.http.route_io import body_of
+from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.oip_models import VERSION, Models
 from warpcall_service.oip_openapi import error_responses
 from warpcall_service.oip_stats import Statistics

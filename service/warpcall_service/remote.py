@@ -10,7 +10,6 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall_service import programs
 from warpcall_service.calls import Calls, head_of
-from warpcall_service.engine import LocalEngine
 from warpcall_service.errand import Check, Errand, Infos
 from warpcall_service.formats import params
 from warpcall_service.formats.media_types import JSON
@@ -19,7 +18,8 @@ from warpcall_service.formats.responses import Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import Watch
-from warpcall_service.plan import Plan
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.programs import Checked, Checker
 from warpcall_service.settings import Settings
 from warpcall_service.tensors import Tensors

@@ -19,7 +19,6 @@ import uvloop
 
 from warpcall_service import logs, users
 from warpcall_service.app import create_app
-from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, allow_connections, listen, listen_unix
@@ -27,6 +26,7 @@ from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.keeper import Keeper
 from warpcall_service.keys_marker import KeysMarker
+from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
 from warpcall_service.users import Snapshot

@@ -20,8 +20,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from warpcall.errors import Busy, NotFound, TooLarge
 from warpcall.wire import TensorInfo
-from warpcall_service.engine import LocalEngine
 from warpcall_service.formats.params import brief
+from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 
 MAX_REMEMBERED = 4096  # tensors that are gone, and why; the oldest gives way

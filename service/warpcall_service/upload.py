@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
-from warpcall_service.extents import round_up
 from warpcall_service.formats import multipart, params
 from warpcall_service.formats.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.plan import InputTensor, Plan
+from warpcall_service.lanes.fair_semaphore import Turns
+from warpcall_service.lanes.free_ranges import round_up
+from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
-from warpcall_service.slot import Slot
-from warpcall_service.turns import Turns
 
 JSON_TURNS = (
     4  # large JSON bodies at a time whose tensors, up to 4 times their size, lie on the heap

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpcall.errors import Busy, TooLarge
-from warpcall_service.arena import Arena
-from warpcall_service.slot import Slot
+from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.slot import Slot
 
 SIZE = 4 << 20
 RESERVE = SIZE // 32

@@ -19,12 +19,12 @@ import uvloop
 
 from bench.descriptors import held
 from warpcall.errors import Busy, Problem, TimedOut
-from warpcall_service.engine import EngineError, LocalEngine
 from warpcall_service.http.caller import LOCAL
-from warpcall_service.lane import MAX_AHEAD
-from warpcall_service.lane_messages import frame
-from warpcall_service.lane_status import LaneStatus
-from warpcall_service.plan import InputTensor, Plan
+from warpcall_service.lanes.engine import EngineError, LocalEngine
+from warpcall_service.lanes.lane import MAX_AHEAD
+from warpcall_service.lanes.messages import frame
+from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.settings import Settings
 
 PATIENCE_S = 60.0

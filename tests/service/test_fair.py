@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpcall_service.fair import CALL_BYTES, FairQueue, Waiting
-from warpcall_service.turns import Turns
+from warpcall_service.lanes.fair_queue import CALL_BYTES, FairQueue, Waiting
+from warpcall_service.lanes.fair_semaphore import Turns
 
 USERS = "abcd"
 MAX_BYTES = 8 << 20

@@ -20,7 +20,6 @@ from demo.server import Server, running_server
 from tests.service.jobs import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
-from warpcall_service.engine import LocalEngine
 from warpcall_service.http.caller import LOCAL
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.desk import Jobs
@@ -28,11 +27,12 @@ from warpcall_service.jobs.identity import Identity
 from warpcall_service.jobs.messages import MARK, Task
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.runner import Run
-from warpcall_service.lane import Lane
-from warpcall_service.lane_status import LaneStatus
-from warpcall_service.lease import Lease
+from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.lane import Lane
+from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.ledger import Ledger
-from warpcall_service.plan import InputTensor, Plan
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store
 

@@ -21,7 +21,7 @@ from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.order import Entry, forecast, in_order
 from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler
-from warpcall_service.lease import Lease
+from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, JobShare
 from warpcall_service.settings import Settings

@@ -33,10 +33,10 @@ from warpcall_service.formats.json_messages import (
     told,
 )
 from warpcall_service.formats.responses import Answer
-from warpcall_service.lane_child import without_secrets
+from warpcall_service.lanes.child_process import without_secrets
+from warpcall_service.lanes.fair_semaphore import Turns
 from warpcall_service.oip_request import InferRequest
 from warpcall_service.processes.child_log import ChildLog
-from warpcall_service.turns import Turns
 
 PROGRAM = "warpcall_service.formats.json_process"
 INLINE_BYTES = 16 << 10  # JSON of no more is parsed on the event loop: at most 1 ms

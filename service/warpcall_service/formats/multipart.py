@@ -19,7 +19,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput, UnsupportedMedia
 from warpcall_service.formats import npy
 from warpcall_service.formats.params import Params, brief, from_json, from_text, merge
-from warpcall_service.plan import InputTensor
+from warpcall_service.lanes.plan import InputTensor
 
 MAX_PARTS = 128
 MAX_TEXT_BYTES = 64 << 10  # of one parameter

@@ -13,7 +13,7 @@ from warpcall.errors import TooLarge, UnsupportedMedia
 from warpcall_service.formats import npy
 from warpcall_service.formats.json_messages import Hole
 from warpcall_service.formats.media_types import JSON, Media
-from warpcall_service.plan import Plan
+from warpcall_service.lanes.plan import Plan
 
 Kept = Mapping[str, Mapping[str, Any]]  # outputs that stay on the device, as JSON, by name
 NONE: Kept = {}

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall_service.engine import LocalEngine
 from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import comparison, events, exports, records, views
 from warpcall_service.jobs.heavy import HeavyReads, Streams
@@ -27,7 +26,8 @@ from warpcall_service.jobs.models import (
 from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
-from warpcall_service.lane_messages import frame
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.messages import frame
 from warpcall_service.ledger import Ledger
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store

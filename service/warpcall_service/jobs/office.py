@@ -15,9 +15,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy.orm import Session
 
 from warpcall_service.jobs import events
+from warpcall_service.lanes.fair_semaphore import Turns
 from warpcall_service.store import Store
 from warpcall_service.store_threads import StoreThreads
-from warpcall_service.turns import Turns
 
 THREADS = 4
 READ_THREADS = 4

@@ -16,7 +16,7 @@ job is not interrupted, so on one device a short job may wait for the rest of a 
 are classes above all that: of two, the higher one is emptied first.
 
 Ordering by virtual end is fair queueing as in Demers, Keshav and Shenker (SIGCOMM 1989). The clock is
-that of Linux's fair scheduler (`min_vruntime`). Start-time fair queueing, by which `fair.py` orders
+that of Linux's fair scheduler (`min_vruntime`). Start-time fair queueing, by which `lanes/fair_queue.py` orders
 calls, orders by begin: it lets the first long job of each user go before anyone's second short job.
 docs/benchmarking.md has what both come to in a simulation. All state lies in the database, so that a
 restart changes nothing.

@@ -17,7 +17,7 @@ from typing import Any
 
 from warpcall_service import logs
 from warpcall_service.jobs.messages import Task
-from warpcall_service.lane_messages import frame, read_frame
+from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes.parent import end_with
 
 PROGRESS_S = 0.5  # between two frames that tell of the same

@@ -16,9 +16,9 @@ from typing import Any
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.messages import MARK, Farewell, Task
 from warpcall_service.jobs.models import ExitClass
-from warpcall_service.lane_child import ENVIRONMENT, signal_name, without_secrets
-from warpcall_service.lane_messages import LENGTH, frame
-from warpcall_service.lease import Lease
+from warpcall_service.lanes.child_process import ENVIRONMENT, signal_name, without_secrets
+from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.settings import Settings
 

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall_service.engine import LocalEngine
 from warpcall_service.jobs import queue, tree
 from warpcall_service.jobs.identity import Identity, NoIdentity
 from warpcall_service.jobs.messages import Task
@@ -28,8 +27,9 @@ from warpcall_service.jobs.orphans import LOOKS, Orphans
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.record import Record
 from warpcall_service.jobs.runner import Outcome, Run
-from warpcall_service.lane import Lane
-from warpcall_service.lane_status import CLOSED
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.lane import Lane
+from warpcall_service.lanes.status import CLOSED
 from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, Measurement
 from warpcall_service.settings import Settings

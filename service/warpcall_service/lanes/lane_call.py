@@ -6,10 +6,10 @@ import asyncio
 import time
 
 from warpcall.errors import Problem
-from warpcall_service.fair import Waiting
-from warpcall_service.lane_status import Timing
-from warpcall_service.plan import Plan
-from warpcall_service.slot import Slot
+from warpcall_service.lanes.fair_queue import Waiting
+from warpcall_service.lanes.plan import Plan
+from warpcall_service.lanes.slot import Slot
+from warpcall_service.lanes.status import Timing
 
 
 class Call:

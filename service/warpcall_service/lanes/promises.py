@@ -22,7 +22,7 @@ from __future__ import annotations
 import mmap
 from typing import Protocol
 
-from warpcall_service.extents import round_up
+from warpcall_service.lanes.free_ranges import round_up
 
 
 class Promised(Protocol):

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warpcall_service.arena import Arena
+    from warpcall_service.lanes.arena import Arena
 
 
 class Slot:

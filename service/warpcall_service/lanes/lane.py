@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
-from warpcall_service.arena import Arena
-from warpcall_service.fair import FairQueue
 from warpcall_service.http.caller import LOCAL
-from warpcall_service.lane_call import Call
-from warpcall_service.lane_child import Child, LaneLost
-from warpcall_service.lane_messages import DONE, Hello
-from warpcall_service.lane_status import CLOSED, LaneStatus, State, Timing
-from warpcall_service.lease import Lease
-from warpcall_service.plan import Plan
+from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.child_process import Child, LaneLost
+from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.fair_queue import FairQueue
+from warpcall_service.lanes.lane_call import Call
+from warpcall_service.lanes.messages import DONE, Hello
+from warpcall_service.lanes.plan import Plan
+from warpcall_service.lanes.slot import Slot
+from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.settings import Settings
-from warpcall_service.slot import Slot
 
 # Calls handed to the process before the first is answered, so that one wake-up serves several; but
 # only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from warpcall_service.arena import Arena
-from warpcall_service.lane_messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
+from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.settings import Settings
 

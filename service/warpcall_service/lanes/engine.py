@@ -9,13 +9,13 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
-from warpcall_service.lane import Lane
-from warpcall_service.lane_child import LaneLost
-from warpcall_service.lane_messages import frame
-from warpcall_service.lane_status import CLOSED, LaneStatus, Timing
-from warpcall_service.plan import InputTensor, Plan
+from warpcall_service.lanes.child_process import LaneLost
+from warpcall_service.lanes.lane import Lane
+from warpcall_service.lanes.messages import frame
+from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.slot import Slot
+from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
 from warpcall_service.settings import Settings
-from warpcall_service.slot import Slot
 
 MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
 CACHED_QUESTION_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from warpcall_service.fair import FairQueue
+from warpcall_service.lanes.fair_queue import FairQueue
 
 COPY_BYTES = 1 << 20  # copied at once, 0.2 ms
 

@@ -1,0 +1,1 @@
+"""One lane per device: its queue, its shared memory, the handle of its worker process."""
