@@ -6,14 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from warpcall_service import admin, logs, warm
+from warpcall_service import admin, logs
 from warpcall_service.http.listen import ServerError
 from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
+from warpcall_service.worker import warmup
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 admin.add_commands(app)
-app.command("warm")(warm.warm)
+app.command("warm")(warmup.warm)
 
 
 @app.callback(invoke_without_command=True)

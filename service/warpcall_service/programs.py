@@ -5,7 +5,7 @@
  "outputs": {"y": "s"}}
 
 An input comes from a tensor of the call or from an earlier step: `t` if that has one output, else
-such as `b.grad_x`. What JSON can say wrong is found here, what the ops cannot take in `lane_planner.py`.
+such as `b.grad_x`. What JSON can say wrong is found here, what the ops cannot take in `worker/program_planner.py`.
 """
 
 from __future__ import annotations

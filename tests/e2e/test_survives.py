@@ -51,7 +51,7 @@ def lane_of(server: Server) -> psutil.Process:
         found[:] = [
             child
             for child in psutil.Process(server.process.pid).children()
-            if "warpcall_service.lane_process" in child.cmdline()
+            if "warpcall_service.worker.main" in child.cmdline()
         ]
         return bool(found)
 

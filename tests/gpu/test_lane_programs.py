@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpcall_service.lane_devices import Device, open_device
-from warpcall_service.lane_planner import plan
-from warpcall_service.lane_programs import Program, Shelf
+from warpcall_service.worker.devices import Device, open_device
+from warpcall_service.worker.program_planner import plan
+from warpcall_service.worker.programs import Program, Shelf
 
 SIDE = 1024
 NBYTES = SIDE * SIDE * 4

@@ -16,8 +16,8 @@ from tests.kernels import suite
 from tests.oip import environments
 from warpcall_kernels import Op, ops
 from warpcall_kernels._cases import Case
-from warpcall_service.lane_devices import CODES
 from warpcall_service.oip_models import DATATYPES
+from warpcall_service.worker.devices import CODES
 
 ROADS = [
     *(("triton", road) for road in ("binary", "json", "gzip", "deflate", "shared")),

@@ -97,7 +97,7 @@ def measurer(server: Server) -> psutil.Process:
     while time.monotonic() < deadline:
         for process in processes(server):
             with gone_is_gone():
-                if "warpcall_service.jobs.process" in process.cmdline()[:4]:
+                if "warpcall_service.worker.job_main" in process.cmdline()[:4]:
                     return process
         time.sleep(0.02)
     raise AssertionError("no process measures")

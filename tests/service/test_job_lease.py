@@ -296,7 +296,7 @@ def test_calls_are_right_while_a_job_runs_and_a_killed_lane_harms_no_job(server:
 
 def lane_of(server: Server) -> psutil.Process:
     children = psutil.Process(server.process.pid).children()
-    return next(p for p in children if "warpcall_service.lane_process" in p.cmdline())
+    return next(p for p in children if "warpcall_service.worker.main" in p.cmdline())
 
 
 def checked(http: httpx.Client) -> bool:

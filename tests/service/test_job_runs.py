@@ -202,7 +202,7 @@ def lane_pid(server: Server) -> int:
     return next(
         child.pid
         for child in psutil.Process(server.process.pid).children()
-        if "warpcall_service.lane_process" in child.cmdline()
+        if "warpcall_service.worker.main" in child.cmdline()
     )
 
 

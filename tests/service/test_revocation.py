@@ -223,7 +223,7 @@ def stopped_lane(server: Server) -> Iterator[None]:
     pids = [
         child.pid
         for child in psutil.Process(server.process.pid).children()
-        if "warpcall_service.lane_process" in child.cmdline()
+        if "warpcall_service.worker.main" in child.cmdline()
     ]
     assert pids
     for pid in pids:

@@ -113,7 +113,7 @@ class Run:
         python = (sys.executable, "-P", "-m")
         return await asyncio.create_subprocess_exec(
             *(*python, "warpcall_service.jobs.guard", str(self._task["memory_bytes"]), str(fd)),
-            *(*python, "warpcall_service.jobs.process", f"--fd={fd}"),
+            *(*python, "warpcall_service.worker.job_main", f"--fd={fd}"),
             pass_fds=(fd,),
             env={**ENVIRONMENT, **without_secrets(), MARK: self._mark},
             stdin=asyncio.subprocess.PIPE,

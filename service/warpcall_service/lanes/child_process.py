@@ -19,7 +19,7 @@ from warpcall_service.lanes.messages import CALL, FREE, LENGTH, PACKET_BYTES, He
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.settings import Settings
 
-PROGRAM = "warpcall_service.lane_process"
+PROGRAM = "warpcall_service.worker.main"
 END_TIMEOUT_S = 5.0  # for a process told to end, before it is killed
 POLL_S = 0.005
 MAX_FREED = 1000  # tensors in one packet

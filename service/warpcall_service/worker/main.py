@@ -1,4 +1,4 @@
-"""The process of one lane: python -m warpcall_service.lane_process, started by the service.
+"""The process of one lane: python -m warpcall_service.worker.main, started by the service.
 
 The main thread runs calls; a second one answers plans meanwhile. It ends with its parent.
 """
@@ -36,7 +36,7 @@ from warpcall_service.processes.parent import end_with
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
-    from warpcall_service.lane_devices import Device
+    from warpcall_service.worker.devices import Device
 
 MAX_DETAIL = 1000  # characters of an exception's text that a caller sees
 
@@ -83,13 +83,15 @@ def main() -> None:
 
 def _begin(device_name: str, arena: mmap.mmap, threads: int, warm: bool) -> tuple[Device, Hello]:
     from warpcall_kernels import ops  # torch comes with it: not before the lines above
-    from warpcall_service import lane_planner  # noqa: F401  # see the next line
-    from warpcall_service.jobs import check  # noqa: F401  # the first question need not wait for it
-    from warpcall_service.lane_devices import open_device
+    from warpcall_service.worker import (
+        job_check,  # noqa: F401  # the first question need not wait for it
+        program_planner,  # noqa: F401  # see the next line
+    )
+    from warpcall_service.worker.devices import open_device
 
     device = open_device(device_name, arena, threads)
     if warm and device.name != "cpu":
-        from warpcall_service.warm import warm_lane
+        from warpcall_service.worker.warmup import warm_lane
 
         warm_lane(device.name)
     return device, {
@@ -102,7 +104,7 @@ def _begin(device_name: str, arena: mmap.mmap, threads: int, warm: bool) -> tupl
 
 
 def _describe(op: Op) -> dict[str, Any]:
-    from warpcall_service.lane_devices import CODES
+    from warpcall_service.worker.devices import CODES
 
     described = op.describe()
     for declared, entry in zip(op.inputs, described["inputs"], strict=True):
@@ -117,8 +119,8 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
     """Run what comes, in order, until the other side closes."""
     import torch
 
-    from warpcall_service.lane_devices import Task, Work
-    from warpcall_service.lane_programs import PROGRAM, Program, Shelf
+    from warpcall_service.worker.devices import Task, Work
+    from warpcall_service.worker.programs import PROGRAM, Program, Shelf
 
     shelf: Shelf = {}
     known = functools.lru_cache(4096)(Work.decode)  # a repeated signature is parsed once
@@ -150,15 +152,15 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
 
 def _answer_plans(plans: socket.socket, device: str) -> None:
     """Check calls before their bytes come, and jobs, until the other side closes."""
-    from warpcall_service.jobs import check
+    from warpcall_service.worker import job_check
 
     while (text := read_frame(plans)) is not None:
         try:
             question = json.loads(text)
             if "job" in question:
-                answer: Any = check.answer(question["job"], device)
+                answer: Any = job_check.answer(question["job"], device)
             elif "compare" in question:
-                answer = check.compare(question["compare"])
+                answer = job_check.compare(question["compare"])
             else:
                 answer = _plan(question)
         except Exception as error:  # noqa: BLE001  # likewise
@@ -169,8 +171,8 @@ def _answer_plans(plans: socket.socket, device: str) -> None:
 def _plan(question: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels._op import Meta
-    from warpcall_service.lane_devices import CODES, DTYPES
-    from warpcall_service.lane_planner import plan
+    from warpcall_service.worker.devices import CODES, DTYPES
+    from warpcall_service.worker.program_planner import plan
 
     if "steps" in question:
         return plan(question)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from warpcall.errors import NotFound
 from warpcall_kernels import InvalidInput, ops
-from warpcall_service.lane_devices import Place, Work, params_of
+from warpcall_service.worker.devices import Place, Work, params_of
 
 PROGRAM = b'{"steps":'  # how a program's message begins, and no other
 

@@ -9,8 +9,8 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import ops
 from warpcall_kernels._op import Meta
-from warpcall_service.lane_devices import CODES, DTYPES
-from warpcall_service.lane_programs import step_label
+from warpcall_service.worker.devices import CODES, DTYPES
+from warpcall_service.worker.programs import step_label
 
 
 def plan(question: Mapping[str, Any]) -> dict[str, Any]:
