@@ -26,7 +26,8 @@ from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import programs, shared_memory
+from warpcall_service import shared_memory
+from warpcall_service.calls import programs
 from warpcall_service.formats import json_messages, media_types, multipart, npy, params
 from warpcall_service.http import connection, decompress, problems
 from warpcall_service.http import server as http_server

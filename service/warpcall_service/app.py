@@ -16,16 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import (
-    logs,
-    oip_routes,
-    openapi,
-    openapi_remote,
-    pages,
-    routes,
-    shared_memory_routes,
-    tensor_routes,
-)
+from warpcall_service import logs, oip_routes, openapi, pages, routes, shared_memory_routes
+from warpcall_service.calls import openapi as openapi_remote
+from warpcall_service.calls import tensor_routes
+from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
+from warpcall_service.calls.tensor_registry import Tensors
+from warpcall_service.calls.upload import Uploads
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.gateway import CALLS, Edge
 from warpcall_service.http.exchange import Exchange
@@ -40,12 +36,9 @@ from warpcall_service.oip import Inference, is_infer
 from warpcall_service.oip_models import Models
 from warpcall_service.oip_reader import InferReader
 from warpcall_service.oip_stats import Statistics
-from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import SharedMemory
 from warpcall_service.store import StoreError
-from warpcall_service.tensors import Tensors
-from warpcall_service.upload import Uploads
 
 MAX_REASONS = 64  # that are remembered, so that nothing grows without end
 SAME_TROUBLE_S = 60.0  # between two lines of the log that say why the database cannot be used

@@ -9,6 +9,7 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
+from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.formats.params import check_count
 from warpcall_service.gate import OPEN, Gate
 from warpcall_service.http.exchange import ClientGone, Exchange
@@ -20,7 +21,6 @@ from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import Inference, is_infer
-from warpcall_service.remote import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.settings import Settings
 
 CALLS = "/v1/kernels/"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from warpcall.errors import NotFound
-from warpcall_service.calls import MIN_TIMEOUT_S, Calls
+from warpcall_service.calls.run import MIN_TIMEOUT_S, Calls
 from warpcall_service.formats.params import brief
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange

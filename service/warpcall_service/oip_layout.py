@@ -9,10 +9,10 @@ import numpy as np
 
 from warpcall import wire
 from warpcall.errors import InvalidInput
+from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
 from warpcall_service.lanes.plan import InputTensor
 from warpcall_service.oip_request import GivenTensor
-from warpcall_service.upload import ALIGNMENT
 
 MAX_LIST = 64  # entries of a parameter that comes as a tensor; the op's declaration may allow fewer
 

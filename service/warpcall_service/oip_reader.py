@@ -16,6 +16,7 @@ import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service import oip_request
+from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads
 from warpcall_service.formats import json_values
 from warpcall_service.formats.json_pool import INLINE_BYTES
 from warpcall_service.formats.params import Params, brief, merge
@@ -30,7 +31,6 @@ from warpcall_service.oip_layout import Layout, check_list, list_of
 from warpcall_service.oip_request import GivenTensor, InferRequest
 from warpcall_service.settings import Settings
 from warpcall_service.shared_memory import Region, SharedMemory
-from warpcall_service.upload import CACHED_HEADER_BYTES, Upload, Uploads
 
 # A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
 _decode_again = functools.lru_cache(256)(oip_request.decode)

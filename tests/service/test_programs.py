@@ -16,7 +16,7 @@ from demo.server import Server, running_server
 from tests.e2e.test_survives import lane_of
 from tests.service.kept import X, get, listed, memory, put
 from tests.service.requests import SAFETENSORS, metrics, npy, problem_of
-from warpcall_service.programs import MAX_STEPS
+from warpcall_service.calls.programs import MAX_STEPS
 
 PROGRAMS = "/v1/programs"
 TURN: dict[str, Any] = {

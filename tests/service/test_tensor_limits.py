@@ -20,7 +20,7 @@ from tests.service.databases import Database
 from tests.service.kept import ALL, X, get, listed, memory, put
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, problem_of, well
 from warpcall import InvalidInput
-from warpcall_service.errand import common_lane
+from warpcall_service.calls.tensor_session import common_lane
 
 KB = 1 << 10
 SMALL = {

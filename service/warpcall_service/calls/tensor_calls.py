@@ -8,9 +8,12 @@ from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput
-from warpcall_service import programs
-from warpcall_service.calls import Calls, head_of
-from warpcall_service.errand import Check, Errand, Infos
+from warpcall_service.calls import programs
+from warpcall_service.calls.programs import Checked, Checker
+from warpcall_service.calls.run import Calls, head_of
+from warpcall_service.calls.tensor_registry import Tensors
+from warpcall_service.calls.tensor_session import Check, Errand, Infos
+from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import params
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import brief
@@ -20,10 +23,7 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import Watch
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.programs import Checked, Checker
 from warpcall_service.settings import Settings
-from warpcall_service.tensors import Tensors
-from warpcall_service.upload import Upload, Uploads
 
 PROGRAMS = "/v1/programs"
 TENSORS = "/v1/tensors"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpcall.errors import InvalidInput, NotFound
+from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
 from warpcall_service.formats.json_pool import JsonWriter
 from warpcall_service.formats.media_types import accepted
@@ -21,7 +22,6 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import copy_in_turns
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
-from warpcall_service.upload import Upload, Uploads
 
 TIMEOUT_HEADER = "X-Warpcall-Timeout"
 MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered

@@ -10,16 +10,16 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import Busy, InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
-from warpcall_service import programs
+from warpcall_service.calls import programs
+from warpcall_service.calls.programs import Checked
+from warpcall_service.calls.tensor_registry import Kept, Tensors
 from warpcall_service.formats import params
 from warpcall_service.formats.params import brief
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.slot import Slot
-from warpcall_service.programs import Checked
 from warpcall_service.settings import Settings
-from warpcall_service.tensors import Kept, Tensors
 
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 

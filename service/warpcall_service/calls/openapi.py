@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from warpcall import wire
-from warpcall_service import programs
+from warpcall_service.calls import programs
 from warpcall_service.formats import npy
 from warpcall_service.formats.media_types import FORM, JSON
 from warpcall_service.openapi import (
