@@ -26,7 +26,6 @@ from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
 from warpcall_kernels._report import markdown
-from warpcall_service import shared_memory
 from warpcall_service.calls import programs
 from warpcall_service.formats import json_messages, media_types, multipart, npy, params
 from warpcall_service.http import connection, decompress, problems
@@ -34,6 +33,7 @@ from warpcall_service.http import server as http_server
 from warpcall_service.jobs import heavy
 from warpcall_service.jobs.models import MAX_BODY_BYTES
 from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES
+from warpcall_service.oip import shared_memory
 from warpcall_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import logs, oip_routes, openapi, pages, routes, shared_memory_routes
+from warpcall_service import logs, openapi, pages, routes
 from warpcall_service.calls import openapi as openapi_remote
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
@@ -32,12 +32,14 @@ from warpcall_service.keeper import Keeper
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
-from warpcall_service.oip import Inference, is_infer
-from warpcall_service.oip_models import Models
-from warpcall_service.oip_reader import InferReader
-from warpcall_service.oip_stats import Statistics
+from warpcall_service.oip import routes as oip_routes
+from warpcall_service.oip import shared_memory_routes
+from warpcall_service.oip.infer import Inference, is_infer
+from warpcall_service.oip.models import Models
+from warpcall_service.oip.reader import InferReader
+from warpcall_service.oip.shared_memory import SharedMemory
+from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
-from warpcall_service.shared_memory import SharedMemory
 from warpcall_service.store import StoreError
 
 MAX_REASONS = 64  # that are remembered, so that nothing grows without end

@@ -20,7 +20,7 @@ from warpcall_service.ledger import Ledger
 from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
-from warpcall_service.oip import Inference, is_infer
+from warpcall_service.oip.infer import Inference, is_infer
 from warpcall_service.settings import Settings
 
 CALLS = "/v1/kernels/"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall import errors, wire
-from warpcall_service import oip_openapi
 from warpcall_service.formats import npy
 from warpcall_service.formats.media_types import FORM, JSON
 from warpcall_service.gate import OPEN
 from warpcall_service.http.problems import is_oip
+from warpcall_service.oip import openapi
 
 Schema = dict[str, Any]
 
@@ -40,7 +40,7 @@ def describe(
     paths: Schema = dict(plain["paths"])
     for op in ops:
         paths[f"/v1/kernels/{op['name']}"] = {"post": _operation(op)}
-    paths |= oip_openapi.paths([errors.NotFound, errors.Forbidden, *CALL_PROBLEMS])
+    paths |= openapi.paths([errors.NotFound, errors.Forbidden, *CALL_PROBLEMS])
     for path, methods in others.items():
         paths[path] = {**methods, **paths.get(path, {})}
     for path, methods in paths.items():
@@ -49,7 +49,7 @@ def describe(
     components["schemas"] = {
         **components.get("schemas", {}),
         "Problem": _PROBLEM,
-        "InferenceError": oip_openapi.ERROR_SCHEMA,
+        "InferenceError": openapi.ERROR_SCHEMA,
         "Tensor": _TENSOR,
     }
     components["securitySchemes"] = {"key": _KEY}
@@ -71,7 +71,7 @@ def _guarded(path: str, told: Schema) -> Schema:
         return {**told, "x-warpcall-role": "none", "security": []}
     role = told.get("x-warpcall-role", "call")
     kinds = [errors.Unauthorized, *([errors.Forbidden] if role != "call" else []), errors.Busy]
-    told_as = oip_openapi.error_responses if is_oip(path) else problem_responses
+    told_as = openapi.error_responses if is_oip(path) else problem_responses
     responses = {**told_as(kinds), **told["responses"]}
     return {**told, "x-warpcall-role": role, "responses": responses}
 

@@ -19,8 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from warpcall.errors import Problem, Unavailable
-from warpcall_service import oip_request
-from warpcall_service.formats import json_call
+from warpcall_service.formats import json_call, oip_request
 from warpcall_service.formats.json_call import JsonCall
 from warpcall_service.formats.json_messages import (
     LENGTHS,
@@ -32,10 +31,10 @@ from warpcall_service.formats.json_messages import (
     tell,
     told,
 )
+from warpcall_service.formats.oip_request import InferRequest
 from warpcall_service.formats.responses import Answer
 from warpcall_service.lanes.child_process import without_secrets
 from warpcall_service.lanes.fair_semaphore import Turns
-from warpcall_service.oip_request import InferRequest
 from warpcall_service.processes.child_log import ChildLog
 
 PROGRAM = "warpcall_service.formats.json_process"

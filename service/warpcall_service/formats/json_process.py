@@ -19,8 +19,8 @@ from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, Problem
-from warpcall_service import logs, oip_request
-from warpcall_service.formats import json_call, json_values
+from warpcall_service import logs
+from warpcall_service.formats import json_call, json_values, oip_request
 from warpcall_service.formats.json_messages import (
     LENGTHS,
     MAX_HEAD_BYTES,

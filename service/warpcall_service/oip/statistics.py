@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.oip_models import VERSION
+from warpcall_service.oip.models import VERSION
 
 # The protocol's names for our stages.
 _STAGES = {

@@ -16,7 +16,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.formats.params import Params, brief, from_json, from_text
-from warpcall_service.oip_models import WIRE
+from warpcall_service.oip.models import WIRE
 
 WHAT = "the request"  # in messages
 

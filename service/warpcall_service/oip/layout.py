@@ -11,8 +11,8 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
+from warpcall_service.formats.oip_request import GivenTensor
 from warpcall_service.lanes.plan import InputTensor
-from warpcall_service.oip_request import GivenTensor
 
 MAX_LIST = 64  # entries of a parameter that comes as a tensor; the op's declaration may allow fewer
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_service import oip_request
 from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads
-from warpcall_service.formats import json_values
+from warpcall_service.formats import json_values, oip_request
 from warpcall_service.formats.json_pool import INLINE_BYTES
+from warpcall_service.formats.oip_request import GivenTensor, InferRequest
 from warpcall_service.formats.params import Params, brief, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
@@ -26,11 +26,10 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import copy_in_turns
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
-from warpcall_service.oip_answer import HEADER_LENGTH, InferAnswer
-from warpcall_service.oip_layout import Layout, check_list, list_of
-from warpcall_service.oip_request import GivenTensor, InferRequest
+from warpcall_service.oip.layout import Layout, check_list, list_of
+from warpcall_service.oip.response import HEADER_LENGTH, InferAnswer
+from warpcall_service.oip.shared_memory import Region, SharedMemory
 from warpcall_service.settings import Settings
-from warpcall_service.shared_memory import Region, SharedMemory
 
 # A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
 _decode_again = functools.lru_cache(256)(oip_request.decode)

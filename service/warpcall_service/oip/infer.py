@@ -10,9 +10,9 @@ from warpcall_service.formats.params import brief
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import Watch
-from warpcall_service.oip_models import Models
-from warpcall_service.oip_reader import InferReader
-from warpcall_service.oip_stats import Statistics
+from warpcall_service.oip.models import Models
+from warpcall_service.oip.reader import InferReader
+from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
 
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
