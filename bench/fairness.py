@@ -30,7 +30,7 @@ import numpy as np
 from bench.callers import RawClient, Tensor
 from bench.machine import describe
 from demo.server import Server, running_server
-from warpcall_service import users
+from warpcall_service.auth import users
 from warpcall_service.http.caller import Role
 from warpcall_service.store import Store
 

@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from bench.stored_jobs import identity, job, measurement, say
 from demo.server import Server, running_server
-from warpcall_service import users
+from warpcall_service.auth import users
 from warpcall_service.schema import Job, JobCase, JobEvent, Measurement
 from warpcall_service.store import Store
 

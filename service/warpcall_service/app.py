@@ -17,6 +17,8 @@ from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service import logs, openapi, pages, routes
+from warpcall_service.auth.rate_limits import Limits
+from warpcall_service.auth.sync import Keeper
 from warpcall_service.calls import openapi as openapi_remote
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
@@ -28,9 +30,7 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.desk import Jobs
-from warpcall_service.keeper import Keeper
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.limits import Limits
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import routes as oip_routes
 from warpcall_service.oip import shared_memory_routes

@@ -6,14 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from warpcall_service import admin, logs
+from warpcall_service import logs
+from warpcall_service.auth import admin_cli
 from warpcall_service.http.listen import ServerError
 from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.worker import warmup
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-admin.add_commands(app)
+admin_cli.add_commands(app)
 app.command("warm")(warmup.warm)
 
 

@@ -9,15 +9,15 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
+from warpcall_service.auth.authenticator import OPEN, Gate
+from warpcall_service.auth.rate_limits import Limits
+from warpcall_service.auth.usage import Ledger
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.formats.params import check_count
-from warpcall_service.gate import OPEN, Gate
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import RouteIO
 from warpcall_service.http.watchdog import Watch
-from warpcall_service.ledger import Ledger
-from warpcall_service.limits import Limits
 from warpcall_service.logs import access
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip.infer import Inference, is_infer

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall import errors, wire
+from warpcall_service.auth.authenticator import OPEN
 from warpcall_service.formats import npy
 from warpcall_service.formats.media_types import FORM, JSON
-from warpcall_service.gate import OPEN
 from warpcall_service.http.problems import is_oip
 from warpcall_service.oip import openapi
 

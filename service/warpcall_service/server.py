@@ -17,19 +17,20 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from warpcall_service import logs, users
+from warpcall_service import logs
 from warpcall_service.app import create_app
+from warpcall_service.auth import users
+from warpcall_service.auth.keys_marker import KeysMarker
+from warpcall_service.auth.sync import Keeper
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.desk import Jobs
-from warpcall_service.keeper import Keeper
-from warpcall_service.keys_marker import KeysMarker
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store, StoreError
-from warpcall_service.users import Snapshot
 
 LAST_S = 10  # of the whole stop, beside twice `drain_timeout_s`: then the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we

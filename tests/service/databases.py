@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from warpcall_service import users
+from warpcall_service.auth import users
 from warpcall_service.http.caller import Role
 from warpcall_service.store import Store
 

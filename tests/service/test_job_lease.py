@@ -20,6 +20,7 @@ from demo.server import Server, running_server
 from tests.service.jobs import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
+from warpcall_service.auth.usage import Ledger
 from warpcall_service.http.caller import LOCAL
 from warpcall_service.jobs import tree
 from warpcall_service.jobs.desk import Jobs
@@ -32,7 +33,6 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.status import LaneStatus
-from warpcall_service.ledger import Ledger
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
+from warpcall_service.auth.usage import Ledger
 from warpcall_service.jobs import queue, records, views
 from warpcall_service.jobs.models import WAITING
 from warpcall_service.jobs.office import Office
@@ -22,7 +23,6 @@ from warpcall_service.jobs.order import Entry, forecast, in_order
 from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.lanes.device_lease import Lease
-from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, JobShare
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from warpcall_service.auth.api_keys import SALT_BYTES, KeyRecord, digest_of, find, new_key
 from warpcall_service.http.caller import LOCAL, NOBODY, ROLES, Caller
-from warpcall_service.keys import SALT_BYTES, KeyRecord, digest_of, find, new_key
 
 KEY_ID, KEY = new_key()
 SALT = b"s" * SALT_BYTES

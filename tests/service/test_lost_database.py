@@ -14,7 +14,7 @@ from tests.service.databases import Database
 from tests.service.jobs import CASE, JOB, client, ended, submit
 from tests.service.requests import log_of, metrics, problem_of, well
 from tests.service.test_store_trouble import UNDER
-from warpcall_service import users
+from warpcall_service.auth import users
 from warpcall_service.store import Store, StoreError
 
 SMALL = {"WARPCALL_ARENA_BYTES": "16MiB"}

@@ -17,9 +17,9 @@ import pytest
 from demo.server import Server, running_server
 from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
-from warpcall_service import keeper
+from warpcall_service.auth import sync
+from warpcall_service.auth.api_keys import KeyRecord, find
 from warpcall_service.http.caller import Caller
-from warpcall_service.keys import KeyRecord, find
 
 LARGE = 6 << 20  # inputs of a call that fills, with its outputs, most of the arena
 SETTINGS = {
@@ -111,7 +111,7 @@ def told(sock: socket.socket, reason: str) -> None:
 
 
 def test_the_database_is_looked_at_often_enough() -> None:
-    assert 2 * keeper.LOOK_S <= 1.0
+    assert 2 * sync.LOOK_S <= 1.0
 
 
 @pytest.mark.parametrize("how", ["revoke", "disable"])

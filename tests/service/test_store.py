@@ -13,9 +13,9 @@ from alembic.operations import Operations
 
 from tests.service.databases import Database
 from warpcall.errors import NotFound
-from warpcall_service import ledger, users
+from warpcall_service.auth import usage, users
+from warpcall_service.auth.usage import Amount
 from warpcall_service.jobs import queue
-from warpcall_service.ledger import Amount
 from warpcall_service.revisions import v0001_users_keys_usage as first_revision
 from warpcall_service.schema import Base, Change, User
 from warpcall_service.store import Store, StoreError
@@ -167,7 +167,7 @@ def test_usage_adds_up(database: Database) -> None:
         },
     ):
         with store.write() as session:
-            ledger.save(session, page)
+            usage.save(session, page)
 
     with store.read() as session:
         row, other = users.usage(session, "2026-11-20")
@@ -192,7 +192,7 @@ def test_an_upgrade_from_the_first_schema_keeps_what_there_is(database: Database
         users.add_user(session, "alice")
         session.flush()
         key = users.create_key(session, "alice")[1]
-        ledger.save(session, {("2026-11-20", "alice", "permute"): Amount(7)})
+        usage.save(session, {("2026-11-20", "alice", "permute"): Amount(7)})
     before = store.revision()
 
     assert store.migrate()

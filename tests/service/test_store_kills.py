@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from tests.service.databases import Database, environment
-from warpcall_service import users
+from warpcall_service.auth import users
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.schema import ApiKey, Change, Usage, User
-from warpcall_service.users import Snapshot
 
 KILLS = 4
 seeded = random.Random(4)
@@ -62,7 +62,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from warpcall_service import ledger, schema, users
 from warpcall_service.store import Store
-from warpcall_service.users import Snapshot
+from warpcall_service.auth.users import Snapshot
 DEED, URL, FOLDER = sys.argv[1], sys.argv[2] or None, Path(sys.argv[3])
 def do(store):
     if DEED == "migrate":

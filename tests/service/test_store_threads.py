@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
-from warpcall_service import users
-from warpcall_service.keeper import Keeper
-from warpcall_service.keys_marker import KeysMarker
+from warpcall_service.auth import users
+from warpcall_service.auth.keys_marker import KeysMarker
+from warpcall_service.auth.sync import Keeper
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.schema import User
 from warpcall_service.store import Store, StoreError
 from warpcall_service.store_threads import StoreThreads
-from warpcall_service.users import Snapshot
 
 NUMBER = 2
 SOON_S = 0.1

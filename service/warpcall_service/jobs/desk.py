@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall_service.auth.usage import Ledger
 from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import comparison, events, exports, records, views
 from warpcall_service.jobs.heavy import HeavyReads, Streams
@@ -28,7 +29,6 @@ from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
-from warpcall_service.ledger import Ledger
 from warpcall_service.settings import Settings
 from warpcall_service.store import Store
 

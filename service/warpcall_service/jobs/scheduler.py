@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
+from warpcall_service.auth.usage import Ledger
 from warpcall_service.jobs import queue, tree
 from warpcall_service.jobs.identity import Identity, NoIdentity
 from warpcall_service.jobs.messages import Task
@@ -30,7 +31,6 @@ from warpcall_service.jobs.runner import Outcome, Run
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
-from warpcall_service.ledger import Ledger
 from warpcall_service.schema import Job, Measurement
 from warpcall_service.settings import Settings
 from warpcall_service.store import StoreError

@@ -19,13 +19,13 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from warpcall_service import ledger, users
-from warpcall_service.gate import Gate
-from warpcall_service.keys_marker import KeysMarker
-from warpcall_service.ledger import Ledger
+from warpcall_service.auth import usage, users
+from warpcall_service.auth.authenticator import Gate
+from warpcall_service.auth.keys_marker import KeysMarker
+from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.store import Store, StoreError
 from warpcall_service.store_threads import StoreThreads
-from warpcall_service.users import Snapshot
 
 LOOK_S = 0.5  # between two looks at the keys: one that is revoked stops within twice that
 LOOK_DEADLINE_S = 5.0  # of one look; later than this the database counts as one that fails
@@ -127,7 +127,7 @@ class Keeper:
                 await asyncio.wait_for(self._stopping.wait(), SAVE_S)
             if page := self.ledger.take():
                 try:
-                    await self._writing.write(functools.partial(ledger.save, page=page))
+                    await self._writing.write(functools.partial(usage.save, page=page))
                 except StoreError as error:
                     self.ledger.put_back(page)
                     self._note("written", error.reason)

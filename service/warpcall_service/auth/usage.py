@@ -1,4 +1,4 @@
-"""What each user uses: counted as requests are answered, shown in /metrics, saved by `keeper.py`."""
+"""What each user uses: counted as requests are answered, shown in /metrics, saved by `auth/sync.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The gate: whose key comes with a request, and who has to go because his no longer counts.
 
-It works with a copy of the keys, which `keeper.py` renews: no request waits for the database.
+It works with a copy of the keys, which `auth/sync.py` renews: no request waits for the database.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import time
 from collections import OrderedDict, defaultdict
 
 from warpcall.errors import Busy, Unauthorized, Unavailable
+from warpcall_service.auth.api_keys import find
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.caller import LOCAL
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.keys import find
-from warpcall_service.users import Snapshot
 
 # To everyone: probes have no keys.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})

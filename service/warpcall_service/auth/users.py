@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service import keys
+from warpcall_service.auth import api_keys
+from warpcall_service.auth.api_keys import KeyRecord
 from warpcall_service.http.caller import LOCAL, ROLES, Caller, Role
-from warpcall_service.keys import KeyRecord
 from warpcall_service.schema import NAME_LENGTH, ApiKey, Change, Usage, User
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
@@ -105,17 +105,17 @@ def create_key(
         raise InvalidInput(f"the role must be {', '.join(ROLES)}, got {role!r:.60}", field="role")
     if _user(session, user_name).disabled_at is not None:
         raise InvalidInput(f"the user {user_name} is disabled", field="user")
-    salt = secrets.token_bytes(keys.SALT_BYTES)
-    key_id, text = keys.new_key()
+    salt = secrets.token_bytes(api_keys.SALT_BYTES)
+    key_id, text = api_keys.new_key()
     while session.get(ApiKey, key_id) is not None:
-        key_id, text = keys.new_key()
+        key_id, text = api_keys.new_key()
     now = _now()
     key = ApiKey(
         id=key_id,
         user_name=user_name,
         role=role,
         salt=salt,
-        digest=keys.digest_of(text.encode(), salt),
+        digest=api_keys.digest_of(text.encode(), salt),
         created_at=now,
         expires_at=None if lifetime_s is None else now + lifetime_s,
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.listen import ServerError
-from warpcall_service.users import Snapshot
 
 FILE = "keys-exist"
 TEXT = """\

@@ -17,7 +17,7 @@ import typer
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service import users
+from warpcall_service.auth import users
 from warpcall_service.http.caller import Role
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.store import Store, StoreError

@@ -1,0 +1,1 @@
+"""Users, API keys, limits of one user, and the count of what each user used."""
