@@ -32,7 +32,7 @@ from bench.machine import describe
 from demo.server import Server, running_server
 from warpcall_service.auth import users
 from warpcall_service.http.caller import Role
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 
 KB, MB = 1 << 10, 1 << 20
 CONNECTIONS = 8

@@ -20,8 +20,8 @@ import sqlalchemy as sa
 from demo.server import running_server
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import now_ms
-from warpcall_service.schema import Job, JobCase, JobEvent, JobTag, Measurement
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job, JobCase, JobEvent, JobTag, Measurement
 
 REPEATS = 50
 OPS = ("permute", "conv", "isin", "masked-softmax")

@@ -40,7 +40,7 @@ from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
-from warpcall_service.store import StoreError
+from warpcall_service.store.database import StoreError
 
 MAX_REASONS = 64  # that are remembered, so that nothing grows without end
 SAME_TROUBLE_S = 60.0  # between two lines of the log that say why the database cannot be used

@@ -30,7 +30,7 @@ from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.desk import Jobs
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store.database import Store, StoreError
 
 LAST_S = 10  # of the whole stop, beside twice `drain_timeout_s`: then the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we

@@ -12,7 +12,7 @@ from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
 from tests.service.kept import ALL, memory
 from tests.service.requests import well
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "128MiB",

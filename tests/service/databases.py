@@ -20,7 +20,7 @@ import pytest
 
 from warpcall_service.auth import users
 from warpcall_service.http.caller import Role
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 
 FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 if found := shutil.which("initdb"):

@@ -8,8 +8,8 @@ from warpcall_service.http.caller import Caller, Role
 from warpcall_service.jobs import queue, records
 from warpcall_service.jobs.messages import Checked
 from warpcall_service.jobs.models import JobRequest
-from warpcall_service.schema import Job
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job
 
 RUNNER = "here"
 MANY = 1000  # more than a test may have of them

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from tests.service.job_rows import caller, checked, request
 from warpcall_service.jobs import events, queue, records
-from warpcall_service.schema import Job, JobCase, JobEvent
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job, JobCase, JobEvent
 
 IMPLEMENTATIONS = [f"implementation-{number}" for number in reversed(range(8))]
 SHOWN = {

@@ -15,8 +15,8 @@ from tests.service.job_rows import caller
 from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
 from warpcall_service.jobs import exports, queue
 from warpcall_service.jobs.models import Results
-from warpcall_service.schema import Job
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job
 
 CASES = 5
 

@@ -35,8 +35,8 @@ from tests.service.stored import (
 from warpcall_kernels import measuring
 from warpcall_service.jobs import events, queue
 from warpcall_service.jobs.office import Office
-from warpcall_service.schema import Job
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job
 
 WAIT_S = 60.0
 EVENTS = 1300  # more than two batches

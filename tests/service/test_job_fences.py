@@ -18,8 +18,8 @@ from tests.service.job_rows import RUNNER, claim, claimed, submit
 from warpcall_service.jobs import events, queue, records
 from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.record import Record
-from warpcall_service.schema import Job
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.tables import Job
 
 
 def test_a_job_is_taken_from_a_silent_server_and_left_to_one_that_gave_a_sign(

@@ -34,7 +34,7 @@ from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.settings import Settings
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 
 X = InputTensor("x", "F32", (64, 64))
 PATIENCE_S = 60.0

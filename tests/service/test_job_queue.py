@@ -23,9 +23,9 @@ from warpcall_service.jobs.order import Entry, forecast, in_order
 from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.lanes.device_lease import Lease
-from warpcall_service.schema import Job, JobShare
 from warpcall_service.settings import Settings
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job, JobShare
 
 
 def run_all(store: Store, took_ms: int = 5000) -> list[str]:

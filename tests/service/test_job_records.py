@@ -12,8 +12,8 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import events, queue, records, results
 from warpcall_service.jobs.records import Filter
-from warpcall_service.schema import Job
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job
 
 
 def test_a_submission_that_is_sent_again_finds_its_job(store: Store) -> None:

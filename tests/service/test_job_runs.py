@@ -32,7 +32,7 @@ from tests.service.jobs import (
 from tests.service.requests import well
 from warpcall_service.jobs.identity import Identity
 from warpcall_service.jobs.messages import MARK
-from warpcall_service.schema import Job as Row
+from warpcall_service.store.tables import Job as Row
 
 ROOT = Path(__file__).parents[2]
 CALL_WITHIN_S = 15.0

@@ -15,7 +15,7 @@ from tests.service.jobs import CASE, JOB, client, ended, submit
 from tests.service.requests import log_of, metrics, problem_of, well
 from tests.service.test_store_trouble import UNDER
 from warpcall_service.auth import users
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store.database import Store, StoreError
 
 SMALL = {"WARPCALL_ARENA_BYTES": "16MiB"}
 

@@ -17,8 +17,8 @@ from warpcall_service.auth import usage, users
 from warpcall_service.auth.usage import Amount
 from warpcall_service.jobs import queue
 from warpcall_service.revisions import v0001_users_keys_usage as first_revision
-from warpcall_service.schema import Base, Change, User
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.tables import Base, Change, User
 
 
 def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from tests.service.databases import Database, environment
 from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.schema import ApiKey, Change, Usage, User
+from warpcall_service.store.tables import ApiKey, Change, Usage, User
 
 KILLS = 4
 seeded = random.Random(4)
@@ -26,7 +26,7 @@ CREATE_KEYS = """
 import sys
 from pathlib import Path
 from warpcall_service import users
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 store = Store(sys.argv[1] or None, Path(sys.argv[2]))
 while True:
     with store.write() as session:
@@ -38,7 +38,7 @@ import sys
 from pathlib import Path
 from warpcall.errors import NotFound
 from warpcall_service import ledger
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 store = Store(sys.argv[1] or None, Path(sys.argv[2]))
 while True:
     page = {("2026-11-21", "alice", op): ledger.Amount(1, 0, 10, 20, 5.0) for op in ("a", "b", "c")}
@@ -49,7 +49,7 @@ while True:
 MIGRATE = """
 import sys
 from pathlib import Path
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 print("begun", flush=True)
 Store(sys.argv[1] or None, Path(sys.argv[2])).migrate()
 """
@@ -61,7 +61,7 @@ import json, os, signal, sys
 from pathlib import Path
 import sqlalchemy as sa
 from warpcall_service import ledger, schema, users
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 from warpcall_service.auth.users import Snapshot
 DEED, URL, FOLDER = sys.argv[1], sys.argv[2] or None, Path(sys.argv[3])
 def do(store):

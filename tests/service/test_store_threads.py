@@ -17,9 +17,9 @@ from warpcall_service.auth import users
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import Keeper
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.schema import User
-from warpcall_service.store import Store, StoreError
-from warpcall_service.store_threads import StoreThreads
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.tables import User
+from warpcall_service.store.threads import StoreThreads
 
 NUMBER = 2
 SOON_S = 0.1

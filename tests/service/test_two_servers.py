@@ -34,7 +34,7 @@ from tests.service.jobs import (
     submit,
 )
 from tests.service.requests import logged
-from warpcall_service.schema import Job as Row
+from warpcall_service.store.tables import Job as Row
 
 CLOCK = Path(__file__).parent / "clock"
 LEASE_S = 10

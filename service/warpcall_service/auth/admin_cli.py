@@ -20,7 +20,7 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import users
 from warpcall_service.http.caller import Role
 from warpcall_service.settings import Settings, SettingsError
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store.database import Store, StoreError
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
 LONGEST_S = 100 * UNITS_S["y"]

@@ -24,8 +24,8 @@ from warpcall_service.auth.authenticator import Gate
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.store import Store, StoreError
-from warpcall_service.store_threads import StoreThreads
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.threads import StoreThreads
 
 LOOK_S = 0.5  # between two looks at the keys: one that is revoked stops within twice that
 LOOK_DEADLINE_S = 5.0  # of one look; later than this the database counts as one that fails

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.schema import Usage
+from warpcall_service.store.tables import Usage
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from warpcall_service.jobs import exports, records, results
 from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.models import ComparedRow, Comparison
 from warpcall_service.lanes.messages import frame
-from warpcall_service.schema import JobCase
+from warpcall_service.store.tables import JobCase
 
 # A row takes a lane 1 ms, a whole question some 20 ms. Checks of others' calls wait for so long.
 PART_CASES = 4

@@ -30,7 +30,7 @@ from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.settings import Settings
-from warpcall_service.store import Store
+from warpcall_service.store.database import Store
 
 LOOK_S = 1.0  # between two looks at a job that another server may run
 

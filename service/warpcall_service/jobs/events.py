@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_service.schema import Job, JobEvent
+from warpcall_service.store.tables import Job, JobEvent
 
 BATCH = 500  # events that are read at a time
 

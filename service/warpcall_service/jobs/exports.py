@@ -26,8 +26,8 @@ from warpcall_service.jobs import records
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import CaseResults, Measurement, Results
 from warpcall_service.jobs.results import measurement
-from warpcall_service.schema import Job, JobCase
-from warpcall_service.schema import Measurement as Row
+from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
 
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
 MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.jobs import events
 from warpcall_service.lanes.fair_semaphore import Turns
-from warpcall_service.store import Store
-from warpcall_service.store_threads import StoreThreads
+from warpcall_service.store.database import Store
+from warpcall_service.store.threads import StoreThreads
 
 THREADS = 4
 READ_THREADS = 4

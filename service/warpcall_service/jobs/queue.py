@@ -21,7 +21,7 @@ from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
 from warpcall_service.jobs.order import Entry, clock_us, forecast, in_order
 from warpcall_service.jobs.orphans import Sign
-from warpcall_service.schema import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
+from warpcall_service.store.tables import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once
 LOST = "the server that ran it was lost"

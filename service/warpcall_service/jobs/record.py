@@ -21,8 +21,8 @@ from warpcall_service.jobs.events import note
 from warpcall_service.jobs.models import State
 from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.queue import Claim
-from warpcall_service.schema import Job
-from warpcall_service.store import StoreError
+from warpcall_service.store.database import StoreError
+from warpcall_service.store.tables import Job
 
 AGAIN_S = 1.0
 PROGRESS_S = 2.0  # between two rows that tell of the same phase of the same implementation

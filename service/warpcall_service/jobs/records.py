@@ -22,7 +22,7 @@ from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.messages import Checked
 from warpcall_service.jobs.models import PRIORITIES, WAITING, JobRequest
-from warpcall_service.schema import Job, JobCase, JobTag
+from warpcall_service.store.tables import Job, JobCase, JobTag
 
 START_S = 6.0  # what a job takes beside its samples: a process, torch, a device
 CASE_S = 0.5  # and each case: inputs, the check of the results

@@ -13,8 +13,8 @@ from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import History, HistoryPoint, Measurement
-from warpcall_service.schema import Job
-from warpcall_service.schema import Measurement as Row
+from warpcall_service.store.tables import Job
+from warpcall_service.store.tables import Measurement as Row
 
 FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # told, but no change of what is measured
 

@@ -31,9 +31,9 @@ from warpcall_service.jobs.runner import Outcome, Run
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
-from warpcall_service.schema import Job, Measurement
 from warpcall_service.settings import Settings
-from warpcall_service.store import StoreError
+from warpcall_service.store.database import StoreError
+from warpcall_service.store.tables import Job, Measurement
 
 LOOK_S = 1.0  # between two looks at the queue, where nothing of this server calls for one
 PRUNE_LOOKS = 600  # looks between two times that it deletes what is of no use any more

@@ -22,7 +22,7 @@ from warpcall_service.jobs.models import (
 )
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.records import Filter
-from warpcall_service.schema import Job as JobRow
+from warpcall_service.store.tables import Job as JobRow
 
 PLACED = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from warpcall_service.store import Store, StoreError
+from warpcall_service.store.database import Store, StoreError
 
 DEADLINE_S = 15.0  # more than one statement that fails by the database's own limits takes
 RETRY_S = 5

@@ -84,7 +84,7 @@ class Store:
                     connect_args=_patience(parsed),
                 )
                 sa.event.listen(self._engine, "begin", _limit_idleness)
-                from warpcall_service.store_postgres import open_connections_that_end
+                from warpcall_service.store.postgres import open_connections_that_end
 
                 open_connections_that_end(self._engine, ANSWER_S)
                 return
