@@ -16,7 +16,7 @@ from warpcall.errors import NotFound
 from warpcall_service.auth import usage, users
 from warpcall_service.auth.usage import Amount
 from warpcall_service.jobs import queue
-from warpcall_service.revisions import v0001_users_keys_usage as first_revision
+from warpcall_service.migrations import v0001_users_keys_usage as first_revision
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.tables import Base, Change, User
 

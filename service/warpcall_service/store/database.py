@@ -24,7 +24,8 @@ WAIT_S = 5  # for another process that writes, and for a connection
 STATEMENT_MS = 10_000  # the most that PostgreSQL may take for one statement
 IDLE_MS = 10_000  # the most between two statements of a transaction that writes, on PostgreSQL
 ANSWER_S = STATEMENT_MS / 1000 + 1  # after which PostgreSQL itself must stand still
-REVISIONS = Path(__file__).parent / "revisions"
+PACKAGE = Path(__file__).parents[1]
+REVISIONS = PACKAGE / "migrations"
 MIGRATION_LOCK = 0x77617270  # of PostgreSQL's advisory locks, "warp"
 
 # What SQLite and PostgreSQL call it, by the beginning of their codes, and what it means.
@@ -148,8 +149,8 @@ class Store:
         from alembic.config import Config
 
         config = Config()
-        for name, folder in (("script_location", "migrations"), ("version_locations", "revisions")):
-            config.set_main_option(name, str(REVISIONS.with_name(folder)).replace("%", "%%"))
+        for name, folder in (("script_location", "store"), ("version_locations", "migrations")):
+            config.set_main_option(name, str(PACKAGE / folder).replace("%", "%%"))
         config.set_main_option("path_separator", "newline")
         with self._connected("written") as connection:
             if self.path is not None:

@@ -1,4 +1,4 @@
-"""The tables of the server's database. A change here needs a file in revisions/, which makes it.
+"""The tables of the server's database. A change here needs a file in migrations/, which makes it.
 
 Times are whole seconds since 1970 (`_at`), or milliseconds (`_ms`), so that both databases keep and
 compare them alike.

@@ -1,4 +1,4 @@
-"""How Alembic runs the files of revisions/: all in the one transaction that it is handed."""
+"""How Alembic runs the files of migrations/: all in the one transaction that it is handed."""
 
 from __future__ import annotations
 
