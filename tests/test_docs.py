@@ -30,7 +30,7 @@ from warpcall_service.calls import programs
 from warpcall_service.formats import json_messages, media_types, multipart, npy, params
 from warpcall_service.http import connection, decompress, problems
 from warpcall_service.http import server as http_server
-from warpcall_service.jobs import heavy
+from warpcall_service.jobs import read_admission
 from warpcall_service.jobs.models import MAX_BODY_BYTES
 from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES
 from warpcall_service.oip import shared_memory
@@ -261,8 +261,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, described in "
         f"{MAX_MESSAGE_BYTES >> 10} KiB with their tensors",
-        "results and comparisons of jobs": f"1 at a time for each user, {heavy.MAX_WAITING} more "
-        f"wait; {heavy.MAX_READS} at a time in all",
+        "results and comparisons of jobs": f"1 at a time for each user, {read_admission.MAX_WAITING} more "
+        f"wait; {read_admission.MAX_READS} at a time in all",
     }
 
 

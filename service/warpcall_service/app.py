@@ -29,7 +29,7 @@ from warpcall_service.gateway import CALLS, Edge
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
-from warpcall_service.jobs.desk import Jobs
+from warpcall_service.jobs.service import Jobs
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.metrics import Metrics
 from warpcall_service.oip import routes as oip_routes

@@ -27,7 +27,7 @@ from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.http.server import HttpServer
-from warpcall_service.jobs.desk import Jobs
+from warpcall_service.jobs.service import Jobs
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from warpcall_service.http.caller import Caller, Role
-from warpcall_service.jobs import queue, records
-from warpcall_service.jobs.messages import Checked
+from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.runs.messages import Checked
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
@@ -38,7 +38,7 @@ def submit(
 ) -> str:
     with store.write() as session:
         asked = request(**{"fresh": True, **fields})
-        job, _ = records.submit(session, caller(user), asked, checked(cases), key, MANY)
+        job, _ = submissions.submit(session, caller(user), asked, checked(cases), key, MANY)
         return job.id
 
 

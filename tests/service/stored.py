@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from tests.service.job_rows import caller, checked, request
-from warpcall_service.jobs import events, queue, records
+from warpcall_service.jobs import events, queue, submissions
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobCase, JobEvent
 
@@ -41,7 +41,7 @@ def finished(
     with store.write() as session:
         asked = request(fresh=True, implementations=IMPLEMENTATIONS)
         given = checked(of or cases)
-        job, _ = records.submit(session, caller(user), asked, given, None, 1000)
+        job, _ = submissions.submit(session, caller(user), asked, given, None, 1000)
         session.flush()
         job.environment = "a machine"
         for position in range(cases):

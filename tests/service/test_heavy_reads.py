@@ -34,7 +34,7 @@ from tests.service.stored import (
 )
 from warpcall_kernels import measuring
 from warpcall_service.jobs import events, queue
-from warpcall_service.jobs.office import Office
+from warpcall_service.jobs.database import Office
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, claim, claimed, submit
-from warpcall_service.jobs import events, queue, records
-from warpcall_service.jobs.office import Office
-from warpcall_service.jobs.record import Record
+from warpcall_service.jobs import events, queue, submissions
+from warpcall_service.jobs.database import Office
+from warpcall_service.jobs.run_recorder import Record
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.tables import Job
 
@@ -188,4 +188,4 @@ def test_a_run_that_ends_and_one_who_cancels_do_not_block_each_other(store: Stor
 
 
 def cancel(session: Session, job: Job) -> None:
-    records.cancel(session, session.get_one(Job, job.number))
+    submissions.cancel(session, session.get_one(Job, job.number))

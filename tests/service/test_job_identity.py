@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_service.jobs import identity
-from warpcall_service.jobs.identity import FILE, Identity, NoIdentity
+from warpcall_service.jobs import server_identity
 from warpcall_service.jobs.orphans import LOOKS, Orphans, Sign
+from warpcall_service.jobs.server_identity import FILE, Identity, NoIdentity
 
 
 def taken(folder: Path) -> str:
@@ -65,7 +65,7 @@ def test_after_a_reboot_it_is_another_server(
 ) -> None:
     """The folder may have come to another machine meanwhile, while the first one lives."""
     boot = tmp_path / "boot_id"
-    monkeypatch.setattr(identity, "BOOT_ID", boot)
+    monkeypatch.setattr(server_identity, "BOOT_ID", boot)
     boot.write_text("one\n")
     first = taken(tmp_path)
     boot.write_text("two\n")

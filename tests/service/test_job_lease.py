@@ -22,17 +22,17 @@ from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.http.caller import LOCAL
-from warpcall_service.jobs import tree
-from warpcall_service.jobs.desk import Jobs
-from warpcall_service.jobs.identity import Identity
-from warpcall_service.jobs.messages import MARK, Task
 from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.runner import Run
+from warpcall_service.jobs.server_identity import Identity
+from warpcall_service.jobs.service import Jobs
 from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import MARK, Task
+from warpcall_service.runs.runner import Run
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
@@ -213,7 +213,7 @@ def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:
 def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "DEAD_S", -1.0)  # nothing dies as fast as that
+    monkeypatch.setattr(process_tree, "DEAD_S", -1.0)  # nothing dies as fast as that
     asked = JobRequest.model_validate(JOB)
 
     async def play() -> tuple[LaneStatus, str, int, dict[str, float], bool]:

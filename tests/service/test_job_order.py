@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.job_order import SECOND, Begun, Job, simulate
-from warpcall_service.jobs.order import Entry, clock_us
+from warpcall_service.jobs.fair_order import Entry, clock_us
 
 LONG_S = 1936
 USERS = "abcde"

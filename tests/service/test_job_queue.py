@@ -16,12 +16,12 @@ from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
 from warpcall_service.auth.usage import Ledger
-from warpcall_service.jobs import queue, records, views
+from warpcall_service.jobs import queue, submissions, views
+from warpcall_service.jobs.database import Office
+from warpcall_service.jobs.fair_order import Entry, forecast, in_order
 from warpcall_service.jobs.models import WAITING
-from warpcall_service.jobs.office import Office
-from warpcall_service.jobs.order import Entry, forecast, in_order
-from warpcall_service.jobs.records import Filter
 from warpcall_service.jobs.scheduler import Scheduler
+from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
@@ -124,7 +124,7 @@ def test_a_user_has_no_more_jobs_running_and_waiting_than_allowed(store: Store) 
 
     assert users_of == ["alice", "bob", "alice", None]
     with store.write() as session, pytest.raises(Busy, match="alice has 3 jobs that are not"):
-        records.submit(session, caller("alice"), request(), checked(), None, 3)
+        submissions.submit(session, caller("alice"), request(), checked(), None, 3)
 
 
 def test_an_interrupted_job_is_run_again_once(store: Store) -> None:
@@ -162,7 +162,7 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
     engine: Any = SimpleNamespace(every_lane=[lane])
 
     def state_of(session: Session, job: str) -> tuple[str, int]:
-        found = records.find(session, caller("alice"), job)
+        found = submissions.find(session, caller("alice"), job)
         return found.state, found.attempts
 
     async def play(job: str) -> tuple[str, int]:
@@ -184,7 +184,7 @@ def test_a_cancelled_job_that_is_lost_is_not_run_again(store: Store) -> None:
     job = claim(store)
     assert job is not None
     with store.write() as session:
-        records.cancel(session, session.get_one(Job, job.number))
+        submissions.cancel(session, session.get_one(Job, job.number))
         assert list(queue.to_cancel(session, RUNNER)) == [job.number]
         queue.recover(session, RUNNER)
 

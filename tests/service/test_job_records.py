@@ -10,8 +10,8 @@ import pytest
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.http.caller import Caller
-from warpcall_service.jobs import events, queue, records, results
-from warpcall_service.jobs.records import Filter
+from warpcall_service.jobs import events, queue, results, submissions
+from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
@@ -54,7 +54,7 @@ def test_estimates_learn_from_what_jobs_took(store: Store) -> None:
     finish(store, job.number, 2 * job.nominal_ms)
 
     with store.read() as session:
-        estimate = records.estimated(session, request(), checked())
+        estimate = submissions.estimated(session, request(), checked())
 
     assert estimate.estimated_s == pytest.approx(2 * estimate.nominal_s)
 
@@ -65,7 +65,7 @@ def test_lists_are_filtered_and_paged_and_show_nobody_elses(store: Store) -> Non
 
     def listed(who: Caller, **wanted: Any) -> list[str]:
         with store.read() as session:
-            return [job.id for job in records.listed(session, who, Filter(**wanted))]
+            return [job.id for job in submissions.listed(session, who, Filter(**wanted))]
 
     alice, admin = caller("alice"), caller("root", "admin")
     assert listed(alice) == ids[::-1]
@@ -129,7 +129,7 @@ def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
     with store.write() as session:
         for days in (5, 4, 3, 0, None):
             asked = request(fresh=True)
-            job, _ = records.submit(session, caller("alice"), asked, checked(), None, MANY)
+            job, _ = submissions.submit(session, caller("alice"), asked, checked(), None, MANY)
             for position in range(3):
                 events.note(session, job, "progress", {"position": position})
             queue.end(session, job, "succeeded", "ok", "")

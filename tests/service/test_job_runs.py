@@ -30,8 +30,8 @@ from tests.service.jobs import (
     submit,
 )
 from tests.service.requests import well
-from warpcall_service.jobs.identity import Identity
-from warpcall_service.jobs.messages import MARK
+from warpcall_service.jobs.server_identity import Identity
+from warpcall_service.runs.messages import MARK
 from warpcall_service.store.tables import Job as Row
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +186,7 @@ def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client
     job = submit(http, implementations=["fork"], fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     before = processes(server)
-    guard = next(p for p in before if "warpcall_service.jobs.guard" in p.cmdline())
+    guard = next(p for p in before if "warpcall_service.runs.reaper" in p.cmdline())
     assert {"sleep"} < {process.name() for process in before}
 
     guard.kill()

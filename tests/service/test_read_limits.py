@@ -9,8 +9,8 @@ import pytest
 
 from warpcall.errors import Busy
 from warpcall_service.http.caller import LOCAL
-from warpcall_service.jobs import heavy
-from warpcall_service.jobs.heavy import HeavyReads, Streams
+from warpcall_service.jobs import read_admission
+from warpcall_service.jobs.read_admission import HeavyReads, Streams
 
 PATIENT_S = 60.0
 
@@ -53,7 +53,7 @@ def test_reads_of_a_user_are_served_one_at_a_time_in_order() -> None:
 
 
 def test_of_a_users_reads_a_few_wait_and_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy, "MAX_WAITING", 2)
+    monkeypatch.setattr(read_admission, "MAX_WAITING", 2)
 
     async def work() -> None:
         reads = HeavyReads(0.01)
@@ -74,7 +74,7 @@ def test_of_a_users_reads_a_few_wait_and_for_a_while(monkeypatch: pytest.MonkeyP
 def test_reads_of_all_users_together_are_bounded_and_everyone_may_be_local(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heavy, "MAX_READS", 3)
+    monkeypatch.setattr(read_admission, "MAX_READS", 3)
 
     async def work() -> None:
         reads = HeavyReads(0.01)

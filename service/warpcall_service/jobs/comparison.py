@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.http.caller import Caller
-from warpcall_service.jobs import exports, records, results
+from warpcall_service.jobs import exports, results, submissions
 from warpcall_service.jobs.exports import Case
 from warpcall_service.jobs.models import ComparedRow, Comparison
 from warpcall_service.lanes.messages import frame
@@ -94,8 +94,8 @@ def pair(session: Session, caller: Caller, first_id: str, second_id: str) -> Pai
     Raises:
         NotFound: one of them is not there.
     """
-    first = records.find(session, caller, first_id)
-    second = records.find(session, caller, second_id)
+    first = submissions.find(session, caller, first_id)
+    second = submissions.find(session, caller, second_id)
     facts = [json.loads(job.fingerprint or "{}") for job in (first, second)]
     empty = Comparison(
         a=first.id,

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import UnsupportedMedia
 from warpcall_service.http.caller import Caller
-from warpcall_service.jobs import records
+from warpcall_service.jobs import submissions
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import CaseResults, Measurement, Results
 from warpcall_service.jobs.results import measurement
@@ -66,7 +66,7 @@ def begin(
         NotFound: no such job of the caller.
         UnsupportedMedia: Parquet, where pyarrow is not installed.
     """
-    job = records.find(session, caller, job_id)
+    job = submissions.find(session, caller, job_id)
     found = measured(session, job)
     if form == "json":
         return _json_steps(job, found, samples)

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.jobs.events import note, now_ms
+from warpcall_service.jobs.fair_order import Entry, clock_us, forecast, in_order
 from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
-from warpcall_service.jobs.order import Entry, clock_us, forecast, in_order
 from warpcall_service.jobs.orphans import Sign
 from warpcall_service.store.tables import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 

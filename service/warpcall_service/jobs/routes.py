@@ -26,7 +26,6 @@ from warpcall_service.http.caller import Calling, needs
 from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
 from warpcall_service.jobs import exports, results
-from warpcall_service.jobs.desk import Jobs
 from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
     MAX_SEQUENCE,
@@ -44,7 +43,8 @@ from warpcall_service.jobs.models import (
     Submitted,
     Word,
 )
-from warpcall_service.jobs.records import Filter
+from warpcall_service.jobs.service import Jobs
+from warpcall_service.jobs.submissions import Filter
 from warpcall_service.openapi import problem_responses
 
 EVENTS = "text/event-stream"

@@ -19,18 +19,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from warpcall_service.auth.usage import Ledger
-from warpcall_service.jobs import queue, tree
-from warpcall_service.jobs.identity import Identity, NoIdentity
-from warpcall_service.jobs.messages import Task
+from warpcall_service.jobs import queue
+from warpcall_service.jobs.database import Office
 from warpcall_service.jobs.models import ExitClass, State
-from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.orphans import LOOKS, Orphans
 from warpcall_service.jobs.queue import Claim
-from warpcall_service.jobs.record import Record
-from warpcall_service.jobs.runner import Outcome, Run
+from warpcall_service.jobs.run_recorder import Record
+from warpcall_service.jobs.server_identity import Identity, NoIdentity
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
+from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import Task
+from warpcall_service.runs.runner import Outcome, Run
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, Measurement
@@ -229,7 +230,9 @@ class Scheduler:
     async def _is_clean(self, lane: Lane) -> bool:
         """End what a server that was killed may have left on this device."""
         if lane.name not in self._clean:
-            left = await asyncio.to_thread(tree.kill_marked, f"{self._identity.id}/{lane.name}/")
+            left = await asyncio.to_thread(
+                process_tree.kill_marked, f"{self._identity.id}/{lane.name}/"
+            )
             if left:
                 await self._quarantine(lane, left)
                 return False

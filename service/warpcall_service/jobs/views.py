@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall_service.http.caller import Caller
-from warpcall_service.jobs import queue, records
+from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import (
     PRIORITIES,
@@ -21,7 +21,7 @@ from warpcall_service.jobs.models import (
     Submitted,
 )
 from warpcall_service.jobs.queue import Place
-from warpcall_service.jobs.records import Filter
+from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.tables import Job as JobRow
 
 PLACED = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
@@ -34,7 +34,7 @@ def submitted(session: Session, row: JobRow, created: bool, devices: int) -> Sub
 
 def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetails:
     """All of one job."""
-    row = records.find(session, caller, job_id)
+    row = submissions.find(session, caller, job_id)
     return JobDetails(
         **_fields(row, _places(session, [row], devices)),
         request=json.loads(row.request),
@@ -44,7 +44,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
 
 def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobList:
     """A page of jobs."""
-    found = records.listed(session, caller, wanted)
+    found = submissions.listed(session, caller, wanted)
     rows, more = found[: wanted.limit], len(found) > wanted.limit
     places = _places(session, rows, devices)
     return JobList(

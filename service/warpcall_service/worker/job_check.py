@@ -19,7 +19,7 @@ from warpcall.errors import InvalidInput
 from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import measuring
 from warpcall_kernels.measuring import PRECISIONS
-from warpcall_service.jobs.messages import Checked, CheckedCase
+from warpcall_service.runs.messages import Checked, CheckedCase
 
 Floats = NDArray[np.float64]
 

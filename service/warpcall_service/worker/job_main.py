@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from warpcall_service import logs
-from warpcall_service.jobs.messages import Task
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes.parent import end_with
+from warpcall_service.runs.messages import Task
 
 PROGRESS_S = 0.5  # between two frames that tell of the same
 MAX_DETAIL = 1000  # characters of an exception's text

@@ -13,18 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from warpcall_service.jobs import tree
-from warpcall_service.jobs.messages import MARK, Farewell, Task
 from warpcall_service.jobs.models import ExitClass
 from warpcall_service.lanes.child_process import ENVIRONMENT, signal_name, without_secrets
 from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.processes.child_log import ChildLog
+from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import MARK, Farewell, Task
 from warpcall_service.settings import Settings
 
 WATCH_S = 0.1
 PAUSE_S = 1.0  # later than that, a look shows that the server itself was stopped
-FAREWELL_S = tree.KIND_S + tree.DEAD_S + 3.0  # for the guard, once it was told to end the job
+FAREWELL_S = (
+    process_tree.KIND_S + process_tree.DEAD_S + 3.0
+)  # for the guard, once it was told to end the job
 LAST_WORDS_S = 5.0  # for what lies in the socket once all its processes are gone
 
 Told = Callable[[str, Any], None]
@@ -98,7 +100,7 @@ class Run:
         try:
             farewell = await self._farewell(guard)
             # Whoever left the guard's sight has the mark all the same.
-            left = await asyncio.to_thread(tree.kill_marked, self._mark)
+            left = await asyncio.to_thread(process_tree.kill_marked, self._mark)
             await asyncio.wait((talking,), timeout=LAST_WORDS_S)
         finally:
             watching.cancel()
@@ -112,7 +114,7 @@ class Run:
     async def _start(self, fd: int, log_fd: int) -> asyncio.subprocess.Process:
         python = (sys.executable, "-P", "-m")
         return await asyncio.create_subprocess_exec(
-            *(*python, "warpcall_service.jobs.guard", str(self._task["memory_bytes"]), str(fd)),
+            *(*python, "warpcall_service.runs.reaper", str(self._task["memory_bytes"]), str(fd)),
             *(*python, "warpcall_service.worker.job_main", f"--fd={fd}"),
             pass_fds=(fd,),
             env={**ENVIRONMENT, **without_secrets(), MARK: self._mark},

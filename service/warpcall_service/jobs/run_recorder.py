@@ -17,9 +17,9 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall_service.jobs import queue
+from warpcall_service.jobs.database import Office
 from warpcall_service.jobs.events import note
 from warpcall_service.jobs.models import State
-from warpcall_service.jobs.office import Office
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job

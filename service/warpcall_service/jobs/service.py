@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.http.caller import Caller
-from warpcall_service.jobs import comparison, events, exports, records, views
-from warpcall_service.jobs.heavy import HeavyReads, Streams
-from warpcall_service.jobs.messages import Checked
+from warpcall_service.jobs import comparison, events, exports, submissions, views
+from warpcall_service.jobs.database import Office
 from warpcall_service.jobs.models import (
     WAITING,
     JobDetails,
@@ -24,11 +23,12 @@ from warpcall_service.jobs.models import (
     Queue,
     Submitted,
 )
-from warpcall_service.jobs.office import Office
-from warpcall_service.jobs.records import Filter
+from warpcall_service.jobs.read_admission import HeavyReads, Streams
 from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
+from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
+from warpcall_service.runs.messages import Checked
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
@@ -194,7 +194,7 @@ class Jobs:
             frame({"job": question}), "this job", limit_s=limit_s
         )
         checked: Checked = answer  # type: ignore[assignment]  # as check.py gives it
-        nominal_s = records.nominal_s(request, checked)
+        nominal_s = submissions.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s
         if nominal_s > limit_s:
             raise InvalidInput(
@@ -208,7 +208,7 @@ class Jobs:
     def _repeated(
         self, session: Session, caller: Caller, request: JobRequest, key: str | None
     ) -> Submitted | None:
-        row = records.repeated(session, caller, request, key)
+        row = submissions.repeated(session, caller, request, key)
         if row is None:
             return None
         return views.submitted(session, row, False, self.scheduler.devices)
@@ -222,14 +222,14 @@ class Jobs:
         key: str | None,
     ) -> tuple[Submitted, int]:
         limit = self._settings.user_max_jobs
-        row, created = records.submit(session, caller, request, checked, key, limit)
+        row, created = submissions.submit(session, caller, request, checked, key, limit)
         session.flush()
         return views.submitted(session, row, created, self.scheduler.devices), row.number
 
 
 def _preview(session: Session, caller: Caller, request: JobRequest, checked: Checked) -> JobPreview:
-    estimate = records.estimated(session, request, checked)
-    found = None if request.fresh else records.answered(session, caller, request, checked)
+    estimate = submissions.estimated(session, request, checked)
+    found = None if request.fresh else submissions.answered(session, caller, request, checked)
     return JobPreview(
         cases=len(checked["cases"]),
         nominal_s=estimate.nominal_s,
@@ -241,13 +241,13 @@ def _preview(session: Session, caller: Caller, request: JobRequest, checked: Che
 
 
 def _cancel(session: Session, caller: Caller, job_id: str) -> int:
-    row = records.find(session, caller, job_id)
-    records.cancel(session, row)
+    row = submissions.find(session, caller, job_id)
+    submissions.cancel(session, row)
     return row.number
 
 
 def _number(session: Session, caller: Caller, job_id: str) -> int:
-    return records.find(session, caller, job_id).number
+    return submissions.find(session, caller, job_id).number
 
 
 def _events(session: Session, number: int, after: int, last: int) -> tuple[int, bytes]:

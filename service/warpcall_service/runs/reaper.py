@@ -1,4 +1,4 @@
-"""The parent of a job's process: python -m warpcall_service.jobs.guard MEMORY_BYTES FD COMMAND...
+"""The parent of a job's process: python -m warpcall_service.runs.reaper MEMORY_BYTES FD COMMAND...
 
 It lives as long as anything that the job started: orphans of the job become its children, so that
 nobody leaves by forking twice. When its stdin ends, because the server says so or is dead, it ends
@@ -18,8 +18,8 @@ import sys
 import time
 from typing import Literal
 
-from warpcall_service.jobs import tree
-from warpcall_service.jobs.messages import Farewell
+from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import Farewell
 
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.5  # between two looks at the memory of all
@@ -44,7 +44,7 @@ def main() -> None:
     farewell: Farewell = {
         "status": status,
         "over_memory": why == "memory",
-        "left": sorted(tree.below(os.getpid())),
+        "left": sorted(process_tree.below(os.getpid())),
     }
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(json.dumps(farewell))
@@ -60,7 +60,7 @@ def _watch(pid: int, memory_bytes: int) -> Literal["ended", "stop", "lost", "mem
             return "stop" if os.read(0, 64) else "lost"
         if ready:
             return "ended"
-        if tree.exceed(tree.below(os.getpid()), memory_bytes):
+        if process_tree.exceed(process_tree.below(os.getpid()), memory_bytes):
             return "memory"
 
 
@@ -68,20 +68,20 @@ def _end(pid: int, *, kindly: bool) -> int:
     """End all that is left, and say how the process itself ended."""
     status: int | None = None
     began = time.monotonic()
-    kind_until = began + (tree.KIND_S if kindly else 0)
+    kind_until = began + (process_tree.KIND_S if kindly else 0)
     if kindly:
-        tree.send(tree.below(os.getpid()), signal.SIGTERM)
-    while time.monotonic() < kind_until + tree.DEAD_S:
+        process_tree.send(process_tree.below(os.getpid()), signal.SIGTERM)
+    while time.monotonic() < kind_until + process_tree.DEAD_S:
         with contextlib.suppress(ChildProcessError):
             while (gone := os.waitpid(-1, os.WNOHANG))[0]:
                 if gone[0] == pid:
                     status = os.waitstatus_to_exitcode(gone[1])
-        left = tree.below(os.getpid())
+        left = process_tree.below(os.getpid())
         if not left and status is not None:
             return status
         if time.monotonic() >= kind_until:
-            tree.send(left, signal.SIGKILL)
-        time.sleep(tree.POLL_S)
+            process_tree.send(left, signal.SIGKILL)
+        time.sleep(process_tree.POLL_S)
     return -int(signal.SIGKILL) if status is None else status
 
 

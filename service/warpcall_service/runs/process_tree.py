@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from warpcall_service.jobs.messages import MARK
+from warpcall_service.runs.messages import MARK
 
 KIND_S = 2.0  # between SIGTERM and SIGKILL
 DEAD_S = 5.0  # within which a killed process has gone, unless the kernel cannot end it

@@ -20,8 +20,8 @@ from warpcall_service.formats.params import brief
 from warpcall_service.http.caller import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import note, now_ms
-from warpcall_service.jobs.messages import Checked
 from warpcall_service.jobs.models import PRIORITIES, WAITING, JobRequest
+from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
 
 START_S = 6.0  # what a job takes beside its samples: a process, torch, a device

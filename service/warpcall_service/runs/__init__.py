@@ -1,0 +1,1 @@
+"""The processes that run one benchmark job: start, watch and end them."""
