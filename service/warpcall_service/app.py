@@ -16,7 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall_service import logs, openapi, pages, routes
+from warpcall_service import logs
+from warpcall_service.api import openapi, pages, routes
+from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import Keeper
 from warpcall_service.calls import openapi as openapi_remote
@@ -31,7 +33,6 @@ from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.service import Jobs
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.metrics import Metrics
 from warpcall_service.oip import routes as oip_routes
 from warpcall_service.oip import shared_memory_routes
 from warpcall_service.oip.infer import Inference, is_infer

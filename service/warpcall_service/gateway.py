@@ -9,6 +9,7 @@ import time
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
+from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.authenticator import OPEN, Gate
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.usage import Ledger
@@ -19,7 +20,6 @@ from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import RouteIO
 from warpcall_service.http.watchdog import Watch
 from warpcall_service.logs import access
-from warpcall_service.metrics import Metrics
 from warpcall_service.oip.infer import Inference, is_infer
 from warpcall_service.settings import Settings
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from warpcall import wire
-from warpcall_service.calls import programs
-from warpcall_service.formats import npy
-from warpcall_service.formats.media_types import FORM, JSON
-from warpcall_service.openapi import (
+from warpcall_service.api.openapi import (
     ANSWER_HEADERS,
     BINARY,
     CALL_HEADERS,
@@ -20,6 +17,9 @@ from warpcall_service.openapi import (
     Schema,
     problem_responses,
 )
+from warpcall_service.calls import programs
+from warpcall_service.formats import npy
+from warpcall_service.formats.media_types import FORM, JSON
 
 _TENSOR: Schema = {"$ref": "#/components/schemas/Tensor"}
 _TENSORS: Schema = {"type": "object", "additionalProperties": _TENSOR}

@@ -20,6 +20,7 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from warpcall_service.api.openapi import problem_responses
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import from_json
 from warpcall_service.http.caller import Calling, needs
@@ -45,7 +46,6 @@ from warpcall_service.jobs.models import (
 )
 from warpcall_service.jobs.service import Jobs
 from warpcall_service.jobs.submissions import Filter
-from warpcall_service.openapi import problem_responses
 
 EVENTS = "text/event-stream"
 KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open

@@ -1,0 +1,1 @@
+"""The routes that belong to no other part: ops, health, metrics, OpenAPI, pages."""
