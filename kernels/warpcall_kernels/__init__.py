@@ -11,8 +11,8 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from warpcall_kernels._errors import InvalidInput, KernelError
-from warpcall_kernels._op import Op
+from warpcall_kernels.op.declaration import Op
+from warpcall_kernels.op.errors import InvalidInput, KernelError
 
 __all__ = ["InvalidInput", "KernelError", "Op", "ops"]
 

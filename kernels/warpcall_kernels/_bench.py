@@ -22,9 +22,9 @@ import torch
 import triton
 
 from warpcall_kernels import Op, measuring, ops
-from warpcall_kernels._cases import Case
 from warpcall_kernels._report import HEAD, line
 from warpcall_kernels._sweep import sweep
+from warpcall_kernels.op.cases import Case
 
 COMPILE_SECONDS = 15.0  # of an op, after which no further case is given to torch.compile
 COMPILED = "torch.compile"

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._conv_rows import INNER, load_block
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import TensorLike, dtype_name
+from warpcall_kernels.op.declaration import TensorLike, dtype_name
+from warpcall_kernels.op.errors import InvalidInput
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NARROW = (torch.float16, torch.bfloat16)

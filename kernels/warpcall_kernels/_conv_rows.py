@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._torch import VECTOR_BYTES, Layout
+from warpcall_kernels.op.launch import VECTOR_BYTES, Layout
 
 WASTE = 8  # a tile may hang over the end of its rows, or have idle pieces, by one part in so many
 FEW = 16  # pieces of a row from which on a power of two of them makes a tile wide enough

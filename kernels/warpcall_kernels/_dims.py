@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import triton
 import triton.language as tl
 
-from warpcall_kernels._torch import VECTOR_BYTES
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 INT32_REACH = 2**31 - 64  # elements that 32-bit offsets reach, and some beyond
 

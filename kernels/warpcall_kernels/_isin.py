@@ -12,7 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._isin_kernels import (
     build_kernel,
     build_small_kernel,
@@ -21,8 +20,9 @@ from warpcall_kernels._isin_kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin_set import HEADER
-from warpcall_kernels._op import TensorLike, dtype_name
-from warpcall_kernels._torch import Launch, Layout, meta
+from warpcall_kernels.op.declaration import TensorLike, dtype_name
+from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.launch import Launch, Layout, meta
 
 # Crossovers. A comparison costs an H200 one instruction, 1.5e13 of them a second; building the
 # smallest set costs some 5 us.

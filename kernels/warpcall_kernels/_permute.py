@@ -12,7 +12,7 @@ import triton.language as tl
 
 from warpcall_kernels import _dims, _odd_tiles
 from warpcall_kernels._dims import WORDS, contiguous_strides, offset
-from warpcall_kernels._torch import Launch
+from warpcall_kernels.op.launch import Launch
 
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
 # one: what `_odd_tiles` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians

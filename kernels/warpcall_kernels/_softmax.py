@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._dims import merge
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import TensorLike, dtype_name
-from warpcall_kernels._torch import VECTOR_BYTES
+from warpcall_kernels.op.declaration import TensorLike, dtype_name
+from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS = (torch.int32, torch.int64)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from warpcall_kernels._cases import COMMON_SIZES
+from warpcall_kernels.op.cases import COMMON_SIZES
 
 # One row, few rows, and enough for all multiprocessors.
 ROWS = (1, 16, 1024)

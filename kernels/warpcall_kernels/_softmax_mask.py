@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._softmax import round_up
-from warpcall_kernels._torch import VECTOR_BYTES
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # How masks of groups are read: a byte for each position, whole groups where these are aligned, words.
 BYTES, ALIGNED, WORDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from warpcall_kernels._softmax import edge_columns, heads, place, row_start, row_starts
 from warpcall_kernels._softmax_gradient import PLAIN, grad_of
-from warpcall_kernels._torch import VECTOR_BYTES
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # Positions of a row at most, and more than half of it at least: rows of less do well widened.
 COLUMNS = tl.constexpr(32768)

@@ -19,7 +19,7 @@ from warpcall_kernels import _softmax
 from warpcall_kernels._softmax import place, row_limits, start
 from warpcall_kernels._softmax_forward import factor_of, without_nan
 from warpcall_kernels._softmax_gradient import PLAIN, grad_of
-from warpcall_kernels._torch import VECTOR_BYTES
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.
 MOST_COLUMNS = 32

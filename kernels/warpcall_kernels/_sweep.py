@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from warpcall_kernels._cases import Case, Sample
+from warpcall_kernels.op.cases import Case, Sample
 
 _SHORT = {
     torch.bool: "bool",

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from warpcall_kernels import ops
-from warpcall_kernels._cases import Case
 from warpcall_kernels._sweep import sweep
 from warpcall_kernels.measuring._clock import Clock, clock
+from warpcall_kernels.op.cases import Case
 
 
 @dataclass(frozen=True)

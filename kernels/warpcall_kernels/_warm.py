@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
+from warpcall_kernels.op.cases import Case
 
 # A case in one dtype of a line stands for the others.
 COMMON = (

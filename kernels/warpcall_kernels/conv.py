@@ -19,11 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
 from torch import Tensor
 
-from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._conv import FLOATS, check_filter
 from warpcall_kernels._conv_forward import plan
-from warpcall_kernels._op import Input, Meta, Op, Output, Size, TensorLike
-from warpcall_kernels._torch import check_device, direct, layout, register, runs_kernel
 from warpcall_kernels.conv_backward import (
     PARAMS,
     SIZES,
@@ -32,6 +29,9 @@ from warpcall_kernels.conv_backward import (
     effective_weight,
     expand_weight,
 )
+from warpcall_kernels.op.cases import Case, Sample
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Size, TensorLike
+from warpcall_kernels.op.launch import check_device, direct, layout, register, runs_kernel
 
 
 def _launch(

@@ -17,11 +17,20 @@ import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages hav
 from torch import Tensor
 
 from warpcall_kernels import _conv_forward, _conv_gradient
-from warpcall_kernels._cases import Case, Sample
 from warpcall_kernels._conv import FLOATS, check_filter
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike, dtype_name
-from warpcall_kernels._torch import (
+from warpcall_kernels.op.cases import Case, Sample
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Param,
+    Size,
+    TensorLike,
+    dtype_name,
+)
+from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.launch import (
     Launch,
     Layout,
     check_device,

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._cases import Case, Sample, Values
-from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels._isin import DTYPES, SMALL_N, check_dtypes, plan
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
-from warpcall_kernels._torch import Launch, direct, layout, register, runs_kernel
+from warpcall_kernels.op.cases import Case, Sample, Values
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
+from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.launch import Launch, direct, layout, register, runs_kernel
 
 
 def isin_reference(

@@ -20,13 +20,14 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels import _dims, _softmax, _softmax_common, _softmax_long
-from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
 from warpcall_kernels._softmax_long import LONG, masked_softmax_long_kernel
 from warpcall_kernels._softmax_mask import BYTES, how_to_read
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
-from warpcall_kernels._torch import (
+from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
+from warpcall_kernels.op.cases import Case, Sample
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
+from warpcall_kernels.op.launch import (
     VECTOR_BYTES,
     Launch,
     Layout,
@@ -37,7 +38,6 @@ from warpcall_kernels._torch import (
     register,
     runs_kernel,
 )
-from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 
 # Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}

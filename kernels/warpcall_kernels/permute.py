@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels import _cases
-from warpcall_kernels._cases import COMMON_SIZES, Case, Sample, Values
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels._permute import plan
-from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels.op import cases
+from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike
+from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.launch import Launch, Layout, direct, layout, meta, register, runs_kernel
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
@@ -119,7 +119,7 @@ def _case(
     dims: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     *,
-    layout: _cases.Layout = "contiguous",
+    layout: cases.Layout = "contiguous",
     values: Values = "normal",
     large: bool = False,
 ) -> Case:

@@ -22,12 +22,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _cases, _dims, _odd_tiles
-from warpcall_kernels._cases import COMMON_SIZES, Case, Sample, Values
+from warpcall_kernels import _dims, _odd_tiles
 from warpcall_kernels._dims import contiguous_strides, offset
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import Input, Meta, Op, Output, TensorLike
-from warpcall_kernels._torch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels.op import cases
+from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output, TensorLike
+from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.launch import Launch, Layout, direct, layout, meta, register, runs_kernel
 from warpcall_kernels.permute import permute
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -326,7 +327,7 @@ def _case(
     dtype: torch.dtype = torch.float32,
     b_dtype: torch.dtype | None = None,
     *,
-    layouts: tuple[_cases.Layout, _cases.Layout] = ("contiguous", "contiguous"),
+    layouts: tuple[cases.Layout, cases.Layout] = ("contiguous", "contiguous"),
     values: Values = "normal",
     large: bool = False,
 ) -> Case:

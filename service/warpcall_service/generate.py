@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels._op import Input, Output, Param, dtype_name
+from warpcall_kernels.op.declaration import Input, Output, Param, dtype_name
 
 WIDTH = 100
 # Methods that every client has, written by hand.

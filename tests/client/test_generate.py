@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warpcall import AsyncClient, Client, Program
 from warpcall_kernels import Op, ops
-from warpcall_kernels._op import Input, Meta, Output, Param
+from warpcall_kernels.op.declaration import Input, Meta, Output, Param
 from warpcall_service.generate import main, render
 
 

@@ -16,7 +16,7 @@ from demo.server import Server
 from tests.kernels import suite
 from warpcall import AsyncClient, Client, InvalidInput
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
+from warpcall_kernels.op.cases import Case
 
 CASES = [
     pytest.param(op, case, id=f"{op.name} {case.name}")

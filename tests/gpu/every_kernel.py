@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 
 from warpcall_kernels import _isin, _odd_tiles, ops
-from warpcall_kernels._cases import Case, Layout, Sample
+from warpcall_kernels.op.cases import Case, Layout, Sample
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
 # What keeps small tensors from the roads of large ones, and what opens these.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.kernels import suite
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
+from warpcall_kernels.op.cases import Case
 
 WAIT_CYCLES = 50_000_000  # some 25 ms: a kernel on the wrong stream reads what is not there yet
 

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from tests.kernels import wrong_implementations
 from warpcall_kernels import Op, measuring
-from warpcall_kernels._op import ParamValue
 from warpcall_kernels.measuring import (
     PRECISIONS,
     CaseResult,
@@ -31,6 +30,7 @@ from warpcall_kernels.measuring import (
     measure,
 )
 from warpcall_kernels.measuring._check import draw
+from warpcall_kernels.op.declaration import ParamValue
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch advises while it compiles
 

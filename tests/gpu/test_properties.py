@@ -19,7 +19,7 @@ from torch import Tensor
 from tests.gpu.every_kernel import OPEN_ROADS
 from tests.kernels.suite import assert_bits_equal, widen
 from warpcall_kernels import Op, ops
-from warpcall_kernels._op import dtype_name
+from warpcall_kernels.op.declaration import dtype_name
 from warpcall_kernels.permute import DTYPES
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

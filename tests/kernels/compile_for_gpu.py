@@ -24,8 +24,8 @@ import torch
 import triton
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
 from warpcall_kernels._warm import compiling
+from warpcall_kernels.op.cases import Case
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 

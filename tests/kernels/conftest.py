@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from warpcall_kernels._torch import Launch
+    from warpcall_kernels.op.launch import Launch
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +39,7 @@ def _memory_has_no_luck() -> Iterator[None]:
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """The launches of the test so far."""
-    from warpcall_kernels._torch import Launch
+    from warpcall_kernels.op.launch import Launch
 
     launches: list[Launch] = []
     launch = Launch.__call__

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from warpcall_kernels._dims import contiguous_strides
-from warpcall_kernels._torch import Launch, Layout
+from warpcall_kernels.op.launch import Launch, Layout
 
 ADDRESSES = (2, 4, 6, 8, 12)  # modulo 16, of tensors that do not begin at a multiple of 16 bytes
 WHOLE = {2: 2, 4: 4, 6: 2, 8: 8, 12: 4}  # bytes, a power of two, that divide such an address

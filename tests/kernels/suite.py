@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from warpcall_kernels import Op
-from warpcall_kernels._cases import Case
-from warpcall_kernels._op import Meta
+from warpcall_kernels.op.cases import Case
+from warpcall_kernels.op.declaration import Meta
 
 WIDE = {
     torch.float16: torch.float64,

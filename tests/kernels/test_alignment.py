@@ -17,7 +17,7 @@ from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
 from warpcall_kernels import _conv_forward, _conv_gradient, _odd_tiles, _permute
 from warpcall_kernels import transpose_add as adding
 from warpcall_kernels._conv_rows import Alignment
-from warpcall_kernels._torch import Launch, Layout, layout
+from warpcall_kernels.op.launch import Launch, Layout, layout
 
 BF16 = torch.bfloat16
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._torch import Launch
 from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import conv_backward, conv_backward_reference
+from warpcall_kernels.op.launch import Launch
 
 quiet = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from warpcall_kernels import _conv_forward_kernels, _conv_gradient_kernels
 from warpcall_kernels._conv_rows import Alignment, Tiling
-from warpcall_kernels._torch import Launch, layout
 from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
+from warpcall_kernels.op.launch import Launch, layout
 
 INTEGERS = (-3, 4)  # sums of such products are exact
 

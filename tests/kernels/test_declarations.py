@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels import InvalidInput, KernelError, Op
-from warpcall_kernels._cases import Case, Layout, Sample
-from warpcall_kernels._op import MAX_LIST, Input, Meta, Output, Param
+from warpcall_kernels.op.cases import Case, Layout, Sample
+from warpcall_kernels.op.declaration import MAX_LIST, Input, Meta, Output, Param
 
 
 def _repeat(x: Tensor, times: int = 2, dims: tuple[int, ...] | None = None) -> Tensor:

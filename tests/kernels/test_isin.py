@@ -11,8 +11,8 @@ from torch import Tensor
 from warpcall_kernels import InvalidInput
 from warpcall_kernels import _isin as module
 from warpcall_kernels._isin import DTYPES, SMALL_N, Table
-from warpcall_kernels._torch import Launch
 from warpcall_kernels.isin import isin, isin_reference
+from warpcall_kernels.op.launch import Launch
 
 quiet = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

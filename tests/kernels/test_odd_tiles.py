@@ -16,7 +16,7 @@ from warpcall_kernels.permute import permute
 from warpcall_kernels.transpose_add import transpose_add
 
 if TYPE_CHECKING:
-    from warpcall_kernels._torch import Launch
+    from warpcall_kernels.op.launch import Launch
 
 DTYPES = (torch.uint8, torch.float8_e5m2, torch.bfloat16, torch.float32)
 SUMMED = (

@@ -13,8 +13,8 @@ import torch
 import warpcall_kernels
 from tests.kernels import suite
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._op import Meta
+from warpcall_kernels.op.cases import Case, Sample
+from warpcall_kernels.op.declaration import Meta
 
 MAX_LARGE_BYTES = 3 << 30  # the fp64 reference of a larger case would not fit beside it
 OPCHECKS = 6  # cases an op: opcheck traces and takes a second each
@@ -228,8 +228,8 @@ def _shapes(case: Case) -> dict[str, Any]:
 
 NEW_OP = '''
 """out = -x."""
-from warpcall_kernels._cases import Case, Sample
-from warpcall_kernels._op import Input, Meta, Op, Output
+from warpcall_kernels.op.cases import Case, Sample
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output
 import torch
 
 

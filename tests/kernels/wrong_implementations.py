@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op
-from warpcall_kernels._op import ParamValue
 from warpcall_kernels.measuring import Implementation
+from warpcall_kernels.op.declaration import ParamValue
 
 
 def _right(x: Tensor, dims: Any) -> Tensor:

@@ -15,7 +15,7 @@ from demo.server import Server
 from tests.kernels import suite
 from tests.oip import environments
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Case
+from warpcall_kernels.op.cases import Case
 from warpcall_service.oip.models import DATATYPES
 from warpcall_service.worker.devices import CODES
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op
-from warpcall_kernels._cases import Sample
-from warpcall_kernels._op import Meta, dtype_name
 from warpcall_kernels.measuring._implementations import outputs_of
 from warpcall_kernels.measuring._memory import Guarded, guarded, poison
 from warpcall_kernels.measuring._spec import JobCase
+from warpcall_kernels.op.cases import Sample
+from warpcall_kernels.op.declaration import Meta, dtype_name
 
 DRAWS = 2
 CHUNK = 1 << 24  # elements compared at a time, so that comparing takes little memory

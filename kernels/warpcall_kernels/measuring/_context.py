@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels.measuring._result import Status
+from warpcall_kernels.op.errors import InvalidInput
 
 
 def class_of(error: Exception) -> Status:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import ParamValue
+from warpcall_kernels.op.declaration import ParamValue
+from warpcall_kernels.op.errors import InvalidInput
 
 ENTRY_POINTS = "warpcall_kernels.implementations"
 LIMIT = "copy"

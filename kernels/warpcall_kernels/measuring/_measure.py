@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warpcall_kernels._errors import InvalidInput
 from warpcall_kernels.measuring._check import Checker, draw
 from warpcall_kernels.measuring._clock import LONG_FACTOR, clock
 from warpcall_kernels.measuring._contestants import Contestant, Told, failing
@@ -31,6 +30,7 @@ from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio
 from warpcall_kernels.measuring._rounds import Play, Rounds
 from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.measuring._statistics import margin_from
+from warpcall_kernels.op.errors import InvalidInput
 
 Lease = Callable[[], AbstractContextManager[None]]
 Progress = Callable[[dict[str, Any]], None]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels._dims import reach
-from warpcall_kernels._op import Meta
-from warpcall_kernels._torch import VECTOR_BYTES
+from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.op.launch import VECTOR_BYTES
 
 GUARD_BYTES = 4096  # on either side
 COPY_UNIT = 4096  # bytes; 67 MB and 48 bytes take 51 us on an H200, 67 MB 34

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import torch
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels._cases import Layout, Sample, Values
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import Meta, ParamValue, Size, dtype_name
+from warpcall_kernels.op.cases import Layout, Sample, Values
+from warpcall_kernels.op.declaration import Meta, ParamValue, Size, dtype_name
+from warpcall_kernels.op.errors import InvalidInput
 
 # As on the wire, safetensors' codes; and C128, which does not travel.
 DTYPES = {

@@ -170,7 +170,7 @@ def _answer_plans(plans: socket.socket, device: str) -> None:
 
 def _plan(question: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
-    from warpcall_kernels._op import Meta
+    from warpcall_kernels.op.declaration import Meta
     from warpcall_service.worker.devices import CODES, DTYPES
     from warpcall_service.worker.program_planner import plan
 

@@ -8,7 +8,7 @@ from typing import Any
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import ops
-from warpcall_kernels._op import Meta
+from warpcall_kernels.op.declaration import Meta
 from warpcall_service.worker.devices import CODES, DTYPES
 from warpcall_service.worker.programs import step_label
 

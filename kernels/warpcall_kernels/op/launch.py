@@ -9,8 +9,8 @@ import torch
 import triton
 from torch import Tensor
 
-from warpcall_kernels._errors import InvalidInput
-from warpcall_kernels._op import Meta
+from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.op.errors import InvalidInput
 
 VECTOR_BYTES = 16  # the widest access of a thread
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from warpcall_kernels._cases import Case, Sample, Values
-from warpcall_kernels._errors import InvalidInput
+from warpcall_kernels.op.cases import Case, Sample, Values
+from warpcall_kernels.op.errors import InvalidInput
 
 ParamValue = bool | int | float | tuple[int, ...] | None
 ParamKind = Literal["bool", "int", "float", "ints"]

@@ -1,0 +1,1 @@
+"""What an op is made of: its declaration, cases, errors, launch and registration."""
