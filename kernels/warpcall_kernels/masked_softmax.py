@@ -19,11 +19,12 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax, _softmax_common, _softmax_long
+from warpcall_kernels import _softmax, _softmax_common, _softmax_long
 from warpcall_kernels._softmax_forward import masked_softmax_kernel
 from warpcall_kernels._softmax_long import LONG, masked_softmax_long_kernel
 from warpcall_kernels._softmax_mask import BYTES, how_to_read
 from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
+from warpcall_kernels._transpose import strides as _dims
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike

@@ -17,13 +17,14 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _softmax, _softmax_common
+from warpcall_kernels import _softmax, _softmax_common
 from warpcall_kernels._softmax_gradient import (
     masked_softmax_backward_kernel,
     masked_softmax_backward_long_kernel,
 )
 from warpcall_kernels._softmax_packed import masked_softmax_backward_packed_kernel, packed
 from warpcall_kernels._softmax_short import Run, masked_softmax_backward_short_kernel
+from warpcall_kernels._transpose import strides as _dims
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput

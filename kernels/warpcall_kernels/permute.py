@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._permute import plan
+from warpcall_kernels._transpose.plan import plan
 from warpcall_kernels.op import cases
 from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike

@@ -22,8 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _dims, _odd_tiles
-from warpcall_kernels._dims import contiguous_strides, offset
+from warpcall_kernels._transpose import strides as _dims
+from warpcall_kernels._transpose import unaligned
+from warpcall_kernels._transpose.strides import contiguous_strides, offset
 from warpcall_kernels.op import cases
 from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, TensorLike
@@ -145,7 +146,7 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
         math.prod(out.shape),
     )
     if a_dtype == b_dtype and (bw, bh) == (size_h, 1) and all(s[1] == s[2] for _, s in dims):
-        by_words = _odd_tiles.arrange(
+        by_words = unaligned.arrange(
             (size_w, (aw, size_h)),
             (size_h, (ah, 1)),
             [(n, (s[0], s[2])) for n, s in dims],
@@ -158,7 +159,7 @@ def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
             programs, arguments = by_words
             word = _dims.WORDS[dtype.itemsize]
             wide = max(spans) >= _dims.INT32_REACH
-            kernel = _odd_tiles.odd_tiles_kernel
+            kernel = unaligned.odd_tiles_kernel
             return out, Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (word,) * 3)
     align_w = align_h = 1
     if aw == 1:

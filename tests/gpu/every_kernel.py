@@ -12,14 +12,15 @@ from types import ModuleType
 
 import torch
 
-from warpcall_kernels import _isin, _odd_tiles, ops
+from warpcall_kernels import _isin, ops
+from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.cases import Case, Layout, Sample
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
 # What keeps small tensors from the roads of large ones, and what opens these.
 OPEN_ROADS: tuple[tuple[ModuleType, str, int], ...] = (
-    (_odd_tiles, "LEAST", 32),
-    (_odd_tiles, "FEW", 0),
+    (unaligned, "LEAST", 32),
+    (unaligned, "FEW", 0),
     (_isin, "ALL_WARPS", 0),
 )
 

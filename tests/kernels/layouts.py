@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from warpcall_kernels._dims import contiguous_strides
+from warpcall_kernels._transpose.strides import contiguous_strides
 from warpcall_kernels.op.launch import Launch, Layout
 
 ADDRESSES = (2, 4, 6, 8, 12)  # modulo 16, of tensors that do not begin at a multiple of 16 bytes

@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
-from warpcall_kernels import _conv_forward, _conv_gradient, _odd_tiles, _permute
+from warpcall_kernels import _conv_forward, _conv_gradient
 from warpcall_kernels import transpose_add as adding
 from warpcall_kernels._conv_rows import Alignment
+from warpcall_kernels._transpose import plan as _permute
+from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.launch import Launch, Layout, layout
 
 BF16 = torch.bfloat16
@@ -181,8 +183,8 @@ def test_words_of_odd_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
 
     for launch in (moved, added):
         assert kernel(launch) == "odd_tiles_kernel"
-        assert arguments(launch)["skew"] * 2 == address % _odd_tiles.WORD_BYTES
-        assert arguments(launch)["HEAD"] == (address % _odd_tiles.WORD_BYTES > 0)
+        assert arguments(launch)["skew"] * 2 == address % unaligned.WORD_BYTES
+        assert arguments(launch)["HEAD"] == (address % unaligned.WORD_BYTES > 0)
         assert arguments(launch)["SKEW_X"]
         assert arguments(launch)["end"] == arguments(launch)["skew"] + math.prod(ODD)
 
@@ -220,7 +222,7 @@ def test_odd_tiles_read_aligned_words_only_where_every_batch_begins_at_a_word() 
 def test_odd_tiles_add_only_what_begins_at_a_word_as_the_result_does(address: int) -> None:
     _, launch = adding._plan(at(0, ODD, BF16), at(address, ODD[::-1], BF16))
 
-    at_a_word = address % _odd_tiles.WORD_BYTES == 0
+    at_a_word = address % unaligned.WORD_BYTES == 0
     assert kernel(launch) == ("odd_tiles_kernel" if at_a_word else "_transpose_add_kernel")
     if not at_a_word:
         assert arguments(launch)["ALIGN_H"] == 1

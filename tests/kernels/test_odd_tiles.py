@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tests.kernels.suite import assert_bits_equal
-from warpcall_kernels import _dims, _odd_tiles
 from warpcall_kernels import permute as permuting
 from warpcall_kernels import transpose_add as adding
+from warpcall_kernels._transpose import strides as _dims
+from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.permute import permute
 from warpcall_kernels.transpose_add import transpose_add
 
@@ -27,8 +28,8 @@ SUMMED = (
 
 @pytest.fixture(autouse=True)
 def _small_tensors_take_this_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_odd_tiles, "LEAST", 32)
-    monkeypatch.setattr(_odd_tiles, "FEW", 0)
+    monkeypatch.setattr(unaligned, "LEAST", 32)
+    monkeypatch.setattr(unaligned, "FEW", 0)
     forget_plans()
 
 
@@ -60,7 +61,7 @@ def equal_as_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def flags(launched: list[Launch]) -> tuple[bool, bool, bool]:
     """Whether x begins inside a word, and rows of x and of the output do, in the last launch."""
-    assert launched[-1].kernel is _odd_tiles.odd_tiles_kernel
+    assert launched[-1].kernel is unaligned.odd_tiles_kernel
     arguments = launched[-1].arguments
     return arguments["HEAD"], arguments["SKEW_X"], arguments["SKEW_OUT"]
 
@@ -76,7 +77,7 @@ def test_any_bits_at_any_pitch_and_offset_are_moved(
     out = permute(x, (1, 0))
 
     assert equal_as_bits(out, x.T)
-    assert flags(launched)[0] == (x.data_ptr() % _odd_tiles.WORD_BYTES > 0)
+    assert flags(launched)[0] == (x.data_ptr() % unaligned.WORD_BYTES > 0)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_batches(
     out = permute(x, dims)
 
     assert equal_as_bits(out, x.permute(dims))
-    assert launched[-1].kernel is _odd_tiles.odd_tiles_kernel
+    assert launched[-1].kernel is unaligned.odd_tiles_kernel
     assert launched[-1].arguments["WIDE"] == wide
 
 
@@ -184,8 +185,8 @@ def test_other_roads_are_taken_where_this_one_does_not_lead(
     assert_bits_equal(
         permute(several, (4, 2, 0, 3, 1)), several.permute(4, 2, 0, 3, 1).contiguous()
     )
-    monkeypatch.setattr(_odd_tiles, "FEW", 3)
+    monkeypatch.setattr(unaligned, "FEW", 3)
     forget_plans()
     assert_bits_equal(permute(x, (1, 0)), x.T.contiguous())
 
-    assert all(launch.kernel is not _odd_tiles.odd_tiles_kernel for launch in launched)
+    assert all(launch.kernel is not unaligned.odd_tiles_kernel for launch in launched)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._permute import _walker, plan
+from warpcall_kernels._transpose.plan import _walker, plan
 from warpcall_kernels.permute import DTYPES, permute
 
 quiet = settings(

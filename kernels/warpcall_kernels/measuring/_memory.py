@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from warpcall_kernels._dims import reach
+from warpcall_kernels._transpose.strides import reach
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.launch import VECTOR_BYTES
 

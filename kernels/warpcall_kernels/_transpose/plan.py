@@ -10,8 +10,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from warpcall_kernels import _dims, _odd_tiles
-from warpcall_kernels._dims import WORDS, contiguous_strides, offset
+from warpcall_kernels._transpose import strides as _dims
+from warpcall_kernels._transpose import unaligned
+from warpcall_kernels._transpose.strides import WORDS, contiguous_strides, offset
 from warpcall_kernels.op.launch import Launch
 
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
@@ -266,9 +267,9 @@ def _tiles(
     i_strides, j_strides = tuple(s[1] for _, s in side_i), tuple(s[0] for _, s in side_j)
 
     if len(side_i) == len(side_j) == 1:
-        by_words = _odd_tiles.arrange(side_i[0], side_j[0], rest, word, begin)
+        by_words = unaligned.arrange(side_i[0], side_j[0], rest, word, begin)
         if by_words is not None:
-            return _odd_tiles.odd_tiles_kernel, *by_words
+            return unaligned.odd_tiles_kernel, *by_words
     align_out = _dims.alignment(word, [size_j, *i_strides, *(s[1] for _, s in rest)])
     odd = TILES_SINGLE if align_out == 1 else TILES_ODD
     tile_i, tile_j, warps = (TILES if align_out * word == 16 else odd)[word]

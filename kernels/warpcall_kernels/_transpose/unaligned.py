@@ -17,9 +17,17 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels import _dims
-from warpcall_kernels._dims import offset
-from warpcall_kernels._odd_words import add, add_words, pieces, shift, stack, turn, word
+from warpcall_kernels._transpose import strides
+from warpcall_kernels._transpose.packed_words import (
+    add,
+    add_words,
+    pieces,
+    shift,
+    stack,
+    turn,
+    word,
+)
+from warpcall_kernels._transpose.strides import offset
 
 WORD_BYTES = 8
 GROUPS = tl.constexpr(2)  # of as many rows as a word has elements, that a thread owns
@@ -279,9 +287,9 @@ LEAST = 256
 
 
 def arrange(
-    i: _dims.Dim,
-    j: _dims.Dim,
-    rest: Sequence[_dims.Dim],
+    i: strides.Dim,
+    j: strides.Dim,
+    rest: Sequence[strides.Dim],
     itemsize: int,
     begin: int,
     add: torch.dtype | None = None,
@@ -322,7 +330,7 @@ def arrange(
     return tiles_i * tiles_j * programs, {
         **({} if add is not None else {"b_ptr": None}),
         "skew": skew,
-        "end": skew + _dims.reach(*zip(*((n, s[0]) for n, s in (i, j, *rest)), strict=True)),
+        "end": skew + strides.reach(*zip(*((n, s[0]) for n, s in (i, j, *rest)), strict=True)),
         "size_i": size_i,
         "size_j": size_j,
         "tiles_i": tiles_i,

@@ -1,0 +1,1 @@
+"""Transposition of tiles, shared by permute and transpose-add."""
