@@ -1,7 +1,7 @@
 """y = softmax(scale * x) over the last dim, of the positions that are not masked; exact 0 elsewhere.
 
 Rows are merged dims, cut into tiles; a tile of rows that fit is read once, kept in registers and
-written once (see `_softmax_forward.py`), so that the time is that of moving the bytes. For rows that do
+written once (see `_softmax/forward.py`), so that the time is that of moving the bytes. For rows that do
 not fit, and for those of a few positions, there are kernels of their own.
 Bytes: (prefixes read + rows * K written) * itemsize + the mask or lengths as they lie in memory.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019 (the
@@ -19,11 +19,12 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _softmax, _softmax_common, _softmax_long
-from warpcall_kernels._softmax_forward import masked_softmax_kernel
-from warpcall_kernels._softmax_long import LONG, masked_softmax_long_kernel
-from warpcall_kernels._softmax_mask import BYTES, how_to_read
-from warpcall_kernels._softmax_short import Run, masked_softmax_short_kernel
+from warpcall_kernels._softmax import common_cases, forward_long
+from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax.forward import masked_softmax_kernel
+from warpcall_kernels._softmax.forward_long import LONG, masked_softmax_long_kernel
+from warpcall_kernels._softmax.mask import BYTES, how_to_read
+from warpcall_kernels._softmax.short_rows import Run, masked_softmax_short_kernel
 from warpcall_kernels._transpose import strides as _dims
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.op.cases import Case, Sample
@@ -122,7 +123,7 @@ def _plan(
     whole = columns // align * align
     tile = _softmax.Tile.of(whole, itemsize, rows.count, LONG[itemsize])
     if mask is not None and mask_align < align and (itemsize == 2 or not tile.long):
-        masked = _softmax_long.LONG_MASKED, _softmax_long.MASKED_BYTES
+        masked = forward_long.LONG_MASKED, forward_long.MASKED_BYTES
         tile = _softmax.Tile.of(whole, itemsize, rows.count, *masked)
     widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
     low, high = FOLDED_SCALES
@@ -369,7 +370,7 @@ OP = Op(
     outputs=(Output("out", "[..., K]", "probabilities, 0 at masked positions"),),
     equivalent="(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)",
     cases=CASES,
-    common=tuple(_case("common", **call) for call in _softmax_common.common_calls()),
+    common=tuple(_case("common", **call) for call in common_cases.common_calls()),
     params=(
         Param("scale", "float", "what x is multiplied by", default=1.0),
         Param(

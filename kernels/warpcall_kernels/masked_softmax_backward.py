@@ -17,13 +17,14 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels import _softmax, _softmax_common
-from warpcall_kernels._softmax_gradient import (
+from warpcall_kernels._softmax import common_cases
+from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax.backward import (
     masked_softmax_backward_kernel,
     masked_softmax_backward_long_kernel,
 )
-from warpcall_kernels._softmax_packed import masked_softmax_backward_packed_kernel, packed
-from warpcall_kernels._softmax_short import Run, masked_softmax_backward_short_kernel
+from warpcall_kernels._softmax.backward_packed import masked_softmax_backward_packed_kernel, packed
+from warpcall_kernels._softmax.short_rows import Run, masked_softmax_backward_short_kernel
 from warpcall_kernels._transpose import strides as _dims
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike, dtype_name
@@ -262,7 +263,7 @@ OP = Op(
     equivalent="scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output",
     cases=CASES,
     common=tuple(
-        _case("common", shape) for shape in (*_softmax_common.COMMON_SHAPES, _softmax_common.DEMO)
+        _case("common", shape) for shape in (*common_cases.COMMON_SHAPES, common_cases.DEMO)
     ),
     params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
     tolerance=TOLERANCE,

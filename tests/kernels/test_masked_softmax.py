@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from warpcall_kernels import InvalidInput, _softmax
-from warpcall_kernels._softmax import Rows, Tile
-from warpcall_kernels._softmax_long import LONG
+from warpcall_kernels import InvalidInput
+from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax.forward_long import LONG
+from warpcall_kernels._softmax.rows import Rows, Tile
 from warpcall_kernels.masked_softmax import (
     TOLERANCE,
     masked_softmax,

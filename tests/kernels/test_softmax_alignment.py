@@ -16,7 +16,7 @@ import torch
 from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as gradient
-from warpcall_kernels._softmax_mask import ALIGNED, BYTES, WORDS
+from warpcall_kernels._softmax.mask import ALIGNED, BYTES, WORDS
 from warpcall_kernels.op.launch import Launch, Layout
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as gradient
-from warpcall_kernels._softmax_mask import BYTES, WORDS
+from warpcall_kernels._softmax.mask import BYTES, WORDS
 from warpcall_kernels.op.launch import Launch, layout
 
 

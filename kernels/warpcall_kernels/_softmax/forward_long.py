@@ -11,8 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels import _softmax
-from warpcall_kernels._softmax import (
+from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax.forward import factor_of
+from warpcall_kernels._softmax.mask import BYTES, mask_of_row, masked_groups
+from warpcall_kernels._softmax.rows import (
     edge_columns,
     heads,
     place,
@@ -22,8 +24,6 @@ from warpcall_kernels._softmax import (
     row_starts,
     start,
 )
-from warpcall_kernels._softmax_forward import factor_of
-from warpcall_kernels._softmax_mask import BYTES, mask_of_row, masked_groups
 
 # Positions of a row at a time, and warps, by the size of one. On an H200: [1024, 65536] bf16 87.8 us, with (16384, 32)
 # 99.0; 100,003 fp32 with a mask 112.4, with (8192, 32) 112.8, with (8192, 16) 119.6.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels._softmax import edge_columns, heads, place, row_start, row_starts
-from warpcall_kernels._softmax_gradient import PLAIN, grad_of
+from warpcall_kernels._softmax.backward import PLAIN, grad_of
+from warpcall_kernels._softmax.rows import edge_columns, heads, place, row_start, row_starts
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # Positions of a row at most, and more than half of it at least: rows of less do well widened.

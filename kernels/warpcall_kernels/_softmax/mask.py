@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels._softmax import round_up
+from warpcall_kernels._softmax.rows import round_up
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # How masks of groups are read: a byte for each position, whole groups where these are aligned, words.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels import _softmax
-from warpcall_kernels._softmax import (
+from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax.rows import (
     by_row,
     edge_columns,
     heads,

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from warpcall_kernels import _softmax
-from warpcall_kernels._softmax import place, row_limits, start
-from warpcall_kernels._softmax_forward import factor_of, without_nan
-from warpcall_kernels._softmax_gradient import PLAIN, grad_of
+from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax.backward import PLAIN, grad_of
+from warpcall_kernels._softmax.forward import factor_of, without_nan
+from warpcall_kernels._softmax.rows import place, row_limits, start
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.

@@ -1,0 +1,1 @@
+"""The kernels of masked softmax and of its gradient."""
