@@ -2,7 +2,7 @@
 
 Lightweight convolution: depthwise, with one filter for the C / H channels of a head. Each element
 of x is read from memory once and the taps are applied in registers (few of them, or fp32) or by
-tensor cores as a product with the filter's banded Toeplitz matrix (see `_conv_forward.py`), so that
+tensor cores as a product with the filter's banded Toeplitz matrix (see `_conv/forward.py`), so that
 the time is that of moving the bytes whatever the number of taps, to 31 and beyond.
 Bytes: (2 * B * C * T + H * K + C with a bias) * itemsize.
 Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019, and
@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
 from torch import Tensor
 
-from warpcall_kernels._conv import FLOATS, check_filter
-from warpcall_kernels._conv_forward import plan
+from warpcall_kernels._conv.filters import FLOATS, check_filter
+from warpcall_kernels._conv.forward import plan
 from warpcall_kernels.conv_backward import (
     PARAMS,
     SIZES,

@@ -1,6 +1,6 @@
 """The gradients of conv with respect to x, weight and bias.
 
-One pass over x and grad_output gives both, up to 32 taps (16 of fp64): see `_conv_gradient.py`.
+One pass over x and grad_output gives both, up to 32 taps (16 of fp64): see `_conv/backward.py`.
 Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: partial sums, see the public function.
 Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019.
 """
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
 from torch import Tensor
 
-from warpcall_kernels import _conv_forward, _conv_gradient
-from warpcall_kernels._conv import FLOATS, check_filter
+from warpcall_kernels._conv import backward, forward
+from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
     Input,
@@ -88,18 +88,18 @@ def _plan(
     padding_l: int | None,
     softmax_weight: bool,
     bias: bool,
-) -> tuple[_conv_gradient.Gradients, Launch | None] | None:
+) -> tuple[backward.Gradients, Launch | None] | None:
     """The launches, and the one of grad_x where it is separate; None if there is nothing to sum."""
     _infer(meta(grad_output), meta(x), meta(weight), padding_l, softmax_weight, bias)
     if not math.prod(x[0]):
         return None
     taps = weight[0][1]
     padding = taps - 1 if padding_l is None else padding_l
-    gradients = _conv_gradient.plan(grad_output, x, weight, padding, softmax_weight)
+    gradients = backward.plan(grad_output, x, weight, padding, softmax_weight)
     if gradients.fused:
         return gradients, None
     flipped = (grad_output, weight, None, taps - 1 - padding, softmax_weight, True)
-    return gradients, _conv_forward.plan(*flipped)
+    return gradients, forward.plan(*flipped)
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

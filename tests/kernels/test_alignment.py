@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
-from warpcall_kernels import _conv_forward, _conv_gradient
 from warpcall_kernels import transpose_add as adding
-from warpcall_kernels._conv_rows import Alignment
+from warpcall_kernels._conv import backward as _conv_gradient
+from warpcall_kernels._conv import forward
+from warpcall_kernels._conv.rows import Alignment
 from warpcall_kernels._transpose import plan as _permute
 from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.launch import Launch, Layout, layout
@@ -126,7 +127,7 @@ def test_kernels_of_convolutions_are_told_the_alignment_of_their_rows(
     def backward(g: Layout, x: Layout) -> Launch:
         return _conv_gradient.plan(g, x, weight, taps - 1, False).both
 
-    assert told(_conv_forward.plan(here, weight, None, None, False)) == Alignment.of(here)
+    assert told(forward.plan(here, weight, None, None, False)) == Alignment.of(here)
     assert told(backward(here, there)) == Alignment.of(here)
     assert told(backward(there, here)) == Alignment.of(here)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from warpcall_kernels import _conv_forward_kernels, _conv_gradient_kernels
-from warpcall_kernels._conv_rows import Alignment, Tiling
+from warpcall_kernels._conv import backward_kernels, forward_kernels
+from warpcall_kernels._conv.rows import Alignment, Tiling
 from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
 from warpcall_kernels.op.launch import Launch, layout
@@ -45,7 +45,7 @@ def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     if device != "cpu":
         pytest.skip("what runs on a GPU cannot be listened to")
     seen: list[bool] = []
-    for module in (_conv_forward_kernels, _conv_gradient_kernels):
+    for module in (forward_kernels, backward_kernels):
         is_inner = module.is_inner
 
         def note(*arguments: Any, is_inner: Any = is_inner) -> Any:

@@ -1,7 +1,7 @@
 """What the convolution kernels, forward and backward, share: filters, windows, products of both.
 
 Rows of one head share a filter, so a program takes a *tile* of such rows, cut into *pieces* of some
-neighbouring elements; `_conv_rows.py` has how they are read and written.
+neighbouring elements; `_conv/rows.py` has how they are read and written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv_rows import INNER, load_block
+from warpcall_kernels._conv.rows import INNER, load_block
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 

@@ -1,11 +1,11 @@
-"""The kernels of lightweight convolution; `_conv_forward.py` says what each is for, and plans them."""
+"""The kernels of lightweight convolution; `_conv/forward.py` says what each is for, and plans them."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv import (
+from warpcall_kernels._conv.filters import (
     OCTET,
     PLAIN,
     UNALIGNED,
@@ -17,7 +17,7 @@ from warpcall_kernels._conv import (
     window,
     without_strangers,
 )
-from warpcall_kernels._conv_rows import (
+from warpcall_kernels._conv.rows import (
     EDGES,
     INNER,
     LAST,

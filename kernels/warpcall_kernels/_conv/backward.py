@@ -23,9 +23,9 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv import NARROW, OCTET, SOFTMAX_STEP
-from warpcall_kernels._conv_gradient_kernels import _dot_kernel, _fma_kernel, _reduce_kernel
-from warpcall_kernels._conv_rows import Alignment, Tiling, step_of
+from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel, _reduce_kernel
+from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
+from warpcall_kernels._conv.rows import Alignment, Tiling, step_of
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout
 
 BAND = 32  # taps that a program sums: as many registers a thread

@@ -18,9 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv import NARROW, OCTET, SOFTMAX_STEP, check_filter
-from warpcall_kernels._conv_forward_kernels import _dot_kernel, _fma_kernel
-from warpcall_kernels._conv_rows import Alignment, Tiling, step_of
+from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_filter
+from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
+from warpcall_kernels._conv.rows import Alignment, Tiling, step_of
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, meta
 
 # Of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot and its way through shared

@@ -1,11 +1,11 @@
-"""The kernels of the gradients of a convolution; `_conv_gradient.py` says what each does, and plans them."""
+"""The kernels of the gradients of a convolution; `_conv/backward.py` says what each does, and plans them."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv import (
+from warpcall_kernels._conv.filters import (
     OCTET,
     PLAIN,
     UNALIGNED,
@@ -20,7 +20,7 @@ from warpcall_kernels._conv import (
     window,
     without_strangers,
 )
-from warpcall_kernels._conv_rows import (
+from warpcall_kernels._conv.rows import (
     EDGES,
     INNER,
     LAST,

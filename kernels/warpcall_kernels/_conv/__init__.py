@@ -1,0 +1,1 @@
+"""The kernels of lightweight convolution and of its gradients."""
