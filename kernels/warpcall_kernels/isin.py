@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._isin import DTYPES, SMALL_N, check_dtypes, plan
+from warpcall_kernels._isin.plan import DTYPES, SMALL_N, check_dtypes, plan
 from warpcall_kernels.op.cases import Case, Sample, Values
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels.op.errors import InvalidInput

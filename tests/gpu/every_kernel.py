@@ -12,7 +12,8 @@ from types import ModuleType
 
 import torch
 
-from warpcall_kernels import _isin, ops
+from warpcall_kernels import ops
+from warpcall_kernels._isin import plan
 from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.cases import Case, Layout, Sample
 
@@ -21,7 +22,7 @@ LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
 OPEN_ROADS: tuple[tuple[ModuleType, str, int], ...] = (
     (unaligned, "LEAST", 32),
     (unaligned, "FEW", 0),
-    (_isin, "ALL_WARPS", 0),
+    (plan, "ALL_WARPS", 0),
 )
 
 

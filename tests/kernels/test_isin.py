@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels import InvalidInput
-from warpcall_kernels import _isin as module
-from warpcall_kernels._isin import DTYPES, SMALL_N, Table
+from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin.plan import DTYPES, SMALL_N, Table
 from warpcall_kernels.isin import isin, isin_reference
 from warpcall_kernels.op.launch import Launch
 

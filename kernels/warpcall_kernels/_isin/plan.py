@@ -12,14 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._isin_kernels import (
+from warpcall_kernels._isin.hash_set import HEADER
+from warpcall_kernels._isin.kernels import (
     build_kernel,
     build_small_kernel,
     compare_kernel,
     probe_kernel,
     range_kernel,
 )
-from warpcall_kernels._isin_set import HEADER
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, meta

@@ -1,11 +1,11 @@
-"""The kernels of isin: compare with all, and a set (see `_isin_set.py`) that is built, then asked."""
+"""The kernels of isin: compare with all, and a set (see `_isin/hash_set.py`) that is built, then asked."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from warpcall_kernels._isin_set import (
+from warpcall_kernels._isin.hash_set import (
     HIGH,
     LOW_INVERTED,
     add_keys,
