@@ -24,7 +24,7 @@ import torch
 import triton
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels._warm import compiling
+from warpcall_kernels.compile.warm import compiling
 from warpcall_kernels.op.cases import Case
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warpcall_kernels._warm import cases
+from warpcall_kernels.compile.warm import cases
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -26,7 +26,7 @@ def warmed(cache: Path, *shipped: Path) -> dict[str, object]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache)}
     if shipped:
-        environment["TRITON_CACHE_MANAGER"] = "warpcall_kernels._cache:ShippedCache"
+        environment["TRITON_CACHE_MANAGER"] = "warpcall_kernels.compile.cache:ShippedCache"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *shipped],
         capture_output=True,

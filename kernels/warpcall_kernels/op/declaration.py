@@ -186,7 +186,7 @@ class Op:
             None means bit-exact.
         differentiable: inputs that have a gradient.
         cases: what tests and benchmarks run.
-        common: further calls that servers get: compiled ahead with the cases (`_warm.py`).
+        common: further calls that servers get: compiled ahead with the cases (`compile/warm.py`).
         derive: from one shape and dtype, the checked parameters and the sizes by name, the inputs of
             a benchmark; without it, all required inputs have that shape and dtype.
         sizes: what `derive` takes by name.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from warpcall_kernels._warm import Warmed
+    from warpcall_kernels.compile.warm import Warmed
 
 OLDEST = 80  # compute capability, times ten: bfloat16 needs it
 
@@ -32,7 +32,7 @@ def warm(
     except ValueError as error:
         typer.echo(f"warpcall-server: {error}", err=True)
         raise typer.Exit(2) from None
-    from warpcall_kernels import _warm
+    from warpcall_kernels.compile import warm as _warm
 
     began = time.monotonic()
     done = _warm.warm(capability, threads)
@@ -45,7 +45,7 @@ def warm(
 
 def warm_lane(device: str) -> None:
     """Compile and load the kernels for the current device; a failure is the log's, not the lane's."""
-    from warpcall_kernels import _warm
+    from warpcall_kernels.compile import warm as _warm
 
     began = time.monotonic()
     done = _warm.warm()

@@ -1,6 +1,6 @@
 """Triton's cache where some of it was shipped: what an image has compiled, below what it compiles.
 
-`TRITON_CACHE_MANAGER=warpcall_kernels._cache:ShippedCache` chooses it; the image does.
+`TRITON_CACHE_MANAGER=warpcall_kernels.compile.cache:ShippedCache` chooses it; the image does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Kernels compiled before they are needed, and the cache that holds them."""
