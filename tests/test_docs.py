@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
+from bench.kernels.report import markdown
 from demo.server import Server, running_server
 from tests.oip import environments
 from warpcall import wire
 from warpcall.errors import Problem
-from warpcall_kernels._report import markdown
 from warpcall_service.calls import programs
 from warpcall_service.formats import json_messages, media_types, multipart, npy, params
 from warpcall_service.http import connection, decompress, problems

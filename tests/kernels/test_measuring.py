@@ -6,9 +6,10 @@ import importlib
 
 import pytest
 
-from warpcall_kernels import _tune, ops
-from warpcall_kernels._report import markdown
-from warpcall_kernels._sweep import sweep
+from bench.kernels import tune
+from bench.kernels.report import markdown
+from bench.kernels.sweep import sweep
+from warpcall_kernels import ops
 
 ROW = {
     "op": "permute",
@@ -39,13 +40,13 @@ def test_odd_cases_are_calls_that_the_op_takes(name: str) -> None:
         assert case.size == "large"
 
 
-@pytest.mark.parametrize("name", _tune.KNOBS)
+@pytest.mark.parametrize("name", tune.KNOBS)
 def test_what_is_tuned_is_there_and_its_shipped_value_a_candidate(name: str) -> None:
-    large = [case.name for case in _tune.large_cases(name)]
+    large = [case.name for case in tune.large_cases(name)]
 
-    for knob in _tune.KNOBS[name]:
+    for knob in tune.KNOBS[name]:
         module = importlib.import_module(f"warpcall_kernels.{knob.module}")
-        shipped = tuple(_tune._get(module, constant) for constant in knob.names)
+        shipped = tuple(tune._get(module, constant) for constant in knob.names)
         assert shipped in knob.candidates, (knob.names, shipped)
         for begin in knob.cases:
             assert any(case.startswith(begin) for case in large), begin

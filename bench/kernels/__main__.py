@@ -9,8 +9,10 @@ from pathlib import Path
 
 import torch
 
-from warpcall_kernels import _bench, _tune, ops
-from warpcall_kernels._report import markdown
+from bench.kernels import run
+from bench.kernels import tune as _tune
+from bench.kernels.report import markdown
+from warpcall_kernels import ops
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         sys.stderr.write(f"{given.command} needs a CUDA GPU; none is visible to torch\n")
         return 1
-    return _bench.run(given) if given.command == "bench" else _tune.run(given)
+    return run.run(given) if given.command == "bench" else _tune.run(given)
 
 
 if __name__ == "__main__":

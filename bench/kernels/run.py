@@ -21,9 +21,9 @@ import numpy as np
 import torch
 import triton
 
+from bench.kernels.report import HEAD, line
+from bench.kernels.sweep import sweep
 from warpcall_kernels import Op, measuring, ops
-from warpcall_kernels._report import HEAD, line
-from warpcall_kernels._sweep import sweep
 from warpcall_kernels.op.cases import Case
 
 COMPILE_SECONDS = 15.0  # of an op, after which no further case is given to torch.compile

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from bench.kernels.sweep import sweep
 from warpcall_kernels import ops
-from warpcall_kernels._sweep import sweep
 from warpcall_kernels.measuring._clock import Clock, clock
 from warpcall_kernels.op.cases import Case
 
