@@ -10,14 +10,14 @@ from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._async_ops import AsyncOps
 from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
-from warpcall._direct import DirectRoad
-from warpcall._http import Road, run_now
 from warpcall._jobs import AsyncJobs, Jobs
 from warpcall._ops import Ops
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._remote import AsyncRemoteTensor, Given, Handle, RemoteTensor
-from warpcall._waiters import BlockingWaiter, LoopWaiter
+from warpcall._transport.base import Road, run_now
+from warpcall._transport.direct import DirectRoad
+from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
 from warpcall.errors import InvalidInput
 
 TIMEOUT_S = 60.0
@@ -89,7 +89,9 @@ class Client(_Base, Ops):
     def _road(config: Config) -> Road:
         if config.direct:
             return DirectRoad(config.address, config.authority, BlockingWaiter())
-        from warpcall._tunnelled import TunnelledRoad  # httpcore takes 50 ms to import
+        from warpcall._transport.httpcore_transport import (
+            TunnelledRoad,  # httpcore takes 50 ms to import
+        )
 
         return TunnelledRoad(config)
 
@@ -199,7 +201,7 @@ class AsyncClient(_Base, AsyncOps):
     def _road(config: Config) -> Road:
         if config.direct:
             return DirectRoad(config.address, config.authority, LoopWaiter())
-        from warpcall._tunnelled import AsyncTunnelledRoad
+        from warpcall._transport.httpcore_transport import AsyncTunnelledRoad
 
         return AsyncTunnelledRoad(config)
 

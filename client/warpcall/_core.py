@@ -15,12 +15,20 @@ from typing import Any, Generic
 from warpcall import wire
 from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
-from warpcall._buffers import Buffers
 from warpcall._config import Config
-from warpcall._http import ConnectionFailed, Gathered, Reply, Request, Road, Stream, most_nbytes
 from warpcall._progress import Display
 from warpcall._remote import Given, Handle, headers_of, new_id, split
 from warpcall._text import clean
+from warpcall._transport.base import (
+    ConnectionFailed,
+    Gathered,
+    Reply,
+    Request,
+    Road,
+    Stream,
+    most_nbytes,
+)
+from warpcall._transport.buffers import Buffers
 from warpcall.errors import Busy, InvalidInput, NotFound, Problem, TransportError, Unavailable
 
 MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own words then come in time

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from warpcall._http import each_now, run_now
 from warpcall._job_events import events, quiet_s
 from warpcall._job_progress import Bar, waiting
+from warpcall._transport.base import each_now, run_now
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from warpcall._http import ConnectionFailed
+from warpcall._transport.base import ConnectionFailed
 from warpcall.errors import Busy, TimedOut, TransportError, Unavailable
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
 from warpcall._arrays import is_array
-from warpcall._http import run_now
 from warpcall._program_ops import ProgramOps
 from warpcall._remote import Handle, new_id
 from warpcall._steps import Ref, Source, Step
+from warpcall._transport.base import run_now
 from warpcall.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from warpcall import TransportError
-from warpcall._buffers import GRAIN_BYTES, KEPT_BYTES, Buffers
+from warpcall._transport.buffers import GRAIN_BYTES, KEPT_BYTES, Buffers
 
 LARGE = 3 * GRAIN_BYTES
 

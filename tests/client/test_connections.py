@@ -28,7 +28,7 @@ from tests.client.scripted import (
 )
 from warpcall import AsyncClient, Client, InvalidInput
 from warpcall._core import parse_retry_after, parse_server_timing, pause_before_retry
-from warpcall._waiters import MAX_CONNECTIONS
+from warpcall._transport.waiters import MAX_CONNECTIONS
 
 
 def test_a_chunked_answer_is_read(flavour: Flavour) -> None:

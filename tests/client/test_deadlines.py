@@ -20,8 +20,9 @@ from tests.client.scripted import (
     permute_large,
     well,
 )
-from warpcall import AsyncClient, Client, TransportError, _connect, _http
-from warpcall._direct import MAX_INTERIM
+from warpcall import AsyncClient, Client, TransportError
+from warpcall._transport import base, connect
+from warpcall._transport.direct import MAX_INTERIM
 
 HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 PROBLEM = b"HTTP/1.1 422 No\r\nContent-Type: application/json\r\n"
@@ -84,7 +85,7 @@ def test_a_kept_connection_has_the_timeout_of_each_call(flavour: Flavour) -> Non
 
 
 @pytest.fixture
-def silent_endpoint() -> Iterator[_connect.Endpoint]:
+def silent_endpoint() -> Iterator[connect.Endpoint]:
     """An endpoint that never completes a connection: its queue of them is full."""
     with socket.socket() as listener, contextlib.ExitStack() as waiting:
         listener.bind(("127.0.0.1", 0))
@@ -93,10 +94,10 @@ def silent_endpoint() -> Iterator[_connect.Endpoint]:
             sock = waiting.enter_context(socket.socket())
             sock.setblocking(False)
             sock.connect_ex(listener.getsockname())
-        yield _connect.Endpoint(socket.AF_INET, listener.getsockname())
+        yield connect.Endpoint(socket.AF_INET, listener.getsockname())
 
 
-def resolves_to(monkeypatch: pytest.MonkeyPatch, *endpoints: _connect.Endpoint) -> None:
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *endpoints: connect.Endpoint) -> None:
     found = [(e.family, socket.SOCK_STREAM, 0, "", e.where) for e in endpoints]
 
     def getaddrinfo(host: object, *args: object, flags: int = 0, **kwargs: object) -> Any:
@@ -108,11 +109,11 @@ def resolves_to(monkeypatch: pytest.MonkeyPatch, *endpoints: _connect.Endpoint) 
 
 
 def test_addresses_that_do_not_answer_are_left_at_the_timeout(
-    direct: Flavour, silent_endpoint: _connect.Endpoint, monkeypatch: pytest.MonkeyPatch
+    direct: Flavour, silent_endpoint: connect.Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolves_to(monkeypatch, *[silent_endpoint] * 64)
     attempts: list[float] = []
-    share_s = _connect.share_s
+    share_s = connect.share_s
 
     def counted(deadline: float, endpoints: int) -> float:
         attempts.append(share_s(deadline, endpoints))
@@ -128,10 +129,10 @@ def test_addresses_that_do_not_answer_are_left_at_the_timeout(
 
 
 def test_an_address_that_does_not_answer_leaves_time_for_the_next(
-    direct: Flavour, silent_endpoint: _connect.Endpoint, monkeypatch: pytest.MonkeyPatch
+    direct: Flavour, silent_endpoint: connect.Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ScriptedServer(well) as server:
-        there = _connect.Endpoint(socket.AF_INET, ("127.0.0.1", server.port))
+        there = connect.Endpoint(socket.AF_INET, ("127.0.0.1", server.port))
         resolves_to(monkeypatch, silent_endpoint, there)
 
         (out,) = direct.ask(server, permute, timeout_s=4.0)
@@ -207,7 +208,7 @@ def flood(visit: Visit, head: bytes, piece: bytes, nbytes: int) -> None:
 def test_an_answer_without_a_length_is_read_up_to_a_bound(
     flavour: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_http, "MAX_BODY_BYTES", 1 << 20)
+    monkeypatch.setattr(base, "MAX_BODY_BYTES", 1 << 20)
 
     def floods(visit: Visit) -> None:
         flood(visit, CHUNKED, bytes(1 << 16), 1 << 24)
@@ -220,7 +221,7 @@ def test_an_answer_without_a_length_is_read_up_to_a_bound(
 
 
 def test_small_chunks_take_no_more_memory_than_their_bytes() -> None:
-    gathered = _http.Gathered(1 << 20)
+    gathered = base.Gathered(1 << 20)
     for _ in range(1 << 18):
         gathered.add(b"ab")
 

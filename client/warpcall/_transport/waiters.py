@@ -11,8 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
-from warpcall._connect import Address, Endpoint, connect, connect_first
-from warpcall._deadlines import left_s
+from warpcall._transport.connect import Address, Endpoint, connect, connect_first
+from warpcall._transport.deadlines import left_s
 
 MAX_CONNECTIONS = 32  # of one client; further calls wait for one
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
-from warpcall._deadlines import left_s
+from warpcall._transport.deadlines import left_s
 
 Address = tuple[str, int] | str  # host, without brackets, and port; or the path of a Unix socket
 

@@ -13,10 +13,8 @@ from typing import Any
 import certifi
 import httpcore
 
-from warpcall._cancellable import CancellableBackend
 from warpcall._config import Config, Proxy, proxy_for
-from warpcall._deadlines import left_s
-from warpcall._http import (
+from warpcall._transport.base import (
     ConnectionFailed,
     Gathered,
     Reply,
@@ -27,7 +25,9 @@ from warpcall._http import (
     header_map,
     most_nbytes,
 )
-from warpcall._timed import Clock, TimedBackend
+from warpcall._transport.cancellable import CancellableBackend
+from warpcall._transport.deadlines import left_s
+from warpcall._transport.timed import Clock, TimedBackend
 from warpcall.errors import InvalidInput, TransportError
 
 LIMITS = {"max_connections": 32, "max_keepalive_connections": 16, "keepalive_expiry": 5.0}

@@ -12,9 +12,9 @@ import numpy as np
 
 from warpcall._arrays import Bytes
 from warpcall._body import Body
-from warpcall._buffers import Buffers
 from warpcall._progress import Meter
 from warpcall._text import clean
+from warpcall._transport.buffers import Buffers
 from warpcall.errors import TransportError
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpcore
 
-from warpcall._connect import Endpoint, connect_first
+from warpcall._transport.connect import Endpoint, connect_first
 
 
 class CancellableBackend(httpcore.AsyncNetworkBackend):

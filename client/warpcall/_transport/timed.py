@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import httpcore
 
-from warpcall._connect import connect
-from warpcall._deadlines import left_s
+from warpcall._transport.connect import connect
+from warpcall._transport.deadlines import left_s
 
 T = TypeVar("T")
 RECORD_BYTES = 16 << 10  # of TLS, at most

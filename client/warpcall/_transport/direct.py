@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 
 import h11
 
-from warpcall._connect import Address
-from warpcall._deadlines import left_s
-from warpcall._http import (
+from warpcall._progress import Meter
+from warpcall._transport.base import (
     ConnectionFailed,
     Gathered,
     Reply,
@@ -29,8 +28,9 @@ from warpcall._http import (
     header_map,
     most_nbytes,
 )
-from warpcall._progress import Meter
-from warpcall._waiters import Waiter
+from warpcall._transport.connect import Address
+from warpcall._transport.deadlines import left_s
+from warpcall._transport.waiters import Waiter
 from warpcall.errors import TransportError
 from warpcall.sockets import prepare, slice_nbytes
 
