@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from warpcall._client import AsyncClient, Client
     from warpcall._core import Answer
     from warpcall._program import AsyncProgram, Program
-    from warpcall._remote import AsyncRemoteTensor, RemoteTensor
+    from warpcall._tensors import AsyncRemoteTensor, RemoteTensor
 
 __version__ = "0.1.0"
 __all__ = [

@@ -7,14 +7,14 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from warpcall._arrays import Array, ArrayT, is_array
-from warpcall._async_ops import AsyncOps
 from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
+from warpcall._generated.async_ops import AsyncOps
+from warpcall._generated.ops import Ops
 from warpcall._jobs import AsyncJobs, Jobs
-from warpcall._ops import Ops
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
-from warpcall._remote import AsyncRemoteTensor, Given, Handle, RemoteTensor
+from warpcall._tensors import AsyncRemoteTensor, Given, Handle, RemoteTensor
 from warpcall._transport.base import Road, run_now
 from warpcall._transport.direct import DirectRoad
 from warpcall._transport.waiters import BlockingWaiter, LoopWaiter

@@ -17,7 +17,7 @@ from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
 from warpcall._progress import Display
-from warpcall._remote import Given, Handle, headers_of, new_id, split
+from warpcall._tensors import Given, Handle, headers_of, new_id, split
 from warpcall._text import clean
 from warpcall._transport.base import (
     ConnectionFailed,

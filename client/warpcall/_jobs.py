@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from warpcall._job import PATH, AsyncJob, Job, JobHandle, checked, path_of, results_of
 from warpcall._job_events import events
-from warpcall._remote import new_id
+from warpcall._tensors import new_id
 from warpcall._transport.base import each_now, run_now
 from warpcall.errors import InvalidInput, TransportError
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
 from warpcall._arrays import is_array
-from warpcall._program_ops import ProgramOps
-from warpcall._remote import Handle, new_id
+from warpcall._generated.program_ops import ProgramOps
 from warpcall._steps import Ref, Source, Step
+from warpcall._tensors import Handle, new_id
 from warpcall._transport.base import run_now
 from warpcall.errors import InvalidInput
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warpcall._remote import Handle
+from warpcall._tensors import Handle
 
 if TYPE_CHECKING:
     import torch

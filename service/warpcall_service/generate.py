@@ -37,7 +37,7 @@ from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-from warpcall._remote import {remote}Given{tensor}
+from warpcall._tensors import {remote}Given{tensor}
 
 
 class {name}(ABC):

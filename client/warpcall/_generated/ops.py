@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-from warpcall._remote import Given, RemoteTensor
+from warpcall._tensors import Given, RemoteTensor
 
 
 class Ops(ABC):

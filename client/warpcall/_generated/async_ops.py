@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-from warpcall._remote import AsyncRemoteTensor, Given
+from warpcall._tensors import AsyncRemoteTensor, Given
 
 
 class AsyncOps(ABC):

@@ -1,0 +1,1 @@
+"""Methods that are generated from the ops' declarations; do not edit."""
