@@ -11,7 +11,7 @@ from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
 from warpcall._generated.async_ops import AsyncOps
 from warpcall._generated.ops import Ops
-from warpcall._jobs import AsyncJobs, Jobs
+from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._tensors import AsyncRemoteTensor, Given, Handle, RemoteTensor

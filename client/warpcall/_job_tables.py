@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from warpcall._cli_output import table_of
-from warpcall._job_progress import span, waiting
+from warpcall._jobs.progress import span, waiting
 
 Told = Mapping[str, Any]
 

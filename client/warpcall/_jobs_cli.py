@@ -17,8 +17,6 @@ from warpcall import Client, JobFailed
 from warpcall._bench_words import OURS, implementations_of, sweep_of
 from warpcall._cli_output import Json, Url, console, print_json, write_lines
 from warpcall._files import UsageError
-from warpcall._job import Job
-from warpcall._job_progress import span, waiting
 from warpcall._job_tables import (
     ago,
     comparison_lines,
@@ -31,7 +29,9 @@ from warpcall._job_tables import (
     remarks,
     results_lines,
 )
-from warpcall._jobs import JobRequest
+from warpcall._jobs.client import JobRequest
+from warpcall._jobs.job import Job
+from warpcall._jobs.progress import span, waiting
 from warpcall.errors import InvalidInput
 
 PRECISIONS = ("quick", "standard", "publish")

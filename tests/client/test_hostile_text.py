@@ -18,8 +18,8 @@ from tests.client.scripted import Script, ScriptedServer, Visit, permute
 from tests.client.scripted_ops import DECLARED, OpsServer
 from warpcall import JobFailed, Problem, TransportError, WarpcallError
 from warpcall._cli_output import console, table_of
-from warpcall._job_events import MAX_EVENT_BYTES, Parser
-from warpcall._job_progress import Bar
+from warpcall._jobs.events import MAX_EVENT_BYTES, Parser
+from warpcall._jobs.progress import Bar
 from warpcall._text import clean, clean_json
 
 EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202etxt.exe\x7f\r\nsecond\u2028line \ud800"

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from warpcall._job_events import events, quiet_s
-from warpcall._job_progress import Bar, waiting
+from warpcall._jobs.events import events, quiet_s
+from warpcall._jobs.progress import Bar, waiting
 from warpcall._transport.base import each_now, run_now
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 

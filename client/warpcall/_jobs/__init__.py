@@ -1,0 +1,1 @@
+"""Benchmark jobs: submit, watch, cancel, read."""
