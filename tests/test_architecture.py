@@ -73,7 +73,7 @@ def test_the_client_reaches_torch_only_where_a_caller_brought_it() -> None:
     assert at_import == []
 
 
-@pytest.mark.parametrize("module", ["warpcall", "warpcall.cli", "warpcall_service.app"])
+@pytest.mark.parametrize("module", ["warpcall", "warpcall._cli.main", "warpcall_service.app"])
 def test_importing_it_works_without_torch(module: str) -> None:
     program = f"""
 import sys
@@ -92,7 +92,7 @@ import {module}
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", ["warpcall", "warpcall.cli", "warpcall_service.app"])
+@pytest.mark.parametrize("module", ["warpcall", "warpcall._cli.main", "warpcall_service.app"])
 def test_importing_it_does_not_bring_torch_in(module: str) -> None:
     program = f"import sys, {module}; print({{'torch', 'triton'}} & sys.modules.keys() or 'none')"
 

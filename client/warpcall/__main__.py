@@ -1,5 +1,5 @@
 """`python -m warpcall`: the command, for where scripts are not on the path."""
 
-from warpcall.cli import main
+from warpcall._cli.main import main
 
 main()

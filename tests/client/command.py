@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_ops import OpsServer
-from warpcall import cli
+from warpcall._cli import main
 
 # In a process of its own.
 WARPCALL = [sys.executable, "-m", "warpcall"]
@@ -39,7 +39,7 @@ class Command:
         self.monkeypatch.setenv("WARPCALL_URL", self.server.url)
         self.monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         code = ended.value.code
         assert isinstance(code, int)
         return Said(code, *self.capsys.readouterr())

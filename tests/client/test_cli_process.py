@@ -166,7 +166,7 @@ class Stop:
                 time.sleep(0.05)
 sys.meta_path.insert(0, Stop())
 sys.argv = ["warpcall", "health"]
-from warpcall.cli import main
+from warpcall._cli.main import main
 main()
 """
 

@@ -17,7 +17,7 @@ from tests.client.flavours import Flavour
 from tests.client.scripted import Script, ScriptedServer, Visit, permute
 from tests.client.scripted_ops import DECLARED, OpsServer
 from warpcall import JobFailed, Problem, TransportError, WarpcallError
-from warpcall._cli_output import console, table_of
+from warpcall._cli.output import console, table_of
 from warpcall._jobs.events import MAX_EVENT_BYTES, Parser
 from warpcall._jobs.progress import Bar
 from warpcall._text import clean, clean_json

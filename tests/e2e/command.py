@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from demo.server import Server
-from warpcall import cli
+from warpcall._cli import main
 
 Warpcall = Callable[..., tuple[int, str, str]]
 
@@ -23,7 +23,7 @@ def command_for(
     def run(*words: Any) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         assert isinstance(ended.value.code, int)
         return ended.value.code, *capsys.readouterr()
 

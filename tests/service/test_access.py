@@ -273,7 +273,7 @@ def test_the_command_line_logs_in(guarded: Guarded, tmp_path: Path) -> None:
         environment.pop(name, None)
 
     def warpcall(*words: str, given: str = "") -> tuple[int, str]:
-        program = "from warpcall.cli import main; main()"
+        program = "from warpcall._cli.main import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
             env=environment,

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from warpcall import Answer, Client, WarpcallError, __version__, _jobs_cli, _tensor_cli
+from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import Array, code_of
-from warpcall._cli_output import Json, Url, console, print_json, table_of, write_lines
+from warpcall._cli import jobs, tensors
+from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
+from warpcall._cli.op_args import option, split_words
+from warpcall._cli.output import Json, Url, console, print_json, table_of, write_lines
 from warpcall._client import TIMEOUT_S
-from warpcall._files import UsageError, check_room, check_target, read_inputs, write_outputs
-from warpcall._options import option, split_words
 from warpcall._profile import Profile, write_profile
 
 FIRST_VALUES = 4
@@ -27,8 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(_tensor_cli.app, name="tensors")
-app.add_typer(_jobs_cli.app)
+app.add_typer(tensors.app, name="tensors")
+app.add_typer(jobs.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -117,13 +118,13 @@ def run(
             check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])
         files, params = split_words(declaration, words)
         names = [i["name"] for i in declaration["inputs"]]
-        files, ids = _tensor_cli.take_ids(files, names)
-        handles = _tensor_cli.find(gpu, list(ids.values())) if ids else {}
+        files, ids = tensors.take_ids(files, names)
+        handles = tensors.find(gpu, list(ids.values())) if ids else {}
         inputs: dict[str, Any] = {name: handles[id_] for name, id_ in ids.items()}
         inputs |= read_inputs(files, [name for name in names if name not in ids])
         answer = gpu.call(op, inputs, params, keep=keep)
         if keep:
-            _tensor_cli.print_handles(answer.kept, as_json=as_json)
+            tensors.print_handles(answer.kept, as_json=as_json)
             return
     if out is not None:
         write_outputs(answer.outputs, out)

@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from warpcall import Client, JobFailed
-from warpcall._bench_words import OURS, implementations_of, sweep_of
-from warpcall._cli_output import Json, Url, console, print_json, write_lines
-from warpcall._files import UsageError
-from warpcall._job_tables import (
+from warpcall._cli.files import UsageError
+from warpcall._cli.output import Json, Url, console, print_json, write_lines
+from warpcall._cli.sweep_args import OURS, implementations_of, sweep_of
+from warpcall._cli.tables import (
     ago,
     comparison_lines,
     converged,

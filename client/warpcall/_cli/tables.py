@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from warpcall._cli_output import table_of
+from warpcall._cli.output import table_of
 from warpcall._jobs.progress import span, waiting
 
 Told = Mapping[str, Any]

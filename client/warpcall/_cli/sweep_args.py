@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpcall import wire
-from warpcall._files import UsageError
-from warpcall._options import option, split_words
+from warpcall._cli.files import UsageError
+from warpcall._cli.op_args import option, split_words
 
 OURS = "warpcall"
 SHORT = {"f": "fp", "bf": "bf", "i": "int", "u": "uint"}

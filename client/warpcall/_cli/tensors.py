@@ -11,8 +11,8 @@ import typer
 
 from warpcall import Client, NotFound
 from warpcall._arrays import code_of_dtype
-from warpcall._cli_output import Json, Url, console, print_json, table_of
-from warpcall._files import UsageError, check_target, read_inputs, write_outputs
+from warpcall._cli.files import UsageError, check_target, read_inputs, write_outputs
+from warpcall._cli.output import Json, Url, console, print_json, table_of
 from warpcall._tensors import Handle
 
 MARK = "@"  # before the id of a tensor, where a file might stand

@@ -21,8 +21,8 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, _leave)
     _open_missing()
     _name_output()
-    from warpcall._commands import app  # numpy and typer take 200 ms to import
-    from warpcall._files import UsageError
+    from warpcall._cli.commands import app  # numpy and typer take 200 ms to import
+    from warpcall._cli.files import UsageError
     from warpcall.errors import WarpcallError
 
     if interruptible:

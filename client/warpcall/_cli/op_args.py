@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from warpcall._files import UsageError
+from warpcall._cli.files import UsageError
 
 TRUE = ("true", "yes", "1")
 FALSE = ("false", "no", "0")
