@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tools.generate_sdk import main, render
 from warpcall import AsyncClient, Client, Program
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import Input, Meta, Output, Param
-from warpcall_service.generate import main, render
 
 
 def blend(a: Tensor, b: Tensor | None = None, *, dims: tuple[int, ...], sharp: bool) -> Tensor:

@@ -85,7 +85,7 @@ def test_it_becomes_a_method_of_the_sdk(sources: Path, name: str) -> None:
         sources,
         "-c",
         "from warpcall_kernels import ops\n"
-        "from warpcall_service.generate import render\n"
+        "from tools.generate_sdk import render\n"
         "print(*render(ops()).values())",
     )
 

@@ -1,4 +1,4 @@
-"""The ops as steps of a program. Written by `python -m warpcall_service.generate`; do not edit."""
+"""The ops as steps of a program. Written by `python -m tools.generate_sdk`; do not edit."""
 
 from __future__ import annotations
 

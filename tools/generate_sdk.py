@@ -1,7 +1,7 @@
 """Write the typed methods of the SDK, client/warpcall/*_ops.py, from the ops.
 
-    python -m warpcall_service.generate          write the files
-    python -m warpcall_service.generate --check  fail if one is stale
+    python -m tools.generate_sdk          write the files
+    python -m tools.generate_sdk --check  fail if one is stale
 
 The text is laid out as ruff formats it, so that formatting changes nothing.
 """
@@ -27,7 +27,7 @@ RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url"}
 RESERVED |= {"put", "tensors", "program", "step"}
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}
 
-HEAD = '''"""The ops as typed methods. Written by `python -m warpcall_service.generate`; do not edit."""
+HEAD = '''"""The ops as typed methods. Written by `python -m tools.generate_sdk`; do not edit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class {name}(ABC):
         """Run any op and get its outputs by name, with device and timing."""
 '''
 
-PROGRAM_HEAD = '''"""The ops as steps of a program. Written by `python -m warpcall_service.generate`; do not edit."""
+PROGRAM_HEAD = '''"""The ops as steps of a program. Written by `python -m tools.generate_sdk`; do not edit."""
 
 from __future__ import annotations
 
@@ -302,9 +302,7 @@ def target() -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if --check finds a file stale."""
-    parser = argparse.ArgumentParser(
-        prog="python -m warpcall_service.generate", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.generate_sdk", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, fail if stale")
     check = parser.parse_args(arguments).check
     stale = 0
@@ -313,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
         if path.exists() and path.read_text() == text:
             continue
         if check:
-            sys.stderr.write(f"{path} is stale: run python -m warpcall_service.generate\n")
+            sys.stderr.write(f"{path} is stale: run python -m tools.generate_sdk\n")
             stale = 1
         else:
             path.write_text(text)
