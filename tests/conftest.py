@@ -26,13 +26,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="random calls of each op that tests/gpu compares with its reference",
     )
     parser.addoption(
-        "--fuzz-requests", type=int, default=10_000, help="of tests/service/test_odd_requests.py"
+        "--fuzz-requests",
+        type=int,
+        default=10_000,
+        help="of tests/service/http/test_odd_requests.py",
     )
     parser.addoption(
         "--hostile-seconds",
         type=float,
         default=10.0,
-        help="that the attackers of tests/service/test_hostile_crowd.py stay",
+        help="that the attackers of tests/service/http/test_hostile_crowd.py stay",
     )
     parser.addoption(
         "--hostile-connections", type=int, default=60, help="of the attackers of the same"

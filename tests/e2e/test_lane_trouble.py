@@ -26,7 +26,7 @@ from tests.e2e.test_survives import (
     transposed,
     until,
 )
-from tests.service.jobs import JOB
+from tests.service.job_requests import JOB
 from tests.service.requests import log_of
 from warpcall import Client
 

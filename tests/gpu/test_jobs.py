@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from demo.server import Server, running_server
-from tests.service.jobs import CASE, client, ended, processes, results, submit
+from tests.service.job_requests import CASE, client, ended, processes, results, submit
 from tests.service.requests import well
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from demo.server import Server, running_server
+from tests.service.auth.test_revocation import stopped_lane
 from tests.service.databases import Database
-from tests.service.jobs import ended, submit
+from tests.service.job_requests import ended, submit
 from tests.service.requests import log_of, logged, metrics
 from tests.service.stalled import (
     END_S,
@@ -25,8 +26,7 @@ from tests.service.stalled import (
     server_that_writes_to,
     serves,
 )
-from tests.service.test_revocation import stopped_lane
-from tests.service.test_store_trouble import FILL, on_small_disk, until, up
+from tests.service.store.test_trouble import FILL, on_small_disk, until, up
 from warpcall_service.processes.log_writer import MAX_LINES
 
 DROPPED = "warpcall_log_lines_dropped_total"

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from demo.server import Server, running_server
 from tests.service.databases import Database
-from tests.service.jobs import JOB, client
+from tests.service.job_requests import JOB, client
 from tests.service.requests import log_of, problem_of, well
 from tests.service.stored import (
     IMPLEMENTATIONS,

@@ -1,6 +1,6 @@
 """Thousands of odd requests on bare sockets: each is answered or dropped, and the server stays well.
 
-    pytest tests/service/test_odd_requests.py --fuzz-requests 1000000 --fuzz-seed anything
+    pytest tests/service/http/test_odd_requests.py --fuzz-requests 1000000 --fuzz-seed anything
 
 runs longer, or others. A failure names the seed of its connection; `attempt(seed)` makes it again.
 """
@@ -23,7 +23,7 @@ from bench.descriptors import held
 from bench.machine import memory_of
 from demo.server import Server, running_server
 from tests.service.databases import Database
-from tests.service.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
+from tests.service.http.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
 from tests.service.requests import log_of, metrics, well
 
 CONNECTIONS = 64  # at a time

@@ -11,9 +11,9 @@ import pytest
 
 from demo.server import running_server
 from tests.service.databases import Database
-from tests.service.jobs import CASE, JOB, client, ended, submit
+from tests.service.job_requests import CASE, JOB, client, ended, submit
 from tests.service.requests import log_of, metrics, problem_of, well
-from tests.service.test_store_trouble import UNDER
+from tests.service.store.test_trouble import UNDER
 from warpcall_service.auth import users
 from warpcall_service.store.database import Store, StoreError
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from demo.server import Server, running_server
-from tests.service.jobs import JOB, client, ended, reached, results, show, submit
+from tests.service.job_requests import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall_service.auth.usage import Ledger

@@ -12,7 +12,7 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres, new_database
-from tests.service.jobs import CASE, JOB, client, ended, submit
+from tests.service.job_requests import CASE, JOB, client, ended, submit
 from tests.service.requests import logged, problem_of
 
 TOO_LARGE = 2**31

@@ -14,7 +14,7 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database
-from tests.service.jobs import CASE, JOB, Job, client, ended, events, reached, submit
+from tests.service.job_requests import CASE, JOB, Job, client, ended, events, reached, submit
 from tests.service.requests import metrics, problem_of, well
 from warpcall_kernels import measuring
 from warpcall_service.jobs.models import ExitClass, Measurement, Precision, State

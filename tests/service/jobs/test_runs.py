@@ -16,7 +16,7 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database
-from tests.service.jobs import (
+from tests.service.job_requests import (
     CASE,
     Job,
     client,

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres
-from tests.service.jobs import (
+from tests.service.job_requests import (
     CASE,
     Job,
     client,
