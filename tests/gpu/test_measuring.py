@@ -19,7 +19,7 @@ import torch
 import triton.testing
 from torch import Tensor
 
-from tests.kernels import wrong_implementations
+from tests.kernels.measuring import wrong_implementations
 from warpcall_kernels import Op, measuring
 from warpcall_kernels.measuring import (
     PRECISIONS,

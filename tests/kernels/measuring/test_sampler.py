@@ -28,7 +28,7 @@ from warpcall_kernels.measuring import (
 )
 from warpcall_kernels.measuring._contestants import too_fast
 
-WRONG = "tests.kernels.wrong_implementations"
+WRONG = "tests.kernels.measuring.wrong_implementations"
 FAST = Precision(
     *("test", 10),
     min_rounds=12,
