@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.attackers import ATTACKS
+from bench.attacks.attackers import ATTACKS
+from bench.attacks.hostile import measure, start_json_process, unreleased
 from bench.descriptors import held
 from bench.fairness import new_keys
-from bench.hostile import measure, start_json_process, unreleased
 from demo.server import running_server
 from tests.service.requests import log_of
 

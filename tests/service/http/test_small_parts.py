@@ -1,6 +1,6 @@
 """Parts of a request that are useless when they are large, and slow: each has a limit that it names.
 
-How long the event loop is held is measured by `python -m bench.loop_stalls`.
+How long the event loop is held is measured by `python -m bench.attacks.loop_stalls`.
 """
 
 from __future__ import annotations

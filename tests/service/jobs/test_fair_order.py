@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.job_order import SECOND, Begun, Job, simulate
+from bench.jobs.job_order import SECOND, Begun, Job, simulate
 from warpcall_service.jobs.fair_order import Entry, clock_us
 
 LONG_S = 1936

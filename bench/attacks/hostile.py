@@ -1,6 +1,6 @@
 """Measure what attackers cost a good client, and what memory they make the server take.
 
-    .venv/bin/python -m bench.hostile --seconds 60 --connections 200
+    .venv/bin/python -m bench.attacks.hostile --seconds 60 --connections 200
 
 The attackers run in a process of their own, at the lowest priority, as on other machines. They
 pipeline requests without a key and read no answer, leave large answers unread, upload and download
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.attackers import ATTACKS, SMUGGLED
+from bench.attacks.attackers import ATTACKS, SMUGGLED
 from bench.callers import RawClient
 from bench.descriptors import held
 from bench.fairness import KEY_VARIABLE, NICE, SINGLE_BYTES, new_keys, tensor_of
@@ -111,7 +111,7 @@ def attackers(
     port: int, connections: int, kinds: Sequence[str], keys: dict[str, str], result: Result
 ) -> Iterator[None]:
     """The attackers, from when all of them have connected once."""
-    command = [*NICE, sys.executable, "-m", "bench.attackers", str(port), str(connections)]
+    command = [*NICE, sys.executable, "-m", "bench.attacks.attackers", str(port), str(connections)]
     environment = {**os.environ, KEY_VARIABLE: keys["a"]}
     with subprocess.Popen(
         [*command, *kinds], stdout=subprocess.PIPE, text=True, env=environment
@@ -241,7 +241,7 @@ def _stop_s(server: Server) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.attacks.hostile", description=__doc__)
     parser.add_argument("--connections", type=int, default=200, help="of the attackers")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--only", choices=ATTACKS, action="append", help="of all attacks")

@@ -1,4 +1,4 @@
-"""What one user's large reads cost other users: python -m bench.heavy_reads
+"""What one user's large reads cost other users: python -m bench.jobs.heavy_reads
 
 Fills a database with two jobs of many cases, and one job with many events, and starts a server on
 it. Then one user reads in several ways. Meanwhile another user makes small calls, asks for the
@@ -27,7 +27,7 @@ from urllib.request import Request, urlopen
 import psutil
 import sqlalchemy as sa
 
-from bench.stored_jobs import identity, job, measurement, say
+from bench.jobs.stored_jobs import identity, job, measurement, say
 from demo.server import Server, running_server
 from warpcall_service.auth import users
 from warpcall_service.store.database import Store

@@ -1,4 +1,4 @@
-"""A server that measures itself: python -m bench.watched_server FILE.
+"""A server that measures itself: python -m bench.attacks.watched_server FILE.
 
 Once in a millisecond its event loop notes how much CPU time its thread has used since the last time.
 That is how long the loop was held, and unlike the time on a clock it does not depend on what else

@@ -1,8 +1,8 @@
 """Measure how long one hostile request keeps everyone else waiting.
 
-    .venv/bin/python -m bench.loop_stalls
+    .venv/bin/python -m bench.attacks.loop_stalls
 
-Each request of `bench.hostile_requests` is sent to a server of this machine while two clients in
+Each request of `bench.attacks.hostile_requests` is sent to a server of this machine while two clients in
 another process ask for /healthz and make a small call, again and again. The table shows the longest
 time that the server's event loop was held without a break, in CPU time of its thread, and the
 longest that either client waited meanwhile: medians of several rounds. The waits also count what
@@ -26,9 +26,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.hostile_requests import KIB, MIB, Hostile, requests
+from bench.attacks.hostile_requests import KIB, MIB, Hostile, requests
+from bench.attacks.watched_server import Longest
 from bench.machine import describe
-from bench.watched_server import Longest
 from demo.server import running_server
 
 ALLOWED_MS = 20.0
@@ -40,7 +40,7 @@ SETTINGS = {
     "WARPCALL_ARENA_BYTES": "512MiB",
 }
 GOOD = Hostile("", "GET /healthz").encode()
-WATCHED = (sys.executable, "-m", "bench.watched_server")
+WATCHED = (sys.executable, "-m", "bench.attacks.watched_server")
 SMALL_CALL = b'{"inputs":{"x":{"dtype":"F32","shape":[2],"data":[1,2]}},"params":{"dims":[0]}}'
 
 
@@ -67,7 +67,9 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit status is 1 if any row held the event loop for too long."""
-    parser = argparse.ArgumentParser(prog="python -m bench.loop_stalls", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.attacks.loop_stalls", description=__doc__
+    )
     parser.add_argument("--json-bytes", type=int, default=2 * MIB, help="size of JSON bodies")
     parser.add_argument(
         "--header-bytes", type=int, default=128 * KIB, help="of safetensors headers"
@@ -192,7 +194,7 @@ def _some(sock: socket.socket) -> bytes:
 @contextmanager
 def prober(port: int) -> Iterator[subprocess.Popen[str]]:
     """The process of the two clients that wait."""
-    command = (sys.executable, "-m", "bench.loop_stalls", "--probe", str(port))
+    command = (sys.executable, "-m", "bench.attacks.loop_stalls", "--probe", str(port))
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     )

@@ -1,6 +1,6 @@
-"""Clients that attack a server, for `bench/hostile.py`: run as a process of its own until SIGTERM.
+"""Clients that attack a server, for `bench/attacks/hostile.py`: run as a process of its own until SIGTERM.
 
-    python -m bench.attackers PORT CONNECTIONS KIND...    (the attackers' API key is in WARPCALL_API_KEY)
+    python -m bench.attacks.attackers PORT CONNECTIONS KIND...    (the attackers' API key is in WARPCALL_API_KEY)
 
 Each connection repeats one behaviour. A connection that the server closes is opened again, at most
 twice a second. One line on stdout says that all connections were opened once; a second one, at the
@@ -22,7 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from bench.hostile_requests import requests
+from bench.attacks.hostile_requests import requests
 from warpcall.wire import MAX_HEADER_BYTES
 
 PAUSE_S = 0.5  # before a closed connection is opened again

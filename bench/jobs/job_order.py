@@ -1,6 +1,6 @@
 """The order of benchmark jobs, simulated: how long short and long jobs wait, and by which order.
 
-    python -m bench.job_order
+    python -m bench.jobs.job_order
 
 runs the jobs of a shared machine through the order of `warpcall_service.jobs.fair_order`, and through the
 one that was there before, start-time fair queueing: both know the jobs' costs. Nothing is measured,
