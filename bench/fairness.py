@@ -31,7 +31,7 @@ from bench.callers import RawClient, Tensor
 from bench.machine import describe
 from demo.server import Server, running_server
 from warpcall_service.auth import users
-from warpcall_service.http.caller import Role
+from warpcall_service.identity import Role
 from warpcall_service.store.database import Store
 
 KB, MB = 1 << 10, 1 << 20

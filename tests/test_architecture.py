@@ -1,4 +1,4 @@
-"""The walls of the house: who may import whom, how large a file may get, what no file may hold."""
+"""Which module may import which, how large a file may be, and what no file may contain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,34 @@ MAY_IMPORT = {
     "warpcall_kernels": {"warpcall_kernels"},
     "warpcall_service": {"warpcall", "warpcall_kernels", "warpcall_service"},
 }
-# The only files of the service that run beside a device (or only here, at development time).
-MAY_IMPORT_TORCH = {
-    "lane_process.py",
-    "lane_devices.py",
-    "lane_planner.py",
-    "lane_programs.py",
-    "generate.py",
-    "warm.py",
-    "jobs/check.py",
-    "jobs/process.py",
-}
+# The folders and modules of the service, each with all that it may import from the service.
+# The order is that of this list: a module imports only what stands before it.
+ORDER = (
+    "text",
+    "settings",
+    "identity",
+    "log_writer",
+    "logs",
+    "processes",
+    "store",
+    "http",
+    "lanes",
+    "formats",
+    "runs",
+    "worker",
+    "auth",
+    "calls",
+    "oip",
+    "jobs",
+    "api",
+    "gateway",
+    "app",
+    "server",
+    "cli",
+)
+MAY_IMPORT_TORCH = "worker"  # the folder of the service whose modules run beside a device
+MAX_MODULES = 20  # of one folder
+MAX_TOP = 12  # files directly in the package of the service
 MAX_LINES = 400
 MAX_DEPTH = 2  # folders below a top-level folder
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt|home|Users)/")
@@ -53,14 +71,47 @@ def test_imports_between_the_packages_go_one_way(package: str) -> None:
     assert wrong == []
 
 
-def test_only_the_lane_process_and_the_generator_import_kernels_or_torch() -> None:
+def test_only_the_worker_imports_kernels_or_torch() -> None:
     heavy = {
-        str(file.relative_to(PACKAGES["warpcall_service"]))
+        file.relative_to(PACKAGES["warpcall_service"]).parts[0]
         for file in sources("warpcall_service")
         if {"torch", "triton", "warpcall_kernels"} & set(imported(file))
     }
 
-    assert heavy <= MAY_IMPORT_TORCH
+    assert heavy == {MAY_IMPORT_TORCH}
+
+
+def test_folders_of_the_service_import_in_one_order() -> None:
+    package = PACKAGES["warpcall_service"]
+    used = {
+        (part_of(file.relative_to(package)), target)
+        for file in sources("warpcall_service")
+        for target in parts_imported(file)
+    }
+
+    assert {part for arrow in used for part in arrow} <= set(ORDER)
+    assert [
+        f"{part} imports {target}"
+        for part, target in sorted(used)
+        if ORDER.index(target) > ORDER.index(part)
+    ] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_import_leads_back_to_its_own_module(package: str) -> None:
+    graph = {module_of(file): modules_imported(file) for file in sources(package)}
+
+    with_cycle = [module for module in graph if module in reachable(graph, module)]
+
+    assert with_cycle == []
+
+
+def test_no_folder_holds_more_modules_than_one_can_overlook() -> None:
+    folders = Counter(str(Path(name).parent) for name in files() if name.endswith(".py"))
+    top = [name for name in files() if Path(name).parent == Path("service/warpcall_service")]
+
+    assert {folder: n for folder, n in folders.items() if n > MAX_MODULES} == {}
+    assert 0 < len(top) <= MAX_TOP
 
 
 def test_the_client_reaches_torch_only_where_a_caller_brought_it() -> None:
@@ -146,6 +197,57 @@ def imported(file: Path, *, nested: bool = True) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file.name} imports relatively; write the name out"
             yield str(node.module).partition(".")[0]
+
+
+def part_of(path: Path) -> str:
+    """The folder or the module directly in the package that a file belongs to."""
+    return path.parts[0].removesuffix(".py")
+
+
+def parts_imported(file: Path) -> Iterator[str]:
+    """The other folders and modules directly in the service's package that a file imports."""
+    own = part_of(file.relative_to(PACKAGES["warpcall_service"]))
+    for module in modules_imported(file, nested=True):
+        package, part = module.split(".")[:2]
+        if package == "warpcall_service" and part != own:
+            yield part
+
+
+def module_of(file: Path) -> str:
+    """The dotted name of a module."""
+    package = next(p for p in PACKAGES.values() if file.is_relative_to(p))
+    parts = file.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules_imported(file: Path, *, nested: bool = False) -> set[str]:
+    """The modules of our packages, except their roots, that a file imports, as in `imported`."""
+    found = set()
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree) if nested else run_at_import(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in PACKAGES:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if is_module(name) else str(node.module))
+    return {name for name in found if "." in name}
+
+
+def is_module(name: str) -> bool:
+    package, *rest = name.split(".")
+    path = PACKAGES[package].joinpath(*rest)
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """All modules that `start` imports, directly or through others."""
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for module in graph.get(ahead.pop(), ()):
+            if module not in found:
+                found.add(module)
+                ahead.append(module)
+    return found
 
 
 def run_at_import(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,4 +1,4 @@
-"""Write the typed methods of the SDK, client/warpcall/*_ops.py, from the ops.
+"""Write the typed methods of the SDK, client/warpcall/_generated/, from the ops.
 
     python -m tools.generate_sdk          write the files
     python -m tools.generate_sdk --check  fail if one is stale
@@ -117,7 +117,7 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
     lists = any(p.kind == "ints" for op in found.values() for p in op.params)
     sequence = ", Sequence" if lists else ""
     heads = {
-        "_ops.py": (
+        "ops.py": (
             SYNC,
             HEAD.format(
                 sequence=sequence,
@@ -128,7 +128,7 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
                 tensor=", RemoteTensor",
             ),
         ),
-        "_async_ops.py": (
+        "async_ops.py": (
             ASYNC,
             HEAD.format(
                 sequence=sequence,
@@ -139,7 +139,7 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
                 tensor="",
             ),
         ),
-        "_program_ops.py": (PROGRAM, PROGRAM_HEAD.format(sequence=sequence)),
+        "program_ops.py": (PROGRAM, PROGRAM_HEAD.format(sequence=sequence)),
     }
     return {
         file: head
@@ -293,11 +293,11 @@ def _is_filled(line: str) -> bool:
 
 
 def target() -> Path:
-    """The folder of the SDK's sources; found without running them, for they may be what is broken."""
+    """The SDK's folder of generated files; found without running the SDK, which may be broken."""
     spec = importlib.util.find_spec("warpcall")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package warpcall is not installed")
-    return Path(next(iter(spec.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)), "_generated")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`python -m warpcall_kernels`: list the ops, benchmark them, report a benchmark, or tune for a GPU."""
+"""`python -m bench.kernels`: list the ops, benchmark them, report a benchmark, or tune for a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpcall_kernels import ops
 
 def main(arguments: list[str] | None = None) -> int:
     """Return the process's exit status."""
-    parser = argparse.ArgumentParser(prog="python -m warpcall_kernels", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the ops, with the line of torch that each equals")
 

@@ -1,7 +1,7 @@
 """The constants that launches are chosen by, measured again: for another GPU, or after a change.
 
 No kernel is tuned while it serves: the sizes of tiles are constants beside the code that uses them,
-with the figures that chose them. `python -m warpcall_kernels tune` times each candidate on cases that
+with the figures that chose them. `python -m bench.kernels tune` times each candidate on cases that
 decide, and marks the one with the least geometric mean; what it finds is written into the code by hand.
 """
 
@@ -55,7 +55,7 @@ _TILES = [
 _SQUARES = [((side, warps),) for side, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
 _WORDS = [((*shape, most),) for shape in ((8, 32), (16, 16), (16, 32)) for most in (None, 64)]
 _SOFTMAX = Knob(
-    "_softmax",
+    "_softmax.rows",
     ("TILE_BYTES", "MOST_WARPS"),
     [(nbytes, warps) for nbytes in (1024, 2048, 4096) for warps in (8, 16)],
     ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16", "[4096"),
@@ -64,13 +64,13 @@ _LONG = [((4096, 8),), ((8192, 16),), ((8192, 32),), ((16384, 32),)]
 _LONG_BYTES = [((16384, 8),), ((16384, 16),), ((32768, 16),), ((65536, 32),)]
 KNOBS: Mapping[str, Sequence[Knob]] = {
     "permute": (
-        Knob("_permute", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
-        Knob("_permute", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
-        Knob("_permute", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
-        Knob("_odd_tiles", ("SHAPES[2]",), _WORDS, ("2D odd",)),
-        Knob("_permute", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
-        Knob("_permute", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
-        Knob("_permute", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
+        Knob("_transpose.plan", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
+        Knob("_transpose.plan", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
+        Knob("_transpose.plan", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
+        Knob("_transpose.unaligned", ("SHAPES[2]",), _WORDS, ("2D odd",)),
+        Knob("_transpose.plan", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
+        Knob("_transpose.plan", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
+        Knob("_transpose.plan", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
     ),
     "transpose-add": (
         Knob("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
@@ -80,8 +80,8 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
     ),
     "masked-softmax": (
         _SOFTMAX,
-        Knob("_softmax_long", ("LONG[4]",), _LONG, ("[335,100003] fp32 key",)),
-        Knob("_softmax_long", ("LONG_MASKED",), _LONG, ("[670,50021] bf16 key", "[3353,10007] fp32 key")),
+        Knob("_softmax.forward_long", ("LONG[4]",), _LONG, ("[335,100003] fp32 key",)),
+        Knob("_softmax.forward_long", ("LONG_MASKED",), _LONG, ("[670,50021] bf16 key", "[3353,10007] fp32 key")),
     ),
     "masked-softmax-backward": (
         _SOFTMAX,
@@ -90,50 +90,50 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
     ),
     "conv": (
         Knob(
-            "_conv_forward",
+            "_conv.forward",
             ("FMA_PIECES", "FMA_WARPS"),
             [(128, 1), (128, 2), (256, 2), (256, 4), (512, 4)],
             ("[8,1024,2048] H16 K7 padK-1 bf16", "[8,1024,2048] H16 K31 padK-1 fp32"),
         ),
         Knob(
-            "_conv_forward",
+            "_conv.forward",
             ("DOT_TILE", "DOT_WARPS", "DOT_PROGRAMS"),
             [(4096, 4, 528), (4096, 4, 264), (2048, 4, 528), (2048, 2, 1056), (8192, 8, 264)],
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
-        Knob("_conv_forward", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
-        Knob("_conv_forward", ("INNER_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
+        Knob("_conv.forward", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
+        Knob("_conv.forward", ("INNER_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
     ),
     "conv-backward": (
         Knob(
-            "_conv_gradient",
+            "_conv.backward",
             ("PIECES", "WARPS_NARROW", "WARPS", "PARTS"),
             [(256, 2, 4, 1056), (128, 2, 2, 2048), (128, 2, 4, 2048), (256, 4, 8, 2112)],
             ("[8,1024,2048] H16 K7 padK-1", "[4,1024,8192] H16 K3 padK-1 bf16"),
         ),
         Knob(
-            "_conv_gradient",
+            "_conv.backward",
             ("DOT_BLOCKS", "DOT_WARPS"),
             [(64, 4), (64, 2), (128, 4), (128, 8)],
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
-        Knob("_conv_gradient", ("SHORT",), [(0,), (512,), (8192,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
+        Knob("_conv.backward", ("SHORT",), [(0,), (512,), (8192,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
     ),
     "isin": (
         Knob(
-            "_isin",
+            "_isin.plan",
             ("LARGE_SLOTS", "FILTER_SLOTS"),
             [(4, 32), (4, 16), (4, 64), (2, 16)],
             ("M=67108864 N=16777216 i32 sparse", "M=67108864 N=16777216 i64"),
         ),
         Knob(
-            "_isin",
+            "_isin.plan",
             ("SET_BLOCK", "SET_WARPS", "SET_BLOCKS"),
             [(128, 2, 4), (128, 2, 1), (128, 4, 4), (256, 2, 4), (256, 4, 2)],
             ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i32 sparse"),
         ),
         Knob(
-            "_isin",
+            "_isin.plan",
             ("HELD_WORDS", "BLOCK", "HELD_WARPS"),
             [(1024, 1024, 8), (512, 1024, 8), (256, 512, 4), (1024, 512, 8)],
             ("M=16777216 N=64 i32 sparse", "M=16777216 N=256 i64"),

@@ -37,9 +37,6 @@ LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
 DECLARED = {"name", "inputs", "outputs", "params"}  # of an op, at least
 OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what no proxy reads as another path
-TENSORS_PATH = "/v1/tensors"
-
-TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which nobody waits for the answer any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +166,7 @@ class Core:
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
         headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
-        body, path = encode(tensors, {}), f"{TENSORS_PATH}/{id_}"
+        body, path = encode(tensors, {}), f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange("PUT", path, headers, body, "put")
         told = self._handles(
             reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.KEPT_KEY
@@ -179,7 +176,7 @@ class Core:
     async def fetch(self, id_: str, kind: Kind[ArrayT]) -> ArrayT:
         """A copy of a tensor that is on the server's device."""
         headers = {"Accept": wire.MEDIA_TYPE}
-        path = f"{TENSORS_PATH}/{id_}"
+        path = f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange("GET", path, headers, None, "get", tensors=True)
         try:
             (array,) = decode(reply.body, kind).values()
@@ -190,11 +187,11 @@ class Core:
     async def delete(self, id_: str) -> None:
         """Free a tensor that is on the server's device, unless it is gone."""
         with contextlib.suppress(NotFound):
-            await self._exchange("DELETE", f"{TENSORS_PATH}/{id_}", {}, None, "delete")
+            await self._exchange("DELETE", f"{wire.TENSORS_PATH}/{id_}", {}, None, "delete")
 
     async def tensors(self) -> list[Any]:
         """Handles of all that the caller keeps on the server."""
-        found = await self._object(TENSORS_PATH)
+        found = await self._object(wire.TENSORS_PATH)
         listed = found.get("tensors")
         if not isinstance(listed, list):
             raise TransportError(f"{self.config.url} must list tensors, got {found!r:.60}")
@@ -292,7 +289,7 @@ class Core:
         while True:
             left_s = max(0.001, deadline - time.monotonic())
             server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
-            fields = {**self._headers, **headers, TIMEOUT_HEADER: f"{server_s:.3f}"}
+            fields = {**self._headers, **headers, wire.TIMEOUT_HEADER: f"{server_s:.3f}"}
             meter = self._display.meter(label, body.nbytes if body else 0)
             url_path, memory = self.config.prefix + path, self._memory
             request = Request(method, url_path, deadline, fields, body, meter, memory, tensors)

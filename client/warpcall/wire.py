@@ -36,8 +36,10 @@ MAX_NAME_CHARS = 255  # of a tensor
 # Request headers of calls on tensors that stay on a device. Values of the first two are names
 # separated by commas: `x=photo, mask=m` takes inputs from tensors, `out=y` keeps an output as one,
 # `out` alone under an id that the server chooses, and `*=y` every output, as `y.out` and so on.
+TENSORS_PATH = "/v1/tensors"
 TENSORS_HEADER = "X-Warpcall-Tensors"
 KEEP_HEADER = "X-Warpcall-Keep"
+TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which the caller no longer waits
 TTL_HEADER = "X-Warpcall-Ttl"  # seconds after its last use, for what the call keeps
 DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, what ran it
 EVERY = "*"

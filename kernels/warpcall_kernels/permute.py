@@ -5,7 +5,7 @@ left is one of three shapes: a plain copy; rows that stay whole (the inner dim i
 gathered; or a transposition of the input's inner dim with the output's, which goes through tiles:
 loaded along the one, turned in shared memory, stored along the other, so that both sides move
 16 bytes a thread. Dims too small to fill a tile take a third one into it. Where rows of large
-matrices do not begin at words, threads put aligned words together: see `_odd_tiles`.
+matrices do not begin at words, threads put aligned words together: see `_transpose/unaligned.py`.
 Bytes: 2 * numel * itemsize.
 Source: OneFlow, "How to implement a Permute/Transpose op 6x faster than PyTorch" (index width by
 size, merged dims, wider movement, tiles through shared memory).

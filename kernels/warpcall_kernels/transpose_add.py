@@ -2,7 +2,7 @@
 
 A program moves one tile: the load of `a` follows its rows, the tile is turned in shared memory, the
 load of `b` and the store follow the rows of the output, so that every access is coalesced and, where
-sizes allow, 16 bytes a thread; where rows of large matrices do not begin at words, see `_odd_tiles`.
+sizes allow, 16 bytes a thread; where rows of large matrices do not begin at words, see `_transpose/unaligned.py`.
 Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out), broadcast
 operands as they lie in memory.
 Source: the problem of an article on optimising `input1.transpose(0, 1) + input2` at bf16
@@ -37,7 +37,7 @@ DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint
 MAX_BATCH_DIMS = 10
 
 # Square tiles by itemsize of the output: (side, warps), where its rows begin at more than a word and where
-# not: what `_odd_tiles` leaves of those, such as short sides, two types, and b that lies otherwise.
+# not: what `_transpose/unaligned.py` leaves of those, such as short sides, two types, and b that lies otherwise.
 # Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
 # 69 us with 32, 74 and more with others.
 TILES = {1: (128, 8), 2: (128, 8), 4: (64, 8), 8: (32, 8)}

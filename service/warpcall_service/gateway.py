@@ -15,11 +15,11 @@ from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
 from warpcall_service.formats.params import check_count
+from warpcall_service.http.access_log import log_request
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import RouteIO
 from warpcall_service.http.watchdog import Watch
-from warpcall_service.logs import access
 from warpcall_service.oip.infer import Inference, is_infer
 from warpcall_service.settings import Settings
 
@@ -134,4 +134,4 @@ class Edge:
         seconds = time.monotonic() - exchange.began
         self._metrics.request(exchange, seconds)
         self._ledger.note(exchange)
-        access(exchange, seconds)
+        log_request(exchange, seconds)

@@ -1,6 +1,6 @@
 """The log: one JSON object a line, on stderr. Never what a body holds, and never a key.
 
-The server writes it from a thread (`processes/log_writer.py`), so that a log that nobody reads, or a disk that
+The server writes it from a thread (`log_writer.py`), so that a log that nobody reads, or a disk that
 is full, holds up no request. Its worker and job processes write to pipes that the server reads
 (`processes/child_log.py`): they depend on the server, and not on whoever reads the server's log.
 """
@@ -15,12 +15,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from warpcall_service.processes.log_writer import LogWriter
-
-if TYPE_CHECKING:  # a lane's process logs, too, and has no HTTP
-    from warpcall_service.http.exchange import Exchange
+from warpcall_service.log_writer import LogWriter
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 FLUSH_S = 1.0  # at the end of the server, for the lines that still wait
@@ -67,6 +64,11 @@ def write(line: str) -> None:
         _writer.put(line)
 
 
+def writes_requests() -> bool:
+    """Whether each request is logged: not before `set_up`, and not if it was told to be quiet."""
+    return _writer is not None and not _quiet
+
+
 def announce(line: str) -> None:
     """Write a line to stdout from a thread of its own: it may block, for ever."""
     fd, data = _fd_of(sys.stdout), f"{line}\n".encode()
@@ -76,26 +78,6 @@ def announce(line: str) -> None:
             os.write(fd, data)
 
     threading.Thread(target=write_all, name="stdout", daemon=True).start()
-
-
-def access(exchange: Exchange, seconds: float) -> None:
-    """The line of one request, put together by hand: json.dumps would take three times as long.
-
-    It goes past the logging module, which would add half as much again.
-    """
-    if _writer is None or _quiet:
-        return
-    scope, caller = exchange.scope, exchange.caller
-    client = json.dumps(scope["client"][0] if scope["client"] else "")
-    stages = ", ".join([f'"{name}": {ms:.3f}' for name, ms in exchange.stages_ms.items()])
-    _writer.put(
-        f'{{"time": "{time.strftime(TIME, time.gmtime())}", "id": "{exchange.request_id}", '
-        f'"client": {client}, "user": "{caller.name}", "key": "{caller.key_id}", '
-        f'"method": "{scope["method"]}", "path": {json.dumps(scope["path"][:200])}, '
-        f'"op": "{exchange.op}", "status": {exchange.status}, "outcome": "{exchange.outcome}", '
-        f'"in": {exchange.received}, "out": {exchange.sent}, "ms": {seconds * 1e3:.2f}, '
-        f'"stages_ms": {{{stages}}}}}'
-    )
 
 
 class _Handler(logging.Handler):

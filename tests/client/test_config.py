@@ -158,12 +158,14 @@ WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # `import torch` now fails
 import numpy as np
-from warpcall import Client, cli, _tunnelled
+from warpcall import Client
+from warpcall._cli import main as command
+from warpcall._transport import httpcore_transport
 with Client(sys.argv[1]) as gpu:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(gpu.permute(x, dims=(1, 0)), x.T)
 sys.argv = ["warpcall", "--version"]
-cli.main()
+command.main()
 """
 
 

@@ -13,11 +13,11 @@ from warpcall_kernels.compile.warm import cases
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import dataclasses, json, pathlib, sys
-from warpcall_kernels import _cache, _warm
+from warpcall_kernels.compile import cache, warm
 if sys.argv[1:]:
-    _cache.SHIPPED = pathlib.Path(sys.argv[1])
-calls = [call for call in _warm.cases() if call[0].name == "transpose-add" and call[1].name == "odd"]
-print(json.dumps(dataclasses.asdict(_warm.warm(90, calls=calls))))
+    cache.SHIPPED = pathlib.Path(sys.argv[1])
+calls = [call for call in warm.cases() if call[0].name == "transpose-add" and call[1].name == "odd"]
+print(json.dumps(dataclasses.asdict(warm.warm(90, calls=calls))))
 """
 
 

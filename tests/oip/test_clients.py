@@ -16,7 +16,7 @@ from tests.kernels import suite
 from tests.oip import environments
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Case
-from warpcall_service.oip.models import DATATYPES
+from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.worker.devices import CODES
 
 ROADS = [

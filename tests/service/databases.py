@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from warpcall_service.auth import users
-from warpcall_service.http.caller import Role
+from warpcall_service.identity import Role
 from warpcall_service.store.database import Store
 
 FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpcall_service.http.caller import Caller, Role
+from warpcall_service.identity import Caller, Role
 from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.messages import Checked

@@ -29,7 +29,7 @@ raise ValueError("in the main thread")
 # A file that may not become larger, as on a disk that is full, until it may.
 FULL = """
 import os, resource, sys
-from warpcall_service.processes.log_writer import LogWriter
+from warpcall_service.log_writer import LogWriter
 def limit(nbytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
 writer = LogWriter(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), "{} are missing".format)

@@ -27,7 +27,7 @@ from tests.service.stalled import (
     serves,
 )
 from tests.service.store.test_trouble import FILL, on_small_disk, until, up
-from warpcall_service.processes.log_writer import MAX_LINES
+from warpcall_service.log_writer import MAX_LINES
 
 DROPPED = "warpcall_log_lines_dropped_total"
 

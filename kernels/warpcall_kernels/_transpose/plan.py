@@ -16,7 +16,7 @@ from warpcall_kernels._transpose.strides import WORDS, contiguous_strides, offse
 from warpcall_kernels.op.launch import Launch
 
 # Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
-# one: what `_odd_tiles` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians
+# one: what `_transpose/unaligned.py` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians
 # on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
 # 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
 TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}

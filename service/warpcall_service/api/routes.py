@@ -11,13 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from warpcall.errors import Busy, NotFound
 from warpcall_service.api.metrics import Metrics
-from warpcall_service.api.openapi import problem_responses
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import Keeper
-from warpcall_service.formats.params import brief
-from warpcall_service.http.caller import LOCAL, caller_of, needs
+from warpcall_service.http.caller import caller_of, needs
+from warpcall_service.http.openapi_parts import problem_responses
+from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 

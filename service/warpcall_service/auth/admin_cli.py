@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import users
-from warpcall_service.http.caller import Role
+from warpcall_service.identity import Role
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.store.database import Store, StoreError
 

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 
 SALT_BYTES = 16
 

@@ -14,8 +14,8 @@ from collections import OrderedDict, defaultdict
 from warpcall.errors import Busy, Unauthorized, Unavailable
 from warpcall_service.auth.api_keys import find
 from warpcall_service.auth.users import Snapshot
-from warpcall_service.http.caller import LOCAL
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.identity import LOCAL
 
 # To everyone: probes have no keys.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpcall.errors import Busy
-from warpcall_service.http.caller import LOCAL
+from warpcall_service.identity import LOCAL
 from warpcall_service.settings import Settings
 
 BURST_S = 1.0  # requests that a user did not make in the last second may come at once

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import api_keys
 from warpcall_service.auth.api_keys import KeyRecord
-from warpcall_service.http.caller import LOCAL, ROLES, Caller, Role
+from warpcall_service.identity import LOCAL, ROLES, Caller, Role
 from warpcall_service.store.tables import NAME_LENGTH, ApiKey, Change, Usage, User
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from warpcall import wire
-from warpcall_service.api.openapi import (
+from warpcall_service.calls import programs
+from warpcall_service.formats import npy
+from warpcall_service.formats.media_types import FORM, JSON
+from warpcall_service.http.openapi_parts import (
     ANSWER_HEADERS,
     BINARY,
     CALL_HEADERS,
@@ -17,9 +20,6 @@ from warpcall_service.api.openapi import (
     Schema,
     problem_responses,
 )
-from warpcall_service.calls import programs
-from warpcall_service.formats import npy
-from warpcall_service.formats.media_types import FORM, JSON
 
 _TENSOR: Schema = {"$ref": "#/components/schemas/Tensor"}
 _TENSORS: Schema = {"type": "object", "additionalProperties": _TENSOR}

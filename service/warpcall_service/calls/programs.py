@@ -19,10 +19,10 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
-from warpcall_service.formats.params import brief
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES, InputTensor, Plan
+from warpcall_service.text import brief
 
 MAX_STEPS = 256
 MAX_REMEMBERED = 128  # checked programs; of at most MAX_MESSAGE_BYTES each

@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
 from warpcall_service.formats.json_pool import JsonWriter
 from warpcall_service.formats.media_types import accepted
-from warpcall_service.formats.params import brief
 from warpcall_service.formats.responses import Answer, Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
@@ -22,8 +22,8 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import copy_in_turns
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
-TIMEOUT_HEADER = "X-Warpcall-Timeout"
 MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered
 
 
@@ -137,7 +137,7 @@ class Calls:
     def timeout_s(self, exchange: Exchange, watch: Watch) -> float | None:
         """What the caller allows, counted from its request and kept by `watch`; None if it leaves
         it to us."""
-        given = exchange.headers.get(TIMEOUT_HEADER.lower().encode())
+        given = exchange.headers.get(wire.TIMEOUT_HEADER.lower().encode())
         if given is None:
             return None
         try:
@@ -146,9 +146,9 @@ class Calls:
             timeout_s = 0.0
         if not timeout_s > 0:
             raise InvalidInput(
-                f"{TIMEOUT_HEADER} must be a positive number of seconds, "
+                f"{wire.TIMEOUT_HEADER} must be a positive number of seconds, "
                 f"got {brief(given.decode('latin-1'))}",
-                field=TIMEOUT_HEADER,
+                field=wire.TIMEOUT_HEADER,
             )
         timeout_s = min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
         watch.limit(timeout_s)

@@ -16,7 +16,6 @@ from warpcall_service.calls.tensor_session import Check, Errand, Infos
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import params
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.params import brief
 from warpcall_service.formats.responses import Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
@@ -24,6 +23,7 @@ from warpcall_service.http.watchdog import Watch
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 PROGRAMS = "/v1/programs"
 TENSORS = "/v1/tensors"

@@ -20,9 +20,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from warpcall.errors import Busy, NotFound, TooLarge
 from warpcall.wire import TensorInfo
-from warpcall_service.formats.params import brief
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 MAX_REMEMBERED = 4096  # tensors that are gone, and why; the oldest gives way
 

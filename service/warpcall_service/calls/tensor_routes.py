@@ -7,9 +7,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import NotFound
-from warpcall_service.api.openapi import problem_responses
 from warpcall_service.calls.tensor_registry import Tensors
 from warpcall_service.http.caller import Calling
+from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.settings import Settings
 
 

@@ -14,12 +14,12 @@ from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked
 from warpcall_service.calls.tensor_registry import Kept, Tensors
 from warpcall_service.formats import params
-from warpcall_service.formats.params import brief
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 

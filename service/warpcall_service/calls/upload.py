@@ -20,6 +20,7 @@ from warpcall_service.lanes.free_ranges import round_up
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 JSON_TURNS = (
     4  # large JSON bodies at a time whose tensors, up to 4 times their size, lie on the heap
@@ -109,7 +110,7 @@ class Uploads:
         headers = exchange.headers
         if encoding := headers.get(b"content-encoding"):
             raise UnsupportedMedia(
-                f"the body must come without Content-Encoding, got {params.brief(encoding.decode('latin-1'))}",
+                f"the body must come without Content-Encoding, got {brief(encoding.decode('latin-1'))}",
                 field="content-encoding",
             )
         kind = content_type(headers.get(b"content-type"))

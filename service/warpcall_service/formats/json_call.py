@@ -15,8 +15,9 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import json_values
-from warpcall_service.formats.params import Params, brief, check_entries, from_json
+from warpcall_service.formats.params import Params, check_entries, from_json
 from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.text import brief
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from warpcall_service.formats.json_messages import (
     told,
 )
 from warpcall_service.formats.params import from_json
-from warpcall_service.http.problems import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 from warpcall_service.processes.parent import end_with
+from warpcall_service.text import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 
 PIECE_BYTES = 1 << 20  # received at once
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
-from warpcall_service.formats.params import brief
+from warpcall_service.text import brief
 
 Array = npt.NDArray[Any]
 

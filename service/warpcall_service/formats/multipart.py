@@ -18,8 +18,9 @@ from python_multipart.multipart import MultipartParser, MultipartState, parse_op
 from warpcall import wire
 from warpcall.errors import InvalidInput, UnsupportedMedia
 from warpcall_service.formats import npy
-from warpcall_service.formats.params import Params, brief, from_json, from_text, merge
+from warpcall_service.formats.params import Params, from_json, from_text, merge
 from warpcall_service.lanes.plan import InputTensor
+from warpcall_service.text import brief
 
 MAX_PARTS = 128
 MAX_TEXT_BYTES = 64 << 10  # of one parameter

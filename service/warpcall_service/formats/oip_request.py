@@ -15,8 +15,9 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
-from warpcall_service.formats.params import Params, brief, from_json, from_text
-from warpcall_service.oip.models import WIRE
+from warpcall_service.formats.oip_datatypes import WIRE
+from warpcall_service.formats.params import Params, from_json, from_text
+from warpcall_service.text import brief
 
 WHAT = "the request"  # in messages
 

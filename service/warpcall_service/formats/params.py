@@ -9,27 +9,20 @@ from __future__ import annotations
 import json
 import math
 import re
-import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote_plus
 
 from warpcall.errors import InvalidInput
+from warpcall_service.text import brief
 
 Params = dict[str, object]
 
 MAX_PARAMS = 128  # of one request, in its query string
 MAX_ENTRIES = 64  # of a parameter that is a list
 MAX_MEMBERS = 1024  # of one JSON object; a call has at most 256 tensors
-MAX_SHOWN = 60  # characters of a value in a message
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)  # 2^63 has 19 digits
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 3
-_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 10
-_SHORT.maxdict = 5
-_SHORT.maxstring = _SHORT.maxother = MAX_SHOWN
-_SHORT.maxlong = 5000  # json reads integers of up to 4300 digits
 _EXAMPLES = {
     "bool": "true or false",
     "int": "an integer",
@@ -86,13 +79,6 @@ def merge(one: Params, other: Mapping[str, object]) -> Params:
     for name in other:
         _refuse_repeat(name, one)
     return {**one, **other}
-
-
-def brief(value: object) -> str:
-    """What came, short enough for a message, and in a time that does not grow with the value."""
-    start = value[: MAX_SHOWN + 1] if isinstance(value, str | bytes) else None
-    text = _SHORT.repr(value) if start is None else repr(start)
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def check_count(query: bytes) -> None:

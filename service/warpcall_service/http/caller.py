@@ -1,45 +1,13 @@
-"""Who calls: a name and a role, put on every request by the door before anything else looks at it."""
+"""The caller of a request: how handlers and routes find them, and the role that a route needs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-from warpcall.errors import Forbidden
-
-Role = Literal["call", "bench", "admin"]
-ROLES: tuple[Role, ...] = get_args(Role)  # each may do what those before it may
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The user behind a request.
-
-    Attributes:
-        name: of the user; one user may have several keys.
-        role: of the key that came with the request.
-        key_id: the public part of that key, empty where none is asked for.
-    """
-
-    name: str
-    role: Role
-    key_id: str = ""
-
-    def may(self, role: Role) -> bool:
-        """Whether the caller's role reaches `role`."""
-        return ROLES.index(self.role) >= ROLES.index(role)
-
-    def check(self, role: Role) -> None:
-        """Raise Forbidden unless the caller `may`."""
-        if not self.may(role):
-            raise Forbidden(f"this needs a key with the role {role}, got one with {self.role}")
-
-
-LOCAL = Caller("local", "admin")  # everyone, where no keys exist
-NOBODY = Caller("", "call")  # who has not said who he is, on the routes that do not ask
+from warpcall_service.identity import Caller, Role
 
 
 def caller_of(scope: Scope) -> Caller:

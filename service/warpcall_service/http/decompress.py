@@ -6,10 +6,10 @@ import asyncio
 import zlib
 
 from warpcall.errors import InvalidInput, UnsupportedMedia
-from warpcall_service.formats.params import brief
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import Watch
+from warpcall_service.text import brief
 
 SOURCE_BYTES = 16 << 10  # of compressed data, and
 PIECE_BYTES = 256 << 10  # of inflated data, at most, in a round of the event loop: about 1 ms

@@ -15,10 +15,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from warpcall.errors import InvalidInput, Problem, TimedOut
 from warpcall.sockets import slice_nbytes
-from warpcall_service.formats.params import brief
-from warpcall_service.http.caller import NOBODY, Caller
 from warpcall_service.http.connection import LINGER_S, Connection
 from warpcall_service.http.problems import BadRequest, Headers, render
+from warpcall_service.identity import NOBODY, Caller
+from warpcall_service.text import brief
 
 TURN_BYTES = 512 << 10  # moved at once, then other connections have their turn
 JOIN_BYTES = 64 << 10  # up to here one copy costs less than a second write and a held slot

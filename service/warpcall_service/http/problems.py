@@ -7,9 +7,7 @@ import math
 from typing import Any
 
 from warpcall.errors import MEDIA_TYPE, Problem, Unauthorized
-
-MAX_DETAIL_CHARS = 2000
-MAX_FIELD_CHARS = 255
+from warpcall_service.text import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import UnsupportedMedia
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import CaseResults, Measurement, Results

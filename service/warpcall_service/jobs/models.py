@@ -13,6 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from warpcall_service.runs.messages import ExitClass
+
 Precision = Literal["quick", "standard", "publish"]
 Priority = Literal["high", "normal", "low"]
 State = Literal[
@@ -26,18 +28,6 @@ State = Literal[
     "invalid",
     "cancelled",
     "timed_out",
-    "interrupted",
-]
-ExitClass = Literal[
-    "ok",
-    "wrong_result",
-    "compile_error",
-    "cuda_error",
-    "oom",
-    "timeout",
-    "killed",
-    "cancelled",
-    "invalid",
     "interrupted",
 ]
 Verdict = Literal["faster", "slower", "same", "inconclusive"]

@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.fair_order import Entry, clock_us, forecast, in_order
-from warpcall_service.jobs.models import ACTIVE, WAITING, ExitClass, State
+from warpcall_service.jobs.models import ACTIVE, WAITING, State
 from warpcall_service.jobs.orphans import Sign
+from warpcall_service.runs.messages import ExitClass
 from warpcall_service.store.tables import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from warpcall.errors import Busy
-from warpcall_service.http.caller import LOCAL
+from warpcall_service.identity import LOCAL
 
 MAX_READS = 32  # under way in all; each holds a part or two of its answer, about a megabyte
 MAX_WAITING = 8  # of one user, beside the one that is under way

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import History, HistoryPoint, Measurement

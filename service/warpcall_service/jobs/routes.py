@@ -20,10 +20,10 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from warpcall_service.api.openapi import problem_responses
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import from_json
 from warpcall_service.http.caller import Calling, needs
+from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
 from warpcall_service.jobs import exports, results

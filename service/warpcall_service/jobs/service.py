@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall_service.auth.usage import Ledger
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, submissions, views
 from warpcall_service.jobs.database import Office
 from warpcall_service.jobs.models import (

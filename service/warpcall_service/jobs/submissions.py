@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import Busy, InvalidInput, NotFound
-from warpcall_service.formats.params import brief
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import note, now_ms
 from warpcall_service.jobs.models import PRIORITIES, WAITING, JobRequest
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
+from warpcall_service.text import brief
 
 START_S = 6.0  # what a job takes beside its samples: a process, torch, a device
 CASE_S = 0.5  # and each case: inputs, the check of the results

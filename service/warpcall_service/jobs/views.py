@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import (

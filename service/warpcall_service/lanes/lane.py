@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
-from warpcall_service.http.caller import LOCAL
+from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.arena import Arena
 from warpcall_service.lanes.child_process import Child, LaneLost
 from warpcall_service.lanes.device_lease import Lease

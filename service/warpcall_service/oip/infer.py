@@ -6,7 +6,6 @@ import re
 
 from warpcall.errors import NotFound
 from warpcall_service.calls.run import MIN_TIMEOUT_S, Calls
-from warpcall_service.formats.params import brief
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import Watch
@@ -14,6 +13,7 @@ from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 

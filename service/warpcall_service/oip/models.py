@@ -11,28 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall.errors import NotFound
-from warpcall_service.formats.params import brief
+from warpcall_service.formats.oip_datatypes import DATATYPES
+from warpcall_service.text import brief
 
 VERSION = "1"  # of every model: ops have none, their source has a hash
 PLATFORM = "warpcall"
-
-# By the wire's names; complex numbers and 8-bit floats have none there.
-DATATYPES: dict[str, str] = {
-    "BOOL": "BOOL",
-    "U8": "UINT8",
-    "U16": "UINT16",
-    "U32": "UINT32",
-    "U64": "UINT64",
-    "I8": "INT8",
-    "I16": "INT16",
-    "I32": "INT32",
-    "I64": "INT64",
-    "F16": "FP16",
-    "F32": "FP32",
-    "F64": "FP64",
-    "BF16": "BF16",
-}
-WIRE = {datatype: code for code, datatype in DATATYPES.items()}
 
 Model = dict[str, Any]
 

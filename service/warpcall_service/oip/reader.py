@@ -19,7 +19,7 @@ from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads
 from warpcall_service.formats import json_values, oip_request
 from warpcall_service.formats.json_pool import INLINE_BYTES
 from warpcall_service.formats.oip_request import GivenTensor, InferRequest
-from warpcall_service.formats.params import Params, brief, merge
+from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
@@ -30,6 +30,7 @@ from warpcall_service.oip.layout import Layout, check_list, list_of
 from warpcall_service.oip.response import HEADER_LENGTH, InferAnswer
 from warpcall_service.oip.shared_memory import Region, SharedMemory
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 # A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
 _decode_again = functools.lru_cache(256)(oip_request.decode)

@@ -10,14 +10,15 @@ from typing import Any
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service.formats.json_messages import Hole
+from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.formats.oip_request import InferRequest, Span, WantedOutput
-from warpcall_service.formats.params import brief
 from warpcall_service.formats.responses import Answer, Writer
 from warpcall_service.http.problems import Headers
 from warpcall_service.lanes.fair_semaphore import copy_in_turns
 from warpcall_service.lanes.plan import Plan
-from warpcall_service.oip.models import DATATYPES, VERSION
+from warpcall_service.oip.models import VERSION
 from warpcall_service.oip.shared_memory import Region
+from warpcall_service.text import brief
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 

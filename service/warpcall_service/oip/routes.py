@@ -10,13 +10,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.formats.params import brief, from_json
+from warpcall_service.formats.params import from_json
 from warpcall_service.http.route_io import body_of
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.oip.models import VERSION, Models
 from warpcall_service.oip.openapi import error_responses
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 MAX_BYTES = 64 << 10  # of a request's JSON
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")

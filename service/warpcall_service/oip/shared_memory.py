@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
-from warpcall_service.formats.params import brief
 from warpcall_service.http.exchange import TURN_BYTES, Exchange
 from warpcall_service.oip.peer_uid import Peers
+from warpcall_service.text import brief
 
 FOLDER = "/dev/shm"  # nosec B108  # where shm_open keeps them; nothing is made there
 MAX_REGIONS = 64  # of one owner

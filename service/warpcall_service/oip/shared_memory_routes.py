@@ -9,11 +9,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
-from warpcall_service.formats.params import brief
 from warpcall_service.oip.openapi import error_responses
 from warpcall_service.oip.routes import json_of
 from warpcall_service.oip.shared_memory import Owner, Region, SharedMemory
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 
 MEMBERS = frozenset({"key", "offset", "byte_size"})
 

@@ -16,9 +16,22 @@ a `Farewell`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 MARK = "WARPCALL_JOB_OF"  # in the environment of all that a job starts: whose it is
+
+ExitClass = Literal[
+    "ok",
+    "wrong_result",
+    "compile_error",
+    "cuda_error",
+    "oom",
+    "timeout",
+    "killed",
+    "cancelled",
+    "invalid",
+    "interrupted",
+]
 
 
 class CheckedCase(TypedDict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from warpcall_service.http.caller import Role
+from warpcall_service.identity import Role
 
 NAME_LENGTH = 64
 

@@ -21,7 +21,7 @@ from tests.oip.requests import refused
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, log_of, logged, problem_of, send_raw, well
 from warpcall import Client, Unauthorized
-from warpcall_service.http.caller import ROLES, Role
+from warpcall_service.identity import ROLES, Role
 
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 OPEN = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from warpcall_service.auth.api_keys import SALT_BYTES, KeyRecord, digest_of, find, new_key
-from warpcall_service.http.caller import LOCAL, NOBODY, ROLES, Caller
+from warpcall_service.identity import LOCAL, NOBODY, ROLES, Caller
 
 KEY_ID, KEY = new_key()
 SALT = b"s" * SALT_BYTES

@@ -19,7 +19,7 @@ from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
 from warpcall_service.auth import sync
 from warpcall_service.auth.api_keys import KeyRecord, find
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 
 LARGE = 6 << 20  # inputs of a call that fills, with its outputs, most of the arena
 SETTINGS = {

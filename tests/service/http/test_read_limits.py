@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from warpcall.errors import Busy
-from warpcall_service.http.caller import LOCAL
+from warpcall_service.identity import LOCAL
 from warpcall_service.jobs import read_admission
 from warpcall_service.jobs.read_admission import HeavyReads, Streams
 

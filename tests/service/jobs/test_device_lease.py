@@ -21,7 +21,7 @@ from tests.service.job_requests import JOB, client, ended, reached, results, sho
 from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall_service.auth.usage import Ledger
-from warpcall_service.http.caller import LOCAL
+from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.server_identity import Identity
 from warpcall_service.jobs.service import Jobs

@@ -17,7 +17,8 @@ from tests.service.databases import Database
 from tests.service.job_requests import CASE, JOB, Job, client, ended, events, reached, submit
 from tests.service.requests import metrics, problem_of, well
 from warpcall_kernels import measuring
-from warpcall_service.jobs.models import ExitClass, Measurement, Precision, State
+from warpcall_service.jobs.models import Measurement, Precision, State
+from warpcall_service.runs.messages import ExitClass
 
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 LONG: dict[str, Any] = {**JOB, "cases": [{**CASE, "shape": [8, n]} for n in range(2, 40)]}

@@ -34,7 +34,7 @@ from warpcall_service.jobs.server_identity import Identity
 from warpcall_service.runs.messages import MARK
 from warpcall_service.store.tables import Job as Row
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CALL_WITHIN_S = 15.0
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "16MiB",

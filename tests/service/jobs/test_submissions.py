@@ -9,7 +9,7 @@ import pytest
 
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.http.caller import Caller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import events, queue, results, submissions
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.database import Store

@@ -36,7 +36,7 @@ from tests.service.job_requests import (
 from tests.service.requests import logged
 from warpcall_service.store.tables import Job as Row
 
-CLOCK = Path(__file__).parent / "clock"
+CLOCK = Path(__file__).parents[1] / "clock"
 LEASE_S = 10
 CASES = [{**CASE, "shape": [8, n]} for n in (9, 13, 11)]
 WAITS: dict[str, Any] = {
@@ -59,7 +59,7 @@ def beside(
         "WARPCALL_ARENA_BYTES": "16MiB",
         "WARPCALL_JOB_LEASE_S": str(LEASE_S),
         "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
         "GATE": str(folder.parent / "gate"),
     }
     with running_server({**database.settings, **own, **settings}, under) as server:
@@ -148,7 +148,7 @@ def test_a_clock_that_is_ahead_or_jumps_takes_no_job_from_a_server_that_lives(
     ahead, behind = tmp_path / "ahead", tmp_path / "behind"
     ahead.write_text("120")
     behind.write_text("0")
-    path = {"PYTHONPATH": f"{CLOCK}{os.pathsep}{Path(__file__).parents[2]}"}
+    path = {"PYTHONPATH": f"{CLOCK}{os.pathsep}{Path(__file__).parents[3]}"}
     with beside(database, tmp_path / "a", CLOCK=str(behind), **path) as a:
         job = waiting_on(a)
         with beside(database, tmp_path / "b", CLOCK=str(ahead), **path) as b:

@@ -19,7 +19,7 @@ import uvloop
 
 from bench.descriptors import held
 from warpcall.errors import Busy, Problem, TimedOut
-from warpcall_service.http.caller import LOCAL
+from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.lanes.lane import MAX_AHEAD
 from warpcall_service.lanes.messages import frame

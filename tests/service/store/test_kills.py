@@ -25,7 +25,7 @@ seeded = random.Random(4)
 CREATE_KEYS = """
 import sys
 from pathlib import Path
-from warpcall_service import users
+from warpcall_service.auth import users
 from warpcall_service.store.database import Store
 store = Store(sys.argv[1] or None, Path(sys.argv[2]))
 while True:
@@ -37,13 +37,13 @@ SAVE_USAGE = """
 import sys
 from pathlib import Path
 from warpcall.errors import NotFound
-from warpcall_service import ledger
+from warpcall_service.auth import usage
 from warpcall_service.store.database import Store
 store = Store(sys.argv[1] or None, Path(sys.argv[2]))
 while True:
-    page = {("2026-11-21", "alice", op): ledger.Amount(1, 0, 10, 20, 5.0) for op in ("a", "b", "c")}
+    page = {("2026-11-21", "alice", op): usage.Amount(1, 0, 10, 20, 5.0) for op in ("a", "b", "c")}
     with store.write() as session:
-        ledger.save(session, page)
+        usage.save(session, page)
     print("saved", flush=True)
 """
 MIGRATE = """
@@ -60,7 +60,8 @@ AFTER_EACH_STATEMENT = """
 import json, os, signal, sys
 from pathlib import Path
 import sqlalchemy as sa
-from warpcall_service import ledger, schema, users
+from warpcall_service.auth import usage, users
+from warpcall_service.store import tables
 from warpcall_service.store.database import Store
 from warpcall_service.auth.users import Snapshot
 DEED, URL, FOLDER = sys.argv[1], sys.argv[2] or None, Path(sys.argv[3])
@@ -74,14 +75,14 @@ def do(store):
         elif DEED == "disable":
             users.disable_user(session, "alice")
         else:
-            page = {("2026-11-21", "alice", op): ledger.Amount(1) for op in ("a", "b", "c")}
-            ledger.save(session, page)
+            page = {("2026-11-21", "alice", op): usage.Amount(1) for op in ("a", "b", "c")}
+            usage.save(session, page)
 def state(store):
     if not store.exists or store.revision() is None:
         return None
     with store.read() as session:
         found = users.snapshot(session, Snapshot())
-        disabled = session.scalars(sa.select(schema.User.disabled_at)).all()
+        disabled = session.scalars(sa.select(tables.User.disabled_at)).all()
         requests = [row.requests for row in users.usage(session, "2026-01-01")]
         return [len(found.keys), found.number, any(disabled), requests]
 for statement in range(1, 100):
@@ -210,7 +211,7 @@ def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]
 
 
 def whole(database: Database) -> None:
-    """Check that it opens, holds together, and is of today's schema."""
+    """Check that it opens, holds together, and is of today's tables."""
     store = database.store()
     assert store.revision() == "0003"
     with store.read() as session:

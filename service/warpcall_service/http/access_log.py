@@ -1,0 +1,29 @@
+"""The line that the log has for each request."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from warpcall_service import logs
+from warpcall_service.http.exchange import Exchange
+
+
+def log_request(exchange: Exchange, seconds: float) -> None:
+    """The line of one request, put together by hand: json.dumps would take three times as long.
+
+    It goes past the logging module, which would add half as much again.
+    """
+    if not logs.writes_requests():
+        return
+    scope, caller = exchange.scope, exchange.caller
+    client = json.dumps(scope["client"][0] if scope["client"] else "")
+    stages = ", ".join([f'"{name}": {ms:.3f}' for name, ms in exchange.stages_ms.items()])
+    logs.write(
+        f'{{"time": "{time.strftime(logs.TIME, time.gmtime())}", "id": "{exchange.request_id}", '
+        f'"client": {client}, "user": "{caller.name}", "key": "{caller.key_id}", '
+        f'"method": "{scope["method"]}", "path": {json.dumps(scope["path"][:200])}, '
+        f'"op": "{exchange.op}", "status": {exchange.status}, "outcome": "{exchange.outcome}", '
+        f'"in": {exchange.received}, "out": {exchange.sent}, "ms": {seconds * 1e3:.2f}, '
+        f'"stages_ms": {{{stages}}}}}'
+    )
