@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--device") == "cpu":
-        from tests.kernels import interpreter
+        from tests.kernels.interpreter import patches
 
-        interpreter.install()
+        patches.install()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 
-from tests.kernels import interpreter_kernels as kernels
+from tests.kernels.interpreter import example_kernels as kernels
 
 
 @pytest.fixture(autouse=True)
