@@ -56,7 +56,9 @@ def test_rows_of_a_convolution_are_skewed_only_where_all_operands_begin_at_16_by
         ((4 * 41 + 4, 41, 1), 0),
         ((4 * 49, 49, 1), 8),
         ((4 * 48, 48, 1), 0),
+        ((4 * 41 + 11, 42, 1), 0),  # where the tensor ends does not give it away
         ((2 * 4 * 41, 2 * 41, 2), 0),
+        ((4 * 41 + 192, 41 + 48, 2), 0),
     ],
 )
 def test_rows_of_a_convolution_are_skewed_only_where_each_begins_as_that_of_the_result(
@@ -69,13 +71,14 @@ def test_rows_of_a_convolution_are_skewed_only_where_each_begins_as_that_of_the_
     assert Alignment.of(*operands).skew == skew
 
 
-def test_rows_of_a_part_are_skewed_only_where_no_group_crosses_its_end() -> None:
-    """Of 16 channels 3 or 8 are taken. The last group of 16 bytes of the 3 is not all theirs."""
-    eight = (2, 8, 41), (16 * 41, 41, 1), BF16, 0
-    three = (2, 3, 41), (16 * 41, 41, 1), BF16, 0
+def test_rows_of_a_part_are_skewed_only_where_no_group_of_16_bytes_crosses_its_end() -> None:
+    """Batches are 8 elements further apart than they need be."""
+    eight = (2, 8, 41), (8 * 41 + 8, 41, 1), BF16, 0
+    three = (2, 3, 41), (3 * 41 + 8, 41, 1), BF16, 0
 
     assert Alignment.of(eight) == (1, 8, False)
     assert Alignment.of(three).skew == 0
+    assert Alignment.of(at(0, (2, 3, 41), BF16)) == (1, 8, True)
 
 
 @pytest.mark.parametrize("misaligned", [0, 1])

@@ -136,6 +136,18 @@ def test_masks_of_long_rows_are_read_as_the_distance_of_their_rows_allows(
     assert arguments(softmax(x, at(0, (3, 65_536), torch.bool, pitch)))["HOW"] == how.value
 
 
+@pytest.mark.parametrize(
+    ("dtype", "address", "how"),
+    [(FP32, 0, WORDS), (FP32, 8, BYTES), (BF16, 8, BYTES), (torch.float64, 0, BYTES)],
+)
+def test_masks_are_read_as_words_only_for_groups_of_4_or_8_positions_that_fill_16_bytes(
+    dtype: torch.dtype, address: int, how: Any
+) -> None:
+    x, mask = at(address, (3, 65_536), dtype), at(0, (3, 65_536), torch.bool, 65_537)
+
+    assert arguments(softmax(x, mask))["HOW"] == how.value
+
+
 @pytest.mark.parametrize(("address", "how"), [(0, ALIGNED), (8, ALIGNED), (4, WORDS), (1, BYTES)])
 def test_masks_of_rows_with_edges_are_read_as_their_address_allows(address: int, how: Any) -> None:
     x = at(0, (3, 65_553), BF16)
