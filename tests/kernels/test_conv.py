@@ -11,13 +11,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels import InvalidInput
-from warpcall_kernels.conv import conv, conv_reference
+from warpcall_kernels._conv import backward
+from warpcall_kernels._conv.forward import DOT_SHORT, FMA_MAX_TAPS
+from warpcall_kernels.conv import OP, conv, conv_reference
 from warpcall_kernels.conv_backward import conv_backward, conv_backward_reference
 from warpcall_kernels.op.launch import Launch
+
+FEW_TAPS = [(3, "_fma_kernel")]
+# Of fp16 and bf16; "several bands" is a loop of products, for what one does not reach.
+BOTH_KERNELS = [
+    *FEW_TAPS,
+    pytest.param(FMA_MAX_TAPS, "_fma_kernel", id="most of fma"),
+    pytest.param(FMA_MAX_TAPS + 1, "_dot_kernel", id="fewest of dot"),
+    pytest.param(DOT_SHORT + 8, "_dot_kernel", id="several bands"),
+]
+MANY_TAPS_OF_GRADIENTS = 1 + max(
+    backward.FMA_MAX_TAPS,
+    backward.FMA_MAX_TAPS_SKEWED,
+    backward.FMA_MAX_TAPS_SHORT,
+)
 
 quiet = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+
+
+def names(launched: list[Launch]) -> list[str]:
+    return [str(launch.kernel.fn.__name__) for launch in launched]
 
 
 def by_definition(x: Tensor, weight: Tensor, padding_l: int) -> Tensor:
@@ -77,61 +97,101 @@ def test_any_shape_filter_and_padding(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "taps", "kernels"),
+    ("dtype", "taps", "taps_of_gradients", "kernel"),
     [
-        (torch.bfloat16, 8, ["_fma_kernel", "_fma_kernel"]),
-        (torch.bfloat16, 16, ["_fma_kernel", "_fma_kernel"]),
-        (torch.float16, 17, ["_dot_kernel", "_dot_kernel"]),
-        (torch.float32, 100, ["_fma_kernel", "_fma_kernel"]),
+        (torch.bfloat16, 8, 8, "_fma_kernel"),
+        (torch.bfloat16, FMA_MAX_TAPS, backward.FMA_MAX_TAPS_SHORT, "_fma_kernel"),
+        (torch.float16, FMA_MAX_TAPS + 1, backward.FMA_MAX_TAPS_SHORT + 1, "_dot_kernel"),
+        (torch.float32, 100, 100, "_fma_kernel"),
     ],
 )
 def test_many_taps_of_two_byte_types_go_to_the_tensor_cores(
-    dtype: torch.dtype, taps: int, kernels: list[str], device: str, launched: list[Launch]
+    dtype: torch.dtype,
+    taps: int,
+    taps_of_gradients: int,
+    kernel: str,
+    device: str,
+    launched: list[Launch],
 ) -> None:
-    x, weight = torch.ones(1, 1, 8, dtype=dtype), torch.ones(1, taps, dtype=dtype)
+    x = torch.ones(1, 1, 8, dtype=dtype, device=device)
 
-    conv(x.to(device), weight.to(device))
-    conv_backward(x.to(device), x.to(device), weight.to(device))
+    conv(x, torch.ones(1, taps, dtype=dtype, device=device))
+    conv_backward(x, x, torch.ones(1, taps_of_gradients, dtype=dtype, device=device))
 
-    assert [launch.kernel.fn.__name__ for launch in launched[:2]] == kernels
+    assert names(launched[:2]) == [kernel, kernel]
 
 
-@pytest.mark.parametrize("taps", [3, 31])
-def test_no_stride_matters(taps: int, device: str) -> None:
+@pytest.mark.parametrize(("taps", "kernel"), BOTH_KERNELS)
+def test_no_stride_matters(taps: int, kernel: str, device: str, launched: list[Launch]) -> None:
     x = torch.randn(8, 6, 40, dtype=torch.float16, device=device)[::2, :, ::2]
     weight = torch.randn(taps, 3, dtype=torch.float16, device=device).T
     bias = torch.randn(12, dtype=torch.float16, device=device)[::2]
 
     out = conv(x, weight, bias)
 
+    assert names(launched) == [kernel]
     expected = conv_reference(x.double(), weight.double(), bias.double())
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("taps", [3, 31])
-def test_fp16_is_summed_in_fp32(taps: int, device: str) -> None:
+@pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (31, "_dot_kernel")])
+def test_fp16_is_summed_in_fp32(
+    taps: int, kernel: str, device: str, launched: list[Launch]
+) -> None:
     x = torch.full((1, 1, 64), 100.0, dtype=torch.float16, device=device)
     weight = torch.full((1, taps), 100.0, dtype=torch.float16, device=device)
     weight[:, 1::2] *= -1  # partial sums pass what fp16 holds, the whole does not
 
     out = conv(x * 2, weight * 2, padding_l=0)
 
+    assert names(launched) == [kernel]
     assert torch.equal(out[..., : 64 - taps], torch.full_like(out[..., : 64 - taps], 40_000.0))
 
 
-@pytest.mark.parametrize("taps", [3, 15])
+@pytest.mark.parametrize(("taps", "kernel"), BOTH_KERNELS)
+@pytest.mark.parametrize("length", [96, 100], ids=["aligned", "skewed"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_nan_and_inf_reach_as_far_as_the_filter(taps: int, bad: float, device: str) -> None:
-    x = torch.randn(1, 2, 100, device=device).bfloat16()
+def test_nan_and_inf_reach_as_far_as_the_filter(
+    taps: int, kernel: str, length: int, bad: float, device: str, launched: list[Launch]
+) -> None:
+    x = torch.randn(1, 2, length, device=device).bfloat16()
     weight = torch.randn(2, taps, device=device).bfloat16()
     x[0, 0, 50] = bad
 
     out = conv(x, weight)
 
+    assert names(launched) == [kernel]
     spoilt = ~out.isfinite()
     expected = torch.zeros_like(spoilt)
     expected[0, 0, 50 : 50 + taps] = True
     assert torch.equal(spoilt, expected)
+
+
+@pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (MANY_TAPS_OF_GRADIENTS, "_dot_kernel")])
+@pytest.mark.parametrize("length", [96, 100], ids=["aligned", "skewed"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_inf_of_a_gradient_reach_as_far_back_as_the_filter(
+    taps: int, kernel: str, length: int, bad: float, device: str, launched: list[Launch]
+) -> None:
+    x, g = torch.randn(2, 1, 2, length, device=device).bfloat16()
+    weight = torch.randn(2, taps, device=device).bfloat16()
+    g[0, 0, 50] = bad
+
+    grad_x, _, _ = conv_backward(g, x, weight)
+
+    assert names(launched) == [kernel, "_reduce_kernel"]
+    spoilt = ~grad_x.isfinite()
+    expected = torch.zeros_like(spoilt)
+    expected[0, 0, 50 - taps + 1 : 51] = True
+    assert torch.equal(spoilt, expected)
+
+
+def test_cases_with_nan_and_inf_run_on_both_kernels(device: str, launched: list[Launch]) -> None:
+    for case in OP.cases:
+        if case.inputs["x"].values == "special":
+            OP.function(**case.tensors(device), **case.params)
+
+    assert set(names(launched)) == {"_fma_kernel", "_dot_kernel"}
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels._conv import backward_kernels, forward_kernels
+from warpcall_kernels._conv.backward import FMA_MAX_TAPS_SKEWED
 from warpcall_kernels._conv.rows import Alignment, Tiling
 from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
 from warpcall_kernels.op.launch import Launch, layout
 
+FMA, DOT = "_fma_kernel", "_dot_kernel"
 INTEGERS = (-3, 4)  # sums of such products are exact
 
 
@@ -40,17 +42,18 @@ def check(x: Tensor, g: Tensor, weight: Tensor, **how: Any) -> None:
 
 
 @pytest.fixture
-def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each tile so far that may be away from the ends of its rows, whether it was; CPU only."""
+def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[bool]]:
+    """Of tiles that may be away from the ends of their rows, by pass, whether they were; CPU only."""
     if device != "cpu":
         pytest.skip("what runs on a GPU cannot be listened to")
-    seen: list[bool] = []
-    for module in (forward_kernels, backward_kernels):
+    seen: dict[str, set[bool]] = {"forward": set(), "gradient": set()}
+    modules = {"forward": forward_kernels, "gradient": backward_kernels}
+    for name, module in modules.items():
         is_inner = module.is_inner
 
-        def note(*arguments: Any, is_inner: Any = is_inner) -> Any:
+        def note(*arguments: Any, name: str = name, is_inner: Any = is_inner) -> Any:
             answer = is_inner(*arguments)
-            seen.append(bool(answer))
+            seen[name].add(bool(answer))
             return answer
 
         monkeypatch.setattr(module, "is_inner", note)
@@ -58,21 +61,28 @@ def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "taps", "softmax"),
+    ("dtype", "taps", "softmax", "kernels"),
     [
-        (torch.bfloat16, 1, False),
-        (torch.bfloat16, 7, True),
-        (torch.float16, 9, False),
-        (torch.bfloat16, 31, True),
-        (torch.float16, 40, False),
-        (torch.float32, 3, False),
-        (torch.float32, 33, False),
-        (torch.float64, 17, False),
+        (torch.bfloat16, 1, False, (FMA, FMA)),
+        (torch.bfloat16, 7, True, (FMA, FMA)),
+        (torch.float16, FMA_MAX_TAPS_SKEWED, False, (FMA, FMA)),
+        (torch.float16, FMA_MAX_TAPS_SKEWED + 1, False, (FMA, DOT)),
+        (torch.bfloat16, 31, True, (DOT, DOT)),
+        (torch.float16, 40, False, (DOT, DOT)),
+        (torch.float32, 3, False, (FMA, FMA)),
+        (torch.float32, 33, False, (FMA, FMA)),
+        (torch.float64, 17, False, (FMA, FMA)),
     ],
 )
 @pytest.mark.parametrize("batches", [8, 9])  # the last group of 9 crosses the tensor's end
 def test_each_part_of_skewed_rows_is_right(
-    dtype: torch.dtype, taps: int, softmax: bool, batches: int, inner: list[bool]
+    dtype: torch.dtype,
+    taps: int,
+    softmax: bool,
+    kernels: tuple[str, str],
+    batches: int,
+    inner: dict[str, set[bool]],
+    launched: list[Launch],
 ) -> None:
     shape = (batches, 3, 1101)
     x, g = drawn(shape, dtype, "cpu"), drawn(shape, dtype, "cpu")
@@ -80,7 +90,16 @@ def test_each_part_of_skewed_rows_is_right(
 
     check(x, g, weight, padding_l=taps // 2, softmax_weight=softmax)
 
-    assert set(inner) == {True, False}
+    passes = launched[:2]
+    assert tuple(launch.kernel.fn.__name__ for launch in passes) == kernels
+    # The forward pass does not skew rows for filters of several bands.
+    skewed = [taps != 40, True]
+    assert [launch.arguments["SKEW"] > 0 for launch in passes] == skewed
+    assert [launch.arguments["TAIL"] for launch in passes] == [s and batches == 9 for s in skewed]
+    assert inner == {
+        "forward": {True, False} if skewed[0] else set(),
+        "gradient": {True, False},
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,14 +112,19 @@ def test_each_part_of_skewed_rows_is_right(
     ],
 )
 def test_aligned_rows_do_without_masks_away_from_their_ends(
-    dtype: torch.dtype, taps: int, padding: int, inner: list[bool]
+    dtype: torch.dtype,
+    taps: int,
+    padding: int,
+    inner: dict[str, set[bool]],
+    launched: list[Launch],
 ) -> None:
     shape = (2, 1, 12288 // dtype.itemsize)
     x, g = drawn(shape, dtype, "cpu"), drawn(shape, dtype, "cpu")
 
     check(x, g, torch.randn(1, taps).to(dtype), padding_l=padding)
 
-    assert set(inner) == {True, False}
+    assert launched[0].kernel.fn.__name__ == FMA
+    assert inner == {"forward": {True, False}, "gradient": set()}
 
 
 @pytest.mark.parametrize(
