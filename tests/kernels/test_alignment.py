@@ -15,10 +15,9 @@ import torch
 
 from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
 from warpcall_kernels import transpose_add as adding
-from warpcall_kernels._conv import backward as _conv_gradient
-from warpcall_kernels._conv import forward
+from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.rows import Alignment
-from warpcall_kernels._transpose import plan as _permute
+from warpcall_kernels._transpose import plan as permutation
 from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.launch import Launch, Layout, layout
 
@@ -127,12 +126,12 @@ def test_kernels_of_convolutions_are_told_the_alignment_of_their_rows(
     def told(launch: Launch) -> tuple[Any, ...]:
         return tuple(launch.arguments[name] for name in ("UNIT", "SKEW", "TAIL"))
 
-    def backward(g: Layout, x: Layout) -> Launch:
-        return _conv_gradient.plan(g, x, weight, taps - 1, False).both
+    def gradient(g: Layout, x: Layout) -> Launch:
+        return backward.plan(g, x, weight, taps - 1, False).both
 
     assert told(forward.plan(here, weight, None, None, False)) == Alignment.of(here)
-    assert told(backward(here, there)) == Alignment.of(here)
-    assert told(backward(there, here)) == Alignment.of(here)
+    assert told(gradient(here, there)) == Alignment.of(here)
+    assert told(gradient(there, here)) == Alignment.of(here)
 
 
 # Permute and transpose-add.
@@ -141,7 +140,7 @@ def test_kernels_of_convolutions_are_told_the_alignment_of_their_rows(
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_rows_that_are_gathered_are_read_as_widely_as_their_address_allows(address: int) -> None:
     def align(address: int) -> int:
-        plan = _permute.plan((30, 40, 7, 8), (2240, 56, 8, 1), (1, 0, 2, 3), 2, address)
+        plan = permutation.plan((30, 40, 7, 8), (2240, 56, 8, 1), (1, 0, 2, 3), 2, address)
         assert kernel(plan) == "_rows_kernel"
         assert plan is not None
         words = {"int16": 2, "int32": 4, "int64": 8}
@@ -154,7 +153,7 @@ def test_rows_that_are_gathered_are_read_as_widely_as_their_address_allows(addre
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_tiles_of_a_permutation_are_read_as_widely_as_their_address_allows(address: int) -> None:
     def plan(address: int) -> Any:
-        launch = _permute.plan((512, 512), (512, 1), (1, 0), 2, address)
+        launch = permutation.plan((512, 512), (512, 1), (1, 0), 2, address)
         assert kernel(launch) == "_tile_kernel"
         return arguments(launch)
 
@@ -182,7 +181,7 @@ ODD = (5001, 4999)
 def test_words_of_odd_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
     address: int,
 ) -> None:
-    moved = _permute.plan(ODD, (ODD[1], 1), (1, 0), 2, address)
+    moved = permutation.plan(ODD, (ODD[1], 1), (1, 0), 2, address)
     _, added = adding._plan(at(address, ODD, BF16), at(0, ODD[::-1], BF16))
 
     for launch in (moved, added):
@@ -200,7 +199,7 @@ def test_words_of_odd_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
 def test_odd_tiles_read_aligned_words_as_they_are_only_where_all_rows_begin_at_words(
     address: int, pitch: int, shifted: bool
 ) -> None:
-    moved = _permute.plan(ODD, (pitch, 1), (1, 0), 2, address)
+    moved = permutation.plan(ODD, (pitch, 1), (1, 0), 2, address)
     _, added = adding._plan(at(address, ODD, BF16, pitch), at(0, ODD[::-1], BF16))
 
     for launch in (moved, added):
@@ -213,9 +212,9 @@ def test_odd_tiles_read_aligned_words_only_where_every_batch_begins_at_a_word() 
     """A batch of 5000 x 5000 elements has whole words; one element more and the next has not."""
     shape, square = (2, 5000, 5000), 5000 * 5000
 
-    whole = _permute.plan((2, *ODD), (5001 * 5000, 5000, 1), (0, 2, 1), 2, 0)
-    further = _permute.plan((2, *ODD), (5001 * 5000 + 1, 5000, 1), (0, 2, 1), 2, 0)
-    aligned = _permute.plan(shape, (square, 5000, 1), (0, 2, 1), 2, 0)
+    whole = permutation.plan((2, *ODD), (5001 * 5000, 5000, 1), (0, 2, 1), 2, 0)
+    further = permutation.plan((2, *ODD), (5001 * 5000 + 1, 5000, 1), (0, 2, 1), 2, 0)
+    aligned = permutation.plan(shape, (square, 5000, 1), (0, 2, 1), 2, 0)
 
     assert not arguments(whole)["SKEW_X"]
     assert arguments(further)["SKEW_X"]
