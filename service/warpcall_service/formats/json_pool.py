@@ -33,8 +33,8 @@ from warpcall_service.formats.json_messages import (
 )
 from warpcall_service.formats.oip_request import InferRequest
 from warpcall_service.formats.responses import Answer
-from warpcall_service.lanes.child_process import without_secrets
 from warpcall_service.lanes.fair_semaphore import Turns
+from warpcall_service.lanes.worker_handle import without_secrets
 from warpcall_service.processes.child_log import ChildLog
 
 PROGRAM = "warpcall_service.formats.json_process"

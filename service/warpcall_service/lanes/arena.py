@@ -8,7 +8,7 @@ small calls find room there. One user may have as much of the reserve as is left
 number of users who each hold all that they may still leave some to the next one. Small calls take
 from the main part, too, but not while a large call waits for it.
 
-Large calls take memory for their outputs only when their inputs are here: see `lanes/promises.py`.
+Large calls take memory for their outputs only when their inputs are here: see `lanes/deferred.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpcall.errors import Busy, Problem, TooLarge
+from warpcall_service.lanes.deferred import Promises
 from warpcall_service.lanes.fair_queue import FairQueue, Waiting
 from warpcall_service.lanes.free_ranges import Extents, round_up
 from warpcall_service.lanes.prefault import prefault
-from warpcall_service.lanes.promises import Promises
 from warpcall_service.lanes.slot import Slot
 
 LINE_BYTES = 64  # alignment of small slots: a cache line

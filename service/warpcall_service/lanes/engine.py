@@ -9,12 +9,12 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
-from warpcall_service.lanes.child_process import LaneLost
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
+from warpcall_service.lanes.worker_handle import LaneLost
 from warpcall_service.settings import Settings
 
 MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most

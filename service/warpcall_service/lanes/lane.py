@@ -14,7 +14,6 @@ from typing import Any
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.arena import Arena
-from warpcall_service.lanes.child_process import Child, LaneLost
 from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.lanes.fair_queue import FairQueue
 from warpcall_service.lanes.lane_call import Call
@@ -22,6 +21,7 @@ from warpcall_service.lanes.messages import DONE, Hello
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
+from warpcall_service.lanes.worker_handle import Child, LaneLost
 from warpcall_service.settings import Settings
 
 # Calls handed to the process before the first is answered, so that one wake-up serves several; but

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from warpcall_service.lanes.child_process import ENVIRONMENT, signal_name, without_secrets
 from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.lanes.messages import LENGTH, frame
+from warpcall_service.lanes.worker_handle import ENVIRONMENT, signal_name, without_secrets
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import MARK, ExitClass, Farewell, Task
