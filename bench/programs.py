@@ -8,7 +8,7 @@ program's should be one call's: it is sent once up and once down. The ratio of r
 a round; beside it stands that of the shortest ones, which other work on the machine spoils less.
 
 On a cpu lane the steps of the program of permutes are views, which cost nothing; what a call keeps is
-a copy, which counts as its kernel. Kept tensors are deleted between the samples: a CPU gives memory
+a copy, which counts as its kernel. Stored tensors are deleted between the samples: a CPU gives memory
 back to its system in that time, a GPU does not.
 """
 

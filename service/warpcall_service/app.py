@@ -21,10 +21,10 @@ from warpcall_service.api import openapi, pages, routes
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import Keeper
-from warpcall_service.calls import openapi as openapi_remote
+from warpcall_service.calls import openapi as tensor_openapi
 from warpcall_service.calls import tensor_routes
-from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
-from warpcall_service.calls.tensor_registry import Tensors
+from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
+from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.gateway import CALLS, Edge
@@ -67,7 +67,7 @@ def create_app(
         stopping: whether the server is about to leave, for /readyz.
     """
     limits = Limits(settings)
-    tensors = Tensors(settings, engine)
+    tensors = TensorRegistry(settings, engine)
     metrics = Metrics(
         lambda: [
             *lane_metrics(engine),
@@ -101,7 +101,7 @@ def create_app(
     app.include_router(pages.pages(engine.catalog))
     plain = app.openapi
     described = functools.cache(
-        lambda: openapi.describe(plain(), engine.catalog, openapi_remote.PATHS)
+        lambda: openapi.describe(plain(), engine.catalog, tensor_openapi.PATHS)
     )
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
     described()  # now: it takes 0.1 s, for which the first request for it would stop the event loop
@@ -111,7 +111,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(Exception, _tell_fault)
     uploads = Uploads(settings, engine, json)
-    calls = RemoteCalls(settings, engine, uploads, tensors)
+    calls = TensorCalls(settings, engine, uploads, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
     return Edge(settings, app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)

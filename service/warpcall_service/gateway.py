@@ -13,7 +13,7 @@ from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.authenticator import OPEN, Gate
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.usage import Ledger
-from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, RemoteCalls
+from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
 from warpcall_service.formats.params import check_count
 from warpcall_service.http.access_log import log_request
 from warpcall_service.http.exchange import ClientGone, Exchange
@@ -40,7 +40,7 @@ class Edge:
         self,
         settings: Settings,
         app: ASGIApp,
-        calls: RemoteCalls,
+        calls: TensorCalls,
         inference: Inference,
         gate: Gate,
         limits: Limits,

@@ -1,4 +1,4 @@
-"""Programs and kept tensors on a CUDA lane: nothing comes back in between, nothing stays but what should."""
+"""Programs and stored tensors on a CUDA lane: nothing comes back in between, nothing stays but what should."""
 
 from __future__ import annotations
 
@@ -30,19 +30,25 @@ def chain(source: str) -> dict[str, Any]:
     return {"steps": steps, "outputs": {"y": names[-1]}}
 
 
-def message(question: Mapping[str, Any], kept: Mapping[str, int], keep: Mapping[str, int]) -> bytes:
+def message(
+    question: Mapping[str, Any], stored_inputs: Mapping[str, int], stored_outputs: Mapping[str, int]
+) -> bytes:
     """As `programs.message` writes it, with each input and output at the start of its region."""
     checked = plan(question)
-    answered = {name: source for name, source, *_ in checked["outputs"] if name not in keep}
+    returned = {
+        name: source for name, source, *_ in checked["outputs"] if name not in stored_outputs
+    }
     return json.dumps(
         {
             "steps": checked["steps"],
             "name": "program",
             "inputs": [[name, code, shape, 0, None] for name, code, shape in question["tensors"]],
-            "outputs": [[n, c, s, 0] for n, _, c, s in checked["outputs"] if n in answered],
-            "answered": answered,
-            "kept": dict(kept),
-            "keep": [[s, keep[n]] for n, s, *_ in checked["outputs"] if n in keep],
+            "outputs": [[n, c, s, 0] for n, _, c, s in checked["outputs"] if n in returned],
+            "returned": returned,
+            "stored_inputs": dict(stored_inputs),
+            "stored_outputs": [
+                [s, stored_outputs[n]] for n, s, *_ in checked["outputs"] if n in stored_outputs
+            ],
         }
     ).encode()
 
@@ -59,9 +65,9 @@ def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> No
     x = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
     arena[:NBYTES] = x.tobytes()
     square = ["x", "F32", [SIDE, SIDE]]
-    put = {"steps": [], "outputs": {"x": "x"}, "tensors": [square], "kept": []}
-    run = {**chain("x"), "tensors": [], "kept": [square]}
-    get = {"steps": [], "outputs": {"y": "y"}, "tensors": [], "kept": [["y", *square[1:]]]}
+    put = {"steps": [], "outputs": {"x": "x"}, "tensors": [square], "stored": []}
+    run = {**chain("x"), "tensors": [], "stored": [square]}
+    get = {"steps": [], "outputs": {"y": "y"}, "tensors": [], "stored": [["y", *square[1:]]]}
     before = torch.cuda.memory_allocated()
 
     device.run(Program.decode(message(put, {}, {"x": 1}), shelf), 0, 2 * NBYTES)
@@ -85,7 +91,7 @@ def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> No
 def test_an_upload_is_freed_once_no_step_needs_it() -> None:
     device, arena = open_lane()
     arena[:NBYTES] = np.ones(SIDE * SIDE, np.float32).tobytes()
-    question = {**chain("x"), "tensors": [["x", "F32", [SIDE, SIDE]]], "kept": []}
+    question = {**chain("x"), "tensors": [["x", "F32", [SIDE, SIDE]]], "stored": []}
     program = Program.decode(message(question, {}, {}), {})
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

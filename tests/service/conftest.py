@@ -10,8 +10,8 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
-from tests.service.kept import ALL, memory
 from tests.service.requests import well
+from tests.service.stored_tensors import ALL, memory
 from warpcall_service.store.database import Store
 
 SETTINGS = {
@@ -36,7 +36,7 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def kept(http: httpx.Client) -> Iterator[httpx.Client]:
+def tensor_client(http: httpx.Client) -> Iterator[httpx.Client]:
     """A client of the shared server that keeps no tensors yet, nor in the end."""
     http.delete(ALL)
     yield http

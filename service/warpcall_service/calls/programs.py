@@ -47,49 +47,49 @@ class Checker:
         self._known: OrderedDict[bytes, Checked] = OrderedDict()
 
     async def program(
-        self, program: object, tensors: Sequence[TensorInfo], kept: Sequence[TensorInfo]
+        self, program: object, tensors: Sequence[TensorInfo], stored: Sequence[TensorInfo]
     ) -> Checked:
-        """A program on tensors that come with it, and on kept ones.
+        """A program on tensors that come with it, and on stored ones.
 
         Raises:
             Problem: what is wrong with it, and in which step.
         """
         steps, outputs = decode(program)
         steps_names = {step["name"] for step in steps}
-        for info in (*tensors, *kept):
+        for info in (*tensors, *stored):
             if not NAME.fullmatch(info.name) or info.name in steps_names:
                 raise InvalidInput(
                     "the tensors of a program must have names like x or mask_2 that no step has, "
                     f"got {brief(info.name)}",
                     field=info.name,
                 )
-        return await self._check(steps, outputs, tensors, kept)
+        return await self._check(steps, outputs, tensors, stored)
 
     async def call(
         self,
         op: str,
         params: Mapping[str, object],
         tensors: Sequence[TensorInfo],
-        kept: Sequence[TensorInfo],
+        stored: Sequence[TensorInfo],
     ) -> Checked:
         """One op, as a program of one step without a name."""
-        inputs = {info.name: info.name for info in (*tensors, *kept)}
+        inputs = {info.name: info.name for info in (*tensors, *stored)}
         step = {"name": "", "op": op, "inputs": inputs, "params": params}
-        return await self._check([step], None, tensors, kept)
+        return await self._check([step], None, tensors, stored)
 
     async def _check(
         self,
         steps: Sequence[Mapping[str, Any]],
         outputs: Mapping[str, str] | None,
         tensors: Sequence[TensorInfo],
-        kept: Sequence[TensorInfo],
+        stored: Sequence[TensorInfo],
     ) -> Checked:
         question = frame(
             {
                 "steps": steps,
                 "outputs": outputs,
                 "tensors": [[t.name, t.dtype, t.shape] for t in tensors],
-                "kept": [[t.name, t.dtype, t.shape] for t in kept],
+                "stored": [[t.name, t.dtype, t.shape] for t in stored],
             }
         )
         checked = self._known.get(question)
@@ -115,15 +115,15 @@ def message(
     name: str,
     checked: Checked,
     inputs: Sequence[InputTensor],
-    kept: Mapping[str, int],
-    keep: Mapping[str, int],
+    stored_inputs: Mapping[str, int],
+    stored_outputs: Mapping[str, int],
 ) -> Plan:
     """A checked program as a lane's work.
 
     Args:
         name: for messages.
-        kept: numbers of the tensors that it takes from the device, by name.
-        keep: numbers for the outputs that stay there, by name.
+        stored_inputs: numbers of the tensors that it takes from the device, by name.
+        stored_outputs: numbers for the outputs that stay there, by name.
 
     Raises:
         InvalidInput: it is too long.
@@ -131,7 +131,7 @@ def message(
     outputs = [
         TensorInfo(name, code, tuple(shape))
         for name, _, code, shape in checked["outputs"]
-        if name not in keep
+        if name not in stored_outputs
     ]
     placed = wire.lay_out(outputs)
     sources = {name: source for name, source, *_ in checked["outputs"]}
@@ -141,9 +141,9 @@ def message(
             "name": name,
             "inputs": [[i.name, i.dtype, i.shape, i.offset, i.strides] for i in inputs],
             "outputs": [[o.name, o.dtype, o.shape, o.begin] for o in placed],
-            "answered": {o.name: sources[o.name] for o in placed},
-            "kept": kept,
-            "keep": [[sources[name], number] for name, number in keep.items()],
+            "returned": {o.name: sources[o.name] for o in placed},
+            "stored_inputs": stored_inputs,
+            "stored_outputs": [[sources[name], number] for name, number in stored_outputs.items()],
         },
         separators=(",", ":"),
     ).encode()

@@ -11,8 +11,8 @@ from warpcall.errors import InvalidInput
 from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked, Checker
 from warpcall_service.calls.run import Calls, head_of
-from warpcall_service.calls.tensor_registry import Tensors
-from warpcall_service.calls.tensor_session import Check, Errand, Infos
+from warpcall_service.calls.tensor_registry import TensorRegistry
+from warpcall_service.calls.tensor_session import Check, Infos, TensorSession
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import params
 from warpcall_service.formats.media_types import JSON
@@ -28,20 +28,20 @@ from warpcall_service.text import brief
 PROGRAMS = "/v1/programs"
 TENSORS = "/v1/tensors"
 HEADERS = (wire.TENSORS_HEADER, wire.KEEP_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
-MAKES_REMOTE = frozenset(name.lower().encode() for name in HEADERS)
+STORED_TENSOR_HEADERS = frozenset(name.lower().encode() for name in HEADERS)
 PUT: Mapping[str, Any] = {"name": "put", "params": []}
 
 Work = Callable[[Exchange, Watch, str], Awaitable[None]]
 
 
-class RemoteCalls(Calls):
+class TensorCalls(Calls):
     """All that runs on a lane: plain calls, calls on kept tensors, programs, and transfers."""
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, uploads: Uploads, tensors: Tensors
+        self, settings: Settings, engine: LocalEngine, uploads: Uploads, registry: TensorRegistry
     ) -> None:
         super().__init__(settings, engine, uploads)
-        self._tensors = tensors
+        self._registry = registry
         self._checker = Checker(engine)
 
     def find(self, method: str, path: str) -> tuple[Work, str] | None:
@@ -58,7 +58,7 @@ class RemoteCalls(Calls):
 
     def run(self, exchange: Exchange, watch: Watch, name: str) -> Coroutine[Any, Any, None]:
         """As `Calls.run`."""
-        if MAKES_REMOTE.isdisjoint(exchange.headers):
+        if STORED_TENSOR_HEADERS.isdisjoint(exchange.headers):
             return super().run(exchange, watch, name)
         return self._call(exchange, watch, name)
 
@@ -66,22 +66,22 @@ class RemoteCalls(Calls):
         op = self._op(name)
         exchange.op = name
 
-        def check(tensors: Infos, given: params.Params, kept: Infos) -> Awaitable[Checked]:
-            return self._checker.call(name, given, tensors, kept)
+        def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
+            return self._checker.call(name, given, tensors, stored)
 
         await self._answer(exchange, watch, op, check)
 
     async def _program(self, exchange: Exchange, watch: Watch, _: str) -> None:
         exchange.op = "program"
 
-        def check(tensors: Infos, given: params.Params, kept: Infos) -> Awaitable[Checked]:
+        def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
             if given.keys() != {wire.PROGRAM_KEY}:
                 raise InvalidInput(
                     f"a program has the parameter {wire.PROGRAM_KEY} and no other, "
                     f"got {brief(', '.join(given) or 'none')}",
                     field=wire.PROGRAM_KEY,
                 )
-            return self._checker.program(given[wire.PROGRAM_KEY], tensors, kept)
+            return self._checker.program(given[wire.PROGRAM_KEY], tensors, stored)
 
         await self._answer(exchange, watch, programs.DECLARATION, check)
 
@@ -92,26 +92,26 @@ class RemoteCalls(Calls):
         if id_:
             wire.check_tensor_id(id_, "id")
 
-        async def check(tensors: Infos, given: params.Params, kept: Infos) -> Checked:
+        async def check(tensors: Infos, given: params.Params, stored: Infos) -> Checked:
             for name in given:
                 raise InvalidInput(f"there is no parameter {brief(name)} of put", field=name)
             if not tensors or (id_ and len(tensors) != 1):
                 wanted = "one tensor" if id_ else "one tensor or more"
                 raise InvalidInput(f"the body must hold {wanted}, got {len(tensors)}", field="body")
-            errand.keep = {tensor.name: id_ for tensor in tensors}
+            session.keep = {tensor.name: id_ for tensor in tensors}
             return programs.passed_on(tensors)
 
         timeout_s = self.timeout_s(exchange, watch)
-        errand = self._errand(exchange, check)
+        session = self._session(exchange, check)
         try:
-            upload = await self._read(exchange, watch, errand, PUT, lambda plan: None)
+            upload = await self._read(exchange, watch, session, PUT, lambda plan: None)
             try:
                 timing = await self.compute(exchange, watch, upload, timeout_s)
-                said = json.dumps({"kept": errand.left()}).encode()
+                said = json.dumps({"kept": session.commit()}).encode()
             finally:
                 upload.release()
         finally:
-            errand.close()
+            session.close()
         headers = head_of([(b"content-type", JSON.encode())], len(said), timing)
         await exchange.answer(200, headers, said)
 
@@ -122,51 +122,53 @@ class RemoteCalls(Calls):
         format_ = self._format(exchange)
         timeout_s = self.timeout_s(exchange, watch)
 
-        async def check(tensors: Infos, given: params.Params, kept: Infos) -> Checked:
-            return programs.passed_on(kept)
+        async def check(tensors: Infos, given: params.Params, stored: Infos) -> Checked:
+            return programs.passed_on(stored)
 
-        errand = self._errand(exchange, check, {id_: id_})
+        session = self._session(exchange, check, {id_: id_})
         try:
             watch.our_turn()
-            plan = await errand.plan("get", [], {})
+            plan = await session.plan("get", [], {})
             format_.check(plan)
-            slot = await errand.acquire(
+            slot = await session.acquire(
                 plan.output_nbytes, self._settings.queue_timeout_s, exchange.caller.name
             )
             await self._finish(
-                exchange, watch, errand, Upload(plan, slot, slot, 0), format_, timeout_s
+                exchange, watch, session, Upload(plan, slot, slot, 0), format_, timeout_s
             )
         finally:
-            errand.close()
+            session.close()
 
     async def _answer(
         self, exchange: Exchange, watch: Watch, op: Mapping[str, Any], check: Check
     ) -> None:
         format_ = self._format(exchange)
         timeout_s = self.timeout_s(exchange, watch)
-        errand = self._errand(exchange, check)
+        session = self._session(exchange, check)
         try:
-            upload = await self._read(exchange, watch, errand, op, format_.check)
-            await self._finish(exchange, watch, errand, upload, format_, timeout_s)
+            upload = await self._read(exchange, watch, session, op, format_.check)
+            await self._finish(exchange, watch, session, upload, format_, timeout_s)
         finally:
-            errand.close()
+            session.close()
 
-    def _errand(
+    def _session(
         self, exchange: Exchange, check: Check, use: Mapping[str, str] | None = None
-    ) -> Errand:
-        return Errand(self._settings, self._engine, self._tensors, exchange, check, use or {})
+    ) -> TensorSession:
+        return TensorSession(
+            self._settings, self._engine, self._registry, exchange, check, use or {}
+        )
 
     async def _read(
         self,
         exchange: Exchange,
         watch: Watch,
-        errand: Errand,
+        session: TensorSession,
         op: Mapping[str, Any],
         check: Callable[[Plan], None],
     ) -> Upload:
         """The upload, which need not be there where all tensors are."""
         body = Body(exchange, watch, self._settings.max_body_bytes)
-        uploads = Uploads(self._settings, errand, self._uploads.json, self._uploads.json_turns)
+        uploads = Uploads(self._settings, session, self._uploads.json, self._uploads.json_turns)
         if exchange.declared == 0 and b"content-type" not in exchange.headers:
             watch.our_turn()
             given = params.from_query(exchange.scope["query_string"], op)
@@ -177,7 +179,7 @@ class RemoteCalls(Calls):
         self,
         exchange: Exchange,
         watch: Watch,
-        errand: Errand,
+        session: TensorSession,
         upload: Upload,
         format_: Format,
         timeout_s: float | None,
@@ -185,8 +187,8 @@ class RemoteCalls(Calls):
         try:
             timing = await self.compute(exchange, watch, upload, timeout_s)
             writer = self.writer(exchange, upload)
-            answer = await format_.write(upload.plan, upload.outputs(), writer, errand.left())
-            errand.close()  # a slow reader holds no memory of the device
+            answer = await format_.write(upload.plan, upload.outputs(), writer, session.commit())
+            session.close()  # a slow reader holds no memory of the device
             headers = [(b"content-type", format_.media_type)]
             await self.send(exchange, watch, upload, timing, headers, answer)
         finally:

@@ -28,7 +28,7 @@ MAX_REMEMBERED = 4096  # tensors that are gone, and why; the oldest gives way
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
+class StoredTensor:
     """A tensor on a device.
 
     Attributes:
@@ -36,7 +36,7 @@ class Kept:
         number: what its lane calls it.
         info: its dtype and shape.
         expires: when it goes unless it is used before, by time.time().
-        holds: calls that use it; it is freed when they have ended.
+        references: calls that use it; it is freed when they have ended.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Kept:
     info: TensorInfo
     ttl_s: float
     expires: float = 0.0
-    holds: int = 0
+    references: int = 0
     listed: bool = False
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
@@ -63,14 +63,14 @@ class Kept:
         }
 
 
-class Tensors:
+class TensorRegistry:
     """All kept tensors of this server. Whoever reserves room either lists what he put there, or
     gives it up."""
 
     def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
-        self._listed: dict[tuple[str, str], Kept] = {}  # by user and id
+        self._listed: dict[tuple[str, str], StoredTensor] = {}  # by user and id
         self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # and why
         self._numbers = itertools.count(1)
         self._device_nbytes: Counter[str] = Counter()
@@ -78,22 +78,22 @@ class Tensors:
         self._user_count: Counter[str] = Counter()
         engine.on_lost = self._lose
 
-    def find(self, user: str, id_: str, field_: str) -> Kept:
+    def find(self, user: str, id_: str, field_: str) -> StoredTensor:
         """The tensor of this user, whose time to live begins anew.
 
         Raises:
             NotFound: there is none, or no more: the message says why.
         """
-        kept = self._listed.get((user, id_))
-        if kept is None:
+        stored = self._listed.get((user, id_))
+        if stored is None:
             reason = self._gone.get((user, id_), "none was put here, or it is long gone")
             raise NotFound(f"there is no tensor {brief(id_)}: {reason}", field=field_)
-        kept.expires = time.time() + kept.ttl_s
-        return kept
+        stored.expires = time.time() + stored.ttl_s
+        return stored
 
-    def all_of(self, user: str) -> list[Kept]:
+    def all_of(self, user: str) -> list[StoredTensor]:
         """The user's tensors, in order of coming."""
-        return [kept for kept in self._listed.values() if kept.user == user]
+        return [stored for stored in self._listed.values() if stored.user == user]
 
     def nbytes_on(self, lane: str) -> int:
         """Bytes of all tensors there."""
@@ -115,7 +115,7 @@ class Tensors:
 
     def reserve(
         self, user: str, lane: str, wanted: Sequence[tuple[str, TensorInfo]], ttl_s: float
-    ) -> list[Kept]:
+    ) -> list[StoredTensor]:
         """Room on a lane for tensors, by id, that a call is about to put there.
 
         Raises:
@@ -141,17 +141,18 @@ class Tensors:
                     field="tensors",
                     retry_after_s=self._next_expiry_s(who),
                 )
-        kept = [
-            Kept(id_, next(self._numbers), user, lane, info, ttl_s, holds=1) for id_, info in wanted
+        stored = [
+            StoredTensor(id_, next(self._numbers), user, lane, info, ttl_s, references=1)
+            for id_, info in wanted
         ]
-        for entry in kept:
+        for entry in stored:
             self._count(entry, 1)
-        return kept
+        return stored
 
-    def list_(self, kept: Iterable[Kept]) -> None:
+    def commit(self, stored: Iterable[StoredTensor]) -> None:
         """They are there now: what had their ids before goes."""
         now = asyncio.get_running_loop().time()
-        for entry in kept:
+        for entry in stored:
             entry.expires = time.time() + entry.ttl_s
             if before := self._listed.get((entry.user, entry.id)):
                 self._unlist(before, "it was replaced")
@@ -160,14 +161,14 @@ class Tensors:
             entry.listed = True
             entry.timer = asyncio.get_running_loop().call_at(now + entry.ttl_s, self._expire, entry)
 
-    def hold(self, kept: Kept) -> None:
-        """A call uses it until `let_go`."""
-        kept.holds += 1
+    def retain(self, stored: StoredTensor) -> None:
+        """A call uses it until `release`."""
+        stored.references += 1
 
-    def let_go(self, kept: Iterable[Kept]) -> None:
+    def release(self, stored: Iterable[StoredTensor]) -> None:
         """A call has ended that held or reserved these."""
-        for entry in kept:
-            entry.holds -= 1
+        for entry in stored:
+            entry.references -= 1
             self._free_if_unused(entry)
 
     def delete(self, user: str, id_: str) -> None:
@@ -177,8 +178,8 @@ class Tensors:
     def delete_all(self, user: str) -> int:
         """Free all of the user's tensors; how many they were."""
         found = self.all_of(user)
-        for kept in found:
-            self._unlist(kept, "it was deleted")
+        for stored in found:
+            self._unlist(stored, "it was deleted")
         return len(found)
 
     def metrics(self) -> Iterable[Metric]:
@@ -203,45 +204,45 @@ class Tensors:
             user_bytes.add_metric([user], self._user_nbytes[user])
         return [device, room, user_bytes, user_count]
 
-    def _expire(self, kept: Kept) -> None:
-        left_s = kept.expires - time.time()
+    def _expire(self, stored: StoredTensor) -> None:
+        left_s = stored.expires - time.time()
         if left_s <= 0:
-            self._unlist(kept, f"it expired, unused for {kept.ttl_s:g} s")
+            self._unlist(stored, f"it expired, unused for {stored.ttl_s:g} s")
         else:  # it was used meanwhile
             loop = asyncio.get_running_loop()
-            kept.timer = loop.call_later(left_s, self._expire, kept)
+            stored.timer = loop.call_later(left_s, self._expire, stored)
 
     def _lose(self, lane: str) -> None:
-        """The lane's process has gone, and what it kept with it."""
-        for kept in [kept for kept in self._listed.values() if kept.lane == lane]:
-            self._unlist(kept, f"the process of {lane}, which had it, was lost")
+        """The lane's process has gone, and what it had with it."""
+        for stored in [stored for stored in self._listed.values() if stored.lane == lane]:
+            self._unlist(stored, f"the process of {lane}, which had it, was lost")
 
-    def _unlist(self, kept: Kept, reason: str) -> None:
-        del self._listed[kept.user, kept.id]
-        kept.listed = False
-        if kept.timer is not None:
-            kept.timer.cancel()
-        self._gone[kept.user, kept.id] = reason
+    def _unlist(self, stored: StoredTensor, reason: str) -> None:
+        del self._listed[stored.user, stored.id]
+        stored.listed = False
+        if stored.timer is not None:
+            stored.timer.cancel()
+        self._gone[stored.user, stored.id] = reason
         if len(self._gone) > MAX_REMEMBERED:
             self._gone.popitem(last=False)
-        self._free_if_unused(kept)
+        self._free_if_unused(stored)
 
-    def _free_if_unused(self, kept: Kept) -> None:
-        if not kept.holds and not kept.listed:
-            self._count(kept, -1)
-            self._engine.free(kept.lane, [kept.number])
+    def _free_if_unused(self, stored: StoredTensor) -> None:
+        if not stored.references and not stored.listed:
+            self._count(stored, -1)
+            self._engine.free(stored.lane, [stored.number])
 
     def _next_expiry_s(self, who: str) -> float:
         """Until the next tensor of this user, or on this lane, goes if it is not used."""
         theirs = (k.expires for k in self._listed.values() if who in (k.user, k.lane))
         return max(1.0, min(theirs, default=0.0) - time.time())
 
-    def _count(self, kept: Kept, sign: int) -> None:
-        nbytes = sign * kept.info.nbytes
+    def _count(self, stored: StoredTensor, sign: int) -> None:
+        nbytes = sign * stored.info.nbytes
         for counter, key, amount in (
-            (self._device_nbytes, kept.lane, nbytes),
-            (self._user_nbytes, kept.user, nbytes),
-            (self._user_count, kept.user, sign),
+            (self._device_nbytes, stored.lane, nbytes),
+            (self._user_nbytes, stored.user, nbytes),
+            (self._user_count, stored.user, sign),
         ):
             counter[key] += amount
             if not counter[key]:

@@ -1,4 +1,4 @@
-"""The routes about kept tensors that move none of their bytes: list them, delete them."""
+"""The routes about stored tensors that move none of their bytes: list them, delete them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import NotFound
-from warpcall_service.calls.tensor_registry import Tensors
+from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.http.caller import Calling
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.settings import Settings
@@ -49,7 +49,7 @@ class Deleted(_Model):
     deleted: int
 
 
-def tensors(settings: Settings, kept: Tensors) -> APIRouter:
+def tensors(settings: Settings, registry: TensorRegistry) -> APIRouter:
     """The caller's tensors; nobody sees another's."""
     router = APIRouter(prefix="/v1/tensors", tags=["tensors"])
     limits = {"bytes": int(settings.tensor_user_bytes), "count": settings.tensor_user_count}
@@ -57,19 +57,19 @@ def tensors(settings: Settings, kept: Tensors) -> APIRouter:
     @router.get("", response_model=TensorList)
     async def list_tensors(caller: Calling) -> Response:
         """What you keep on the devices, in order of coming."""
-        found = [tensor.to_json() for tensor in kept.all_of(caller.name)]
+        found = [tensor.to_json() for tensor in registry.all_of(caller.name)]
         nbytes = sum(tensor["nbytes"] for tensor in found)
         return JSONResponse({"tensors": found, "nbytes": nbytes, "limits": limits})
 
     @router.delete("", response_model=Deleted)
     async def delete_tensors(caller: Calling) -> Response:
         """Delete all that you keep."""
-        return JSONResponse({"deleted": kept.delete_all(caller.name)})
+        return JSONResponse({"deleted": registry.delete_all(caller.name)})
 
     @router.delete("/{id}", response_model=Deleted, responses=problem_responses([NotFound]))
     async def delete_tensor(id: str, caller: Calling) -> Response:
         """Delete one; a call that uses it ends well."""
-        kept.delete(caller.name, id)
+        registry.delete(caller.name, id)
         return JSONResponse({"deleted": 1})
 
     return router

@@ -12,7 +12,7 @@ from warpcall.errors import Busy, InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked
-from warpcall_service.calls.tensor_registry import Kept, Tensors
+from warpcall_service.calls.tensor_registry import StoredTensor, TensorRegistry
 from warpcall_service.formats import params
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
@@ -29,7 +29,7 @@ Infos = Sequence[TensorInfo]
 Check = Callable[[Infos, params.Params, Infos], Awaitable[Checked]]
 
 
-class Errand:
+class TensorSession:
     """Takes the engine's place for the upload of such a call: it plans it, and has its memory.
 
     Args:
@@ -47,39 +47,39 @@ class Errand:
         self,
         settings: Settings,
         engine: LocalEngine,
-        tensors: Tensors,
+        registry: TensorRegistry,
         exchange: Exchange,
         check: Check,
         use: Mapping[str, str] = NOTHING,
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._tensors = tensors
+        self._registry = registry
         self._user = exchange.caller.name
         self._name = exchange.op
         self._check = check
-        self._left: dict[str, Kept] = {}
+        self._reserved: dict[str, StoredTensor] = {}
         self.keep = wire.decode_names(_header(exchange, wire.KEEP_HEADER), wire.KEEP_HEADER)
         self._ttl_s = self._read_ttl_s(_header(exchange, wire.TTL_HEADER))
         wanted = wire.decode_names(_header(exchange, wire.TENSORS_HEADER), wire.TENSORS_HEADER)
         found = {
-            name: tensors.find(self._user, id_, name) for name, id_ in {**wanted, **use}.items()
+            name: registry.find(self._user, id_, name) for name, id_ in {**wanted, **use}.items()
         }
         self.lane = self._choose(found, _header(exchange, wire.DEVICE_HEADER), exchange.declared)
-        for kept in found.values():
-            tensors.hold(kept)
+        for stored in found.values():
+            registry.retain(stored)
         self.used = found
 
-    def left(self) -> dict[str, dict[str, Any]]:
+    def commit(self) -> dict[str, dict[str, Any]]:
         """It has run: list what stays, and tell of it. Not a moment later, see `Lane`: until then
         nobody hears of a process that is lost with it."""
-        self._tensors.list_(self._left.values())
-        return {name: kept.to_json() for name, kept in self._left.items()}
+        self._registry.commit(self._reserved.values())
+        return {name: stored.to_json() for name, stored in self._reserved.items()}
 
     def close(self) -> None:
         """It has ended, well or not; again is harmless."""
-        self._tensors.let_go([*self.used.values(), *self._left.values()])
-        self.used, self._left = {}, {}
+        self._registry.release([*self.used.values(), *self._reserved.values()])
+        self.used, self._reserved = {}, {}
 
     # In the place of the engine
 
@@ -91,7 +91,7 @@ class Errand:
         """Not this one."""
 
     async def plan(self, op: str, tensors: Sequence[InputTensor], given: Mapping[str, Any]) -> Plan:
-        """As the engine's, for the whole errand; reserves room for what stays."""
+        """As the engine's, for the whole session; reserves room for what stays."""
         for tensor in tensors:
             if tensor.name in self.used:
                 raise InvalidInput(
@@ -101,7 +101,8 @@ class Errand:
                 )
         uploaded = [TensorInfo(t.name, t.dtype, t.shape) for t in tensors]
         there = [
-            TensorInfo(name, kept.info.dtype, kept.info.shape) for name, kept in self.used.items()
+            TensorInfo(name, stored.info.dtype, stored.info.shape)
+            for name, stored in self.used.items()
         ]
         checked = await self._check(uploaded, dict(given), there)
         ids = self._ids([name for name, *_ in checked["outputs"]])
@@ -111,14 +112,14 @@ class Errand:
             for name, _, code, shape in checked["outputs"]
             if name in ids
         ]
-        reserved = self._tensors.reserve(self._user, self.lane, wanted, self._ttl_s)
-        self._left = {kept.info.name: kept for kept in reserved}
+        reserved = self._registry.reserve(self._user, self.lane, wanted, self._ttl_s)
+        self._reserved = {stored.info.name: stored for stored in reserved}
         return programs.message(
             self._name,
             checked,
             tensors,
-            {name: kept.number for name, kept in self.used.items()},
-            {name: kept.number for name, kept in self._left.items()},
+            {name: stored.number for name, stored in self.used.items()},
+            {name: stored.number for name, stored in self._reserved.items()},
         )
 
     async def acquire(
@@ -135,17 +136,17 @@ class Errand:
             nbytes, timeout_s, user, like=like, on=self.lane, promise=promise
         )
 
-    def _choose(self, used: Mapping[str, Kept], device: str, nbytes: int | None) -> str:
+    def _choose(self, used: Mapping[str, StoredTensor], device: str, nbytes: int | None) -> str:
         if device and device not in self._engine.lanes():
             known = ", ".join(self._engine.lanes())
             raise InvalidInput(
                 f"{wire.DEVICE_HEADER} must be one of {known}, got {brief(device)}",
                 field=wire.DEVICE_HEADER,
             )
-        places = {name: kept.lane for name, kept in used.items()}
+        places = {name: stored.lane for name, stored in used.items()}
         if device:
             places[wire.DEVICE_HEADER] = device
-        return common_lane(places) or self._tensors.place(nbytes or 0)
+        return common_lane(places) or self._registry.place(nbytes or 0)
 
     def _ids(self, outputs: Sequence[str]) -> dict[str, str]:
         """Ids of what stays, by output."""
@@ -177,7 +178,7 @@ class Errand:
     def _check_peak(self, checked: Checked) -> None:
         """Refuse what the device has no memory for, before anything runs."""
         peak, limit = checked["peak_nbytes"], self._engine.memory_on(self.lane)
-        there = self._tensors.nbytes_on(self.lane)
+        there = self._registry.nbytes_on(self.lane)
         step = f" at step {checked['peak_step']}" if checked["peak_step"] else ""
         if peak > limit:
             raise TooLarge(
@@ -186,7 +187,7 @@ class Errand:
             )
         if peak + there > limit:
             raise Busy(
-                f"{self._name} needs {peak} bytes on {self.lane}{step}, where kept tensors have "
+                f"{self._name} needs {peak} bytes on {self.lane}{step}, where stored tensors have "
                 f"{there} of {limit}",
                 field=checked["peak_step"] or "body",
                 retry_after_s=1,

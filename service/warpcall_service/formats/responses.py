@@ -15,8 +15,8 @@ from warpcall_service.formats.json_messages import Hole
 from warpcall_service.formats.media_types import JSON, Media
 from warpcall_service.lanes.plan import Plan
 
-Kept = Mapping[str, Mapping[str, Any]]  # outputs that stay on the device, as JSON, by name
-NONE: Kept = {}
+StoredTensors = Mapping[str, Mapping[str, Any]]  # outputs that stay on the device, as JSON, by name
+NO_TENSORS: StoredTensors = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Format(Protocol):
         """Refuse, before anything is computed, a plan whose outputs this cannot write."""
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
     ) -> Answer:
         """The answer from the bytes of the output region, and what it says of outputs that stay."""
 
@@ -69,10 +69,10 @@ class Safetensors:
         """Everything can be written."""
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
     ) -> Answer:
-        if kept:
-            metadata = {wire.KEPT_KEY: json.dumps(kept)}
+        if stored:
+            metadata = {wire.KEPT_KEY: json.dumps(stored)}
             return Answer(wire.encode_header(plan.outputs, metadata), outputs)
         return Answer(self._head(plan.outputs), outputs)
 
@@ -93,7 +93,7 @@ class Npy:
         npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape)
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
     ) -> Answer:
         return Answer(npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs)
 
@@ -115,13 +115,13 @@ class Json:
             )
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, kept: Kept = NONE
+        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
     ) -> Answer:
         tensors = {
             info.name: {"dtype": info.dtype, "shape": info.shape, "data": None}
             for info in plan.outputs
         }
-        document = {"outputs": tensors, "kept": kept} if kept else {"outputs": tensors}
+        document = {"outputs": tensors, "kept": stored} if stored else {"outputs": tensors}
         holes = [Hole(("outputs", info.name), info) for info in plan.outputs]
         return await writer.write(document, holes, outputs)
 

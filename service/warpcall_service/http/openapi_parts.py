@@ -39,7 +39,7 @@ TENSORS: Schema = {
     "name": wire.TENSORS_HEADER,
     "in": "header",
     "required": False,
-    "description": "inputs that are kept tensors, such as `x=photo, mask=m`",
+    "description": "inputs that are stored tensors, such as `x=photo, mask=m`",
     "schema": {"type": "string"},
 }
 KEEP: Schema = {

@@ -18,7 +18,7 @@ def plan(question: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         question: `steps` as `programs.check` leaves them, `outputs` (of the answer's names, where
-            they come from; None: all that the only step gives), `tensors` and `kept` (name, dtype
+            they come from; None: all that the only step gives), `tensors` and `stored` (name, dtype
             and shape of what was uploaded, and of what is on the device already).
 
     Raises:
@@ -26,7 +26,7 @@ def plan(question: Mapping[str, Any]) -> dict[str, Any]:
     """
     uploaded = _metas(question["tensors"])
     steps = question["steps"]
-    found = _Found({**uploaded, **_metas(question["kept"])})
+    found = _Found({**uploaded, **_metas(question["stored"])})
     planned = [_step(step, found) for step in steps]
     if question["outputs"] is None:
         outputs = {name: f"{planned[0]['name']}.{name}" for name, _, _ in planned[0]["outputs"]}

@@ -73,9 +73,9 @@ class Program:
     Attributes:
         inputs: as they lie in the arena.
         outputs: where the answer goes.
-        answered: for each of the outputs, where it comes from.
-        kept: names of tensors on the shelf, with their numbers.
-        keep: what is to stay, and under which numbers.
+        returned: for each of the outputs, where it comes from.
+        stored_inputs: names of tensors on the shelf, with their numbers.
+        stored_outputs: what is to stay, and under which numbers.
     """
 
     shelf: Shelf
@@ -83,10 +83,10 @@ class Program:
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
     steps: tuple[Step, ...]
-    answered: Mapping[str, str]
-    kept: Mapping[str, int]
-    keep: Sequence[tuple[str, int]]
-    is_empty = False  # with nothing to answer there may be something to keep
+    returned: Mapping[str, str]
+    stored_inputs: Mapping[str, int]
+    stored_outputs: Sequence[tuple[str, int]]
+    is_empty = False  # with nothing to answer there may be something to store
 
     @staticmethod
     def decode(message: bytes, shelf: Shelf) -> Program:
@@ -98,9 +98,9 @@ class Program:
             inputs=tuple(Place.of(*entry) for entry in told["inputs"]),
             outputs=tuple(Place.of(*entry) for entry in told["outputs"]),
             steps=tuple(map(_step, told["steps"])),
-            answered=told["answered"],
-            kept=told["kept"],
-            keep=told["keep"],
+            returned=told["returned"],
+            stored_inputs=told["stored_inputs"],
+            stored_outputs=told["stored_outputs"],
         )
 
     def compute(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ class Program:
             NotFound: a tensor is no longer on the shelf.
         """
         lent = {_storage(tensor) for tensor in tensors.values() if tensor.device.type == "cpu"}
-        for name, number in self.kept.items():
+        for name, number in self.stored_inputs.items():
             tensor = self.shelf.get(number)
             if tensor is None:
                 raise NotFound(
@@ -122,10 +122,10 @@ class Program:
             lent.add(_storage(tensor))
         for step in self.steps:
             step.run(tensors)
-        for source, number in self.keep:
+        for source, number in self.stored_outputs:
             self.shelf[number] = tensor = _own(tensors[source], lent)
             lent.add(_storage(tensor))
-        return {name: tensors[source] for name, source in self.answered.items()}
+        return {name: tensors[source] for name, source in self.returned.items()}
 
 
 def step_label(name: str, op: str) -> str:

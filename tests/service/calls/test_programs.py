@@ -14,8 +14,8 @@ from safetensors.numpy import load, save
 
 from demo.server import Server, running_server
 from tests.e2e.test_survives import lane_of
-from tests.service.kept import X, get, listed, memory, put
 from tests.service.requests import SAFETENSORS, metrics, npy, problem_of
+from tests.service.stored_tensors import X, get, listed, memory, put
 from warpcall_service.calls.programs import MAX_STEPS
 
 PROGRAMS = "/v1/programs"
@@ -42,11 +42,13 @@ def send(
     return http.post(PROGRAMS, content=body, headers={"content-type": SAFETENSORS, **headers})
 
 
-def test_steps_are_wired_by_name_and_only_the_outputs_come_back(kept: httpx.Client) -> None:
+def test_steps_are_wired_by_name_and_only_the_outputs_come_back(
+    tensor_client: httpx.Client,
+) -> None:
     square = np.arange(9, dtype=np.float32).reshape(3, 3)
     program = {"steps": [TURN, ADD], "outputs": {"y": "s", "turned": "t.out"}}
 
-    answer = send(kept, program, {"x": square})
+    answer = send(tensor_client, program, {"x": square})
 
     outputs = load(answer.content)
     assert outputs.keys() == {"y", "turned"}
@@ -55,7 +57,7 @@ def test_steps_are_wired_by_name_and_only_the_outputs_come_back(kept: httpx.Clie
     assert answer.headers["x-warpcall-device"].startswith("cpu")
 
 
-def test_a_step_of_several_outputs_gives_them_by_name(kept: httpx.Client) -> None:
+def test_a_step_of_several_outputs_gives_them_by_name(tensor_client: httpx.Client) -> None:
     x, w = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
     gradients = {
         "name": "g",
@@ -64,9 +66,13 @@ def test_a_step_of_several_outputs_gives_them_by_name(kept: httpx.Client) -> Non
     }
     steps = [{"name": "y", "op": "conv", "inputs": {"x": "x", "weight": "w"}}, gradients]
 
-    right = send(kept, {"steps": steps, "outputs": {"gw": "g.grad_weight"}}, {"x": x, "w": w})
-    vague = send(kept, {"steps": steps, "outputs": {"gw": "g"}}, {"x": x, "w": w})
-    absent = send(kept, {"steps": steps, "outputs": {"gw": "g.grad_bias"}}, {"x": x, "w": w})
+    right = send(
+        tensor_client, {"steps": steps, "outputs": {"gw": "g.grad_weight"}}, {"x": x, "w": w}
+    )
+    vague = send(tensor_client, {"steps": steps, "outputs": {"gw": "g"}}, {"x": x, "w": w})
+    absent = send(
+        tensor_client, {"steps": steps, "outputs": {"gw": "g.grad_bias"}}, {"x": x, "w": w}
+    )
 
     assert load(right.content)["gw"].shape == (2, 3)
     assert "must be g.grad_x or g.grad_weight" in problem_of(
@@ -77,16 +83,16 @@ def test_a_step_of_several_outputs_gives_them_by_name(kept: httpx.Client) -> Non
     )
 
 
-def test_it_comes_as_json_or_as_a_form_too(kept: httpx.Client) -> None:
+def test_it_comes_as_json_or_as_a_form_too(tensor_client: httpx.Client) -> None:
     program = {"steps": [TURN], "outputs": {"y": "t"}}
     x = {"dtype": "F32", "shape": [2, 3], "data": X.tolist()}
 
-    as_json = kept.post(
+    as_json = tensor_client.post(
         PROGRAMS,
         json={"inputs": {"x": x}, "params": {"program": program}},
         headers={"accept": "application/json"},
     )
-    as_form = kept.post(
+    as_form = tensor_client.post(
         PROGRAMS,
         files={"x": ("x.npy", npy(np.asfortranarray(X)))},
         data={"program": json.dumps(program)},
@@ -96,35 +102,35 @@ def test_it_comes_as_json_or_as_a_form_too(kept: httpx.Client) -> None:
     np.testing.assert_array_equal(load(as_form.content)["y"], X.T)
 
 
-def test_it_takes_kept_tensors_and_keeps_outputs(kept: httpx.Client) -> None:
-    put(kept, "photo")
+def test_it_takes_kept_tensors_and_keeps_outputs(tensor_client: httpx.Client) -> None:
+    put(tensor_client, "photo")
     program = {
         "steps": [step(TURN, inputs={"x": "p"}), step(ADD, inputs={"a": "t", "b": "p"})],
         "outputs": {"y": "s", "t": "t"},
     }
     headers = {"X-Warpcall-Tensors": "p=photo", "X-Warpcall-Keep": "t=turned"}
 
-    answer = send(kept, program, {}, **headers)
-    in_json = kept.post(
+    answer = send(tensor_client, program, {}, **headers)
+    in_json = tensor_client.post(
         PROGRAMS,
         json={"params": {"program": program}},
         headers={**headers, "accept": "application/json"},
     )
 
     np.testing.assert_array_equal(load(answer.content)["y"], X + X)
-    np.testing.assert_array_equal(get(kept, "turned"), X.T)
+    np.testing.assert_array_equal(get(tensor_client, "turned"), X.T)
     assert in_json.json()["kept"]["t"]["id"] == "turned"
-    assert memory(kept) == 48
+    assert memory(tensor_client) == 48
 
 
-def test_empty_tensors_pass_through_every_step(kept: httpx.Client) -> None:
+def test_empty_tensors_pass_through_every_step(tensor_client: httpx.Client) -> None:
     x = np.zeros((0, 3), np.float32)
     program = {
         "steps": [TURN, step(ADD, inputs={"a": "t", "b": "x"})],
         "outputs": {"y": "s", "same": "x"},
     }
 
-    outputs = load(send(kept, program, {"x": x}).content)
+    outputs = load(send(tensor_client, program, {"x": x}).content)
 
     assert outputs["y"].shape == outputs["same"].shape == (0, 3)
 
@@ -162,20 +168,20 @@ WRONG: tuple[tuple[object, str, str], ...] = (
 
 @pytest.mark.parametrize(("program", "field", "message"), WRONG)
 def test_a_wrong_program_is_refused_before_anything_runs(
-    kept: httpx.Client, program: object, field: str, message: str
+    tensor_client: httpx.Client, program: object, field: str, message: str
 ) -> None:
-    before = metrics(kept)
+    before = metrics(tensor_client)
 
-    answer = send(kept, program)
+    answer = send(tensor_client, program)
 
-    after = metrics(kept)
+    after = metrics(tensor_client)
     assert message in problem_of(answer, 422, "invalid-input", field)
     kernels = 'warpcall_stage_seconds_count{stage="kernel"}'
     assert after.get(kernels) == before.get(kernels)
 
 
-def test_an_op_that_is_not_there_is_named_with_its_step(kept: httpx.Client) -> None:
-    answer = send(kept, {**GOOD, "steps": [TURN, step(ADD, op="none")]})
+def test_an_op_that_is_not_there_is_named_with_its_step(tensor_client: httpx.Client) -> None:
+    answer = send(tensor_client, {**GOOD, "steps": [TURN, step(ADD, op="none")]})
 
     assert problem_of(answer, 404, "not-found", "s.op").startswith(
         "step s: there is no kernel 'none'"
@@ -183,45 +189,49 @@ def test_an_op_that_is_not_there_is_named_with_its_step(kept: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("name", ["t", "a.b", "2d", ""])
-def test_a_tensor_of_a_program_has_a_name_of_its_own(kept: httpx.Client, name: str) -> None:
-    answer = send(kept, GOOD, {"x": X, name: X})
+def test_a_tensor_of_a_program_has_a_name_of_its_own(
+    tensor_client: httpx.Client, name: str
+) -> None:
+    answer = send(tensor_client, GOOD, {"x": X, name: X})
 
     problem_of(answer, 422, "invalid-input", name)
 
 
-def test_a_tensor_that_nothing_uses_is_refused_before_it_is_read(kept: httpx.Client) -> None:
-    answer = send(kept, GOOD, {"x": X, "y": X})
+def test_a_tensor_that_nothing_uses_is_refused_before_it_is_read(
+    tensor_client: httpx.Client,
+) -> None:
+    answer = send(tensor_client, GOOD, {"x": X, "y": X})
 
     said = problem_of(answer, 422, "invalid-input", "y")
     assert said == "no step and no output uses the tensor y"
 
 
-def test_a_program_has_no_other_parameters(kept: httpx.Client) -> None:
+def test_a_program_has_no_other_parameters(tensor_client: httpx.Client) -> None:
     body = save({"x": X}, metadata={"params": json.dumps({"program": GOOD, "dims": [1]})})
 
     answers = [
-        kept.post(PROGRAMS, content=body, headers={"content-type": SAFETENSORS}),
-        kept.post(PROGRAMS, json={"inputs": {}}),
+        tensor_client.post(PROGRAMS, content=body, headers={"content-type": SAFETENSORS}),
+        tensor_client.post(PROGRAMS, json={"inputs": {}}),
     ]
 
     for answer in answers:
         problem_of(answer, 422, "invalid-input", "program")
 
 
-def test_a_program_of_many_steps_gives_what_its_steps_give(kept: httpx.Client) -> None:
+def test_a_program_of_many_steps_gives_what_its_steps_give(tensor_client: httpx.Client) -> None:
     steps = [step(TURN, name="s0")]
     steps += [step(TURN, name=f"s{i}", inputs={"x": f"s{i - 1}"}) for i in range(1, 101)]
 
-    answer = send(kept, {"steps": steps, "outputs": {"y": "s100"}})
+    answer = send(tensor_client, {"steps": steps, "outputs": {"y": "s100"}})
 
     np.testing.assert_array_equal(load(answer.content)["y"], X.T)
 
 
-def test_a_program_beyond_a_lanes_message_is_refused(kept: httpx.Client) -> None:
+def test_a_program_beyond_a_lanes_message_is_refused(tensor_client: httpx.Client) -> None:
     steps = [step(TURN, name=f"{'s' * 60}{i}") for i in range(MAX_STEPS)]
     outputs = {f"{'y' * 60}{i}": f"{'s' * 60}{i}" for i in range(MAX_STEPS)}
 
-    answer = send(kept, {"steps": steps, "outputs": outputs})
+    answer = send(tensor_client, {"steps": steps, "outputs": outputs})
 
     assert "must be described in 61440 bytes" in problem_of(answer, 422, "invalid-input", "program")
 
@@ -251,23 +261,25 @@ def lane_peak_bytes(server: Server) -> int:
     return int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0]) << 10
 
 
-def test_a_program_that_needs_more_memory_than_there_is_is_refused(kept: httpx.Client) -> None:
+def test_a_program_that_needs_more_memory_than_there_is_is_refused(
+    tensor_client: httpx.Client,
+) -> None:
     """4 MB each, which the first step spreads over each other to 128 GB."""
     row, column = np.zeros((1 << 15, 1, 1, 32), np.float32), np.zeros((1 << 15, 32, 1), np.float32)
     wide = {"name": "wide", "op": "transpose-add", "inputs": {"a": "a", "b": "b"}}
     narrow = {"name": "n", "op": "isin", "inputs": {"elements": "wide", "test_elements": "t"}}
     program = {"steps": [wide, narrow], "outputs": {"y": "n"}}
 
-    answer = send(kept, program, {"a": row, "b": column, "t": X[0]})
+    answer = send(tensor_client, program, {"a": row, "b": column, "t": X[0]})
 
     said = problem_of(answer, 413, "too-large", "n")
     assert re.match(r"program needs 17\d{10} bytes on cpu at step n, it has \d+ for tensors", said)
 
 
-def test_nothing_of_a_refused_program_is_kept(kept: httpx.Client) -> None:
+def test_nothing_of_a_refused_program_is_kept(tensor_client: httpx.Client) -> None:
     wrong = {"steps": [TURN, ADD], "outputs": {"y": "s"}}
 
-    answer = send(kept, wrong, None, **{"X-Warpcall-Keep": "*=a"})
+    answer = send(tensor_client, wrong, None, **{"X-Warpcall-Keep": "*=a"})
 
     assert answer.status_code == 422
-    assert listed(kept) == []
+    assert listed(tensor_client) == []

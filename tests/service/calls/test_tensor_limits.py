@@ -17,8 +17,8 @@ from safetensors.numpy import save
 from demo.server import Server, running_server
 from tests.e2e.test_survives import lane_of, until
 from tests.service.databases import Database
-from tests.service.kept import ALL, X, get, listed, memory, put
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, problem_of, well
+from tests.service.stored_tensors import ALL, X, get, listed, memory, put
 from warpcall import InvalidInput
 from warpcall_service.calls.tensor_session import common_lane
 

@@ -12,13 +12,13 @@ from safetensors.numpy import load, save
 
 from demo.server import Server
 from tests.e2e.test_survives import until
-from tests.service.kept import ALL, X, get, listed, memory, put
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of, send_raw
+from tests.service.stored_tensors import ALL, X, get, listed, memory, put
 from warpcall import wire
 
 
-def test_a_tensor_comes_back_as_it_was(kept: httpx.Client) -> None:
-    said = put(kept, "photo")
+def test_a_tensor_comes_back_as_it_was(tensor_client: httpx.Client) -> None:
+    said = put(tensor_client, "photo")
 
     told = said.json()["kept"]["x"]
     expires = datetime.fromisoformat(told.pop("expires"))
@@ -26,72 +26,78 @@ def test_a_tensor_comes_back_as_it_was(kept: httpx.Client) -> None:
     assert 500 < (expires - datetime.now(UTC)).total_seconds() < 601
     assert said.headers["x-warpcall-device"].startswith("cpu")
     assert "h2d" in said.headers["server-timing"]
-    np.testing.assert_array_equal(get(kept, "photo"), X)
-    assert memory(kept) == 24
+    np.testing.assert_array_equal(get(tensor_client, "photo"), X)
+    assert memory(tensor_client) == 24
 
 
 @pytest.mark.parametrize("dtype", wire.ITEMSIZE)
 @pytest.mark.parametrize("shape", [(), (3, 5), (2, 0, 3), (0, 1 << 40)], ids=str)
 def test_every_dtype_stays_bit_by_bit(
-    kept: httpx.Client, dtype: str, shape: tuple[int, ...]
+    tensor_client: httpx.Client, dtype: str, shape: tuple[int, ...]
 ) -> None:
     info = wire.TensorInfo("x", dtype, shape)
     data = np.random.default_rng(1).integers(0, 2, info.nbytes, np.uint8).tobytes()
     body = wire.encode_header(wire.lay_out([info])) + data
 
-    said = kept.put(f"{ALL}/x", content=body, headers={"content-type": SAFETENSORS})
+    said = tensor_client.put(f"{ALL}/x", content=body, headers={"content-type": SAFETENSORS})
 
     assert said.status_code == 200, said.text
-    assert kept.get(f"{ALL}/x").content == body
+    assert tensor_client.get(f"{ALL}/x").content == body
 
 
-def test_it_can_come_in_every_format_and_go_in_every_one(kept: httpx.Client) -> None:
+def test_it_can_come_in_every_format_and_go_in_every_one(tensor_client: httpx.Client) -> None:
     column = np.asfortranarray(X)
     as_json = {"x": {"dtype": "F32", "shape": [2, 3], "data": X.tolist()}}
 
     statuses = [
-        kept.put(f"{ALL}/form", files={"x": ("x.npy", npy(column))}).status_code,
-        kept.put(f"{ALL}/json", json={"inputs": as_json}).status_code,
+        tensor_client.put(f"{ALL}/form", files={"x": ("x.npy", npy(column))}).status_code,
+        tensor_client.put(f"{ALL}/json", json={"inputs": as_json}).status_code,
     ]
-    values = kept.get(f"{ALL}/form", headers={"accept": "application/json"}).json()["outputs"]
-    array = kept.get(f"{ALL}/json", headers={"accept": "application/x-npy"}).content
+    values = tensor_client.get(f"{ALL}/form", headers={"accept": "application/json"}).json()[
+        "outputs"
+    ]
+    array = tensor_client.get(f"{ALL}/json", headers={"accept": "application/x-npy"}).content
 
     assert statuses == [200, 200]
     assert values["form"]["data"] == X.tolist()
     assert array == npy(X)
 
 
-def test_several_at_once_get_ids_of_the_servers(kept: httpx.Client) -> None:
+def test_several_at_once_get_ids_of_the_servers(tensor_client: httpx.Client) -> None:
     body = save({"layer.0.weight": X, "b": X.T.copy()})
 
-    told = kept.put(ALL, content=body, headers={"content-type": SAFETENSORS}).json()["kept"]
+    told = tensor_client.put(ALL, content=body, headers={"content-type": SAFETENSORS}).json()[
+        "kept"
+    ]
 
     assert told.keys() == {"layer.0.weight", "b"}
-    assert sorted(listed(kept)) == sorted(entry["id"] for entry in told.values())
-    np.testing.assert_array_equal(get(kept, told["b"]["id"]), X.T)
+    assert sorted(listed(tensor_client)) == sorted(entry["id"] for entry in told.values())
+    np.testing.assert_array_equal(get(tensor_client, told["b"]["id"]), X.T)
 
 
-def test_a_call_takes_them_and_leaves_its_output_there(kept: httpx.Client) -> None:
-    put(kept, "x")
+def test_a_call_takes_them_and_leaves_its_output_there(tensor_client: httpx.Client) -> None:
+    put(tensor_client, "x")
 
-    plain = kept.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x"})
-    kept_too = kept.post(
+    plain = tensor_client.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x"})
+    kept_too = tensor_client.post(
         f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
     )
-    back = kept.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=y"})
+    back = tensor_client.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=y"})
 
     np.testing.assert_array_equal(load(plain.content)["out"], X.T)
     assert load(kept_too.content) == {}
-    np.testing.assert_array_equal(get(kept, "y"), X.T)
+    np.testing.assert_array_equal(get(tensor_client, "y"), X.T)
     np.testing.assert_array_equal(load(back.content)["out"], X)
-    assert memory(kept) == 48
+    assert memory(tensor_client) == 48
 
 
-def test_some_inputs_come_with_the_call_and_some_outputs_go_with_it(kept: httpx.Client) -> None:
+def test_some_inputs_come_with_the_call_and_some_outputs_go_with_it(
+    tensor_client: httpx.Client,
+) -> None:
     x, w = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
-    put(kept, "weight", w)
+    put(tensor_client, "weight", w)
 
-    answer = kept.post(
+    answer = tensor_client.post(
         "/v1/kernels/conv-backward",
         content=save({"grad_output": x, "x": x}),
         headers={
@@ -103,52 +109,52 @@ def test_some_inputs_come_with_the_call_and_some_outputs_go_with_it(kept: httpx.
     ).json()
 
     assert answer["outputs"].keys() == {"grad_x"}
-    assert get(kept, answer["kept"]["grad_weight"]["id"]).shape == (2, 3)
+    assert get(tensor_client, answer["kept"]["grad_weight"]["id"]).shape == (2, 3)
 
 
 def test_an_output_that_is_a_view_of_a_kept_tensor_has_memory_of_its_own(
-    kept: httpx.Client,
+    tensor_client: httpx.Client,
 ) -> None:
-    put(kept, "x")
-    kept.post(
+    put(tensor_client, "x")
+    tensor_client.post(
         f"{PERMUTE}?dims=0,1", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
     )
 
-    put(kept, "x", np.zeros_like(X))
-    kept.delete(f"{ALL}/x")
+    put(tensor_client, "x", np.zeros_like(X))
+    tensor_client.delete(f"{ALL}/x")
 
-    np.testing.assert_array_equal(get(kept, "y"), X)
-
-
-def test_what_is_put_under_an_id_in_use_takes_its_place(kept: httpx.Client) -> None:
-    put(kept, "x", np.zeros(1000))
-
-    put(kept, "x")
-
-    assert listed(kept) == ["x"]
-    np.testing.assert_array_equal(get(kept, "x"), X)
-    assert memory(kept) == 24
+    np.testing.assert_array_equal(get(tensor_client, "y"), X)
 
 
-def test_it_can_take_its_own_place(kept: httpx.Client) -> None:
-    put(kept, "x")
+def test_what_is_put_under_an_id_in_use_takes_its_place(tensor_client: httpx.Client) -> None:
+    put(tensor_client, "x", np.zeros(1000))
+
+    put(tensor_client, "x")
+
+    assert listed(tensor_client) == ["x"]
+    np.testing.assert_array_equal(get(tensor_client, "x"), X)
+    assert memory(tensor_client) == 24
+
+
+def test_it_can_take_its_own_place(tensor_client: httpx.Client) -> None:
+    put(tensor_client, "x")
     headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=x"}
 
     for _ in range(3):
-        assert kept.post(f"{PERMUTE}?dims=1,0", headers=headers).status_code == 200
+        assert tensor_client.post(f"{PERMUTE}?dims=1,0", headers=headers).status_code == 200
 
-    np.testing.assert_array_equal(get(kept, "x"), X.T)
-    assert memory(kept) == 24
+    np.testing.assert_array_equal(get(tensor_client, "x"), X.T)
+    assert memory(tensor_client) == 24
 
 
-def test_what_was_deleted_is_gone_and_said_so(kept: httpx.Client) -> None:
-    put(kept, "x")
+def test_what_was_deleted_is_gone_and_said_so(tensor_client: httpx.Client) -> None:
+    put(tensor_client, "x")
 
-    deleted = kept.delete(f"{ALL}/x")
+    deleted = tensor_client.delete(f"{ALL}/x")
     missing = [
-        kept.get(f"{ALL}/x"),
-        kept.post(f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=x"}),
-        kept.delete(f"{ALL}/x"),
+        tensor_client.get(f"{ALL}/x"),
+        tensor_client.post(f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=x"}),
+        tensor_client.delete(f"{ALL}/x"),
     ]
 
     assert deleted.json() == {"deleted": 1}
@@ -156,7 +162,7 @@ def test_what_was_deleted_is_gone_and_said_so(kept: httpx.Client) -> None:
         "there is no tensor 'x': it was deleted"
     ] * 3  # fmt: skip
     assert "none was put here" in problem_of(
-        kept.get(f"{ALL}/nothing"), 404, "not-found", "nothing"
+        tensor_client.get(f"{ALL}/nothing"), 404, "not-found", "nothing"
     )
 
 
@@ -177,21 +183,21 @@ WRONG_CALLS: tuple[tuple[dict[str, str], str | None, str], ...] = (
 
 @pytest.mark.parametrize(("headers", "field", "message"), WRONG_CALLS)
 def test_a_wrong_header_is_refused_and_leaves_nothing(
-    kept: httpx.Client, headers: dict[str, str], field: str | None, message: str
+    tensor_client: httpx.Client, headers: dict[str, str], field: str | None, message: str
 ) -> None:
-    put(kept, "x")
+    put(tensor_client, "x")
 
-    answer = kept.post(f"{PERMUTE}?dims=1,0", headers=headers)
+    answer = tensor_client.post(f"{PERMUTE}?dims=1,0", headers=headers)
 
     assert message in problem_of(answer, 422, "invalid-input", field)
-    assert listed(kept) == ["x"]
-    assert memory(kept) == 24
+    assert listed(tensor_client) == ["x"]
+    assert memory(tensor_client) == 24
 
 
-def test_an_input_cannot_come_twice(kept: httpx.Client) -> None:
-    put(kept, "x")
+def test_an_input_cannot_come_twice(tensor_client: httpx.Client) -> None:
+    put(tensor_client, "x")
 
-    answer = kept.post(
+    answer = tensor_client.post(
         f"{PERMUTE}?dims=1,0",
         content=save({"x": X}),
         headers={"content-type": SAFETENSORS, "X-Warpcall-Tensors": "x=x"},
@@ -215,16 +221,16 @@ def test_an_input_cannot_come_twice(kept: httpx.Client) -> None:
     ],
 )
 def test_a_wrong_put_is_refused_and_leaves_nothing(
-    kept: httpx.Client, path: str, body: bytes, headers: dict[str, str], field: str
+    tensor_client: httpx.Client, path: str, body: bytes, headers: dict[str, str], field: str
 ) -> None:
-    answer = kept.put(path, content=body, headers={"content-type": SAFETENSORS, **headers})
+    answer = tensor_client.put(path, content=body, headers={"content-type": SAFETENSORS, **headers})
 
     problem_of(answer, 422, "invalid-input", field)
-    assert listed(kept) == []
+    assert listed(tensor_client) == []
 
 
 def test_who_leaves_in_the_middle_of_a_put_leaves_nothing(
-    kept: httpx.Client, server: Server
+    tensor_client: httpx.Client, server: Server
 ) -> None:
     body = save({"x": np.zeros(1 << 18, np.float32)})
     head = (
@@ -234,38 +240,44 @@ def test_who_leaves_in_the_middle_of_a_put_leaves_nothing(
     answer = send_raw(server, head, body[: len(body) // 2], finish=True)
 
     assert answer.status == 422
-    assert listed(kept) == []
-    assert memory(kept) == 0
+    assert listed(tensor_client) == []
+    assert memory(tensor_client) == 0
 
 
-def test_it_expires_unless_it_is_used_and_its_memory_comes_back(kept: httpx.Client) -> None:
-    put(kept, "short", np.zeros(1000), {"X-Warpcall-Ttl": "0.2"})
-    put(kept, "used", np.zeros(10), {"X-Warpcall-Ttl": "5"})
-    first = kept.get(ALL).json()["tensors"][-1]["expires"]
+def test_it_expires_unless_it_is_used_and_its_memory_comes_back(
+    tensor_client: httpx.Client,
+) -> None:
+    put(tensor_client, "short", np.zeros(1000), {"X-Warpcall-Ttl": "0.2"})
+    put(tensor_client, "used", np.zeros(10), {"X-Warpcall-Ttl": "5"})
+    first = tensor_client.get(ALL).json()["tensors"][-1]["expires"]
 
     def gone() -> bool:
-        get(kept, "used")
-        return "short" not in listed(kept)
+        get(tensor_client, "used")
+        return "short" not in listed(tensor_client)
 
     until(gone)
 
-    assert memory(kept) == 80
-    assert metrics(kept)['warpcall_user_tensor_bytes{user="local"}'] == 80
-    assert "unused for 0.2 s" in problem_of(kept.get(f"{ALL}/short"), 404, "not-found", "short")
-    assert kept.get(ALL).json()["tensors"][-1]["expires"] > first
+    assert memory(tensor_client) == 80
+    assert metrics(tensor_client)['warpcall_user_tensor_bytes{user="local"}'] == 80
+    assert "unused for 0.2 s" in problem_of(
+        tensor_client.get(f"{ALL}/short"), 404, "not-found", "short"
+    )
+    assert tensor_client.get(ALL).json()["tensors"][-1]["expires"] > first
 
 
-def test_tensors_put_and_used_from_many_threads_stay_apart(kept: httpx.Client) -> None:
+def test_tensors_put_and_used_from_many_threads_stay_apart(tensor_client: httpx.Client) -> None:
     def play(i: int) -> bool:
         x = np.full((4, 5), i, np.int32)
-        put(kept, f"t{i}", x)
+        put(tensor_client, f"t{i}", x)
         headers = {"X-Warpcall-Tensors": f"x=t{i}", "X-Warpcall-Keep": f"out=u{i}"}
-        kept.post(f"{PERMUTE}?dims=1,0", headers=headers)
-        same = np.array_equal(get(kept, f"u{i}"), x.T) and np.array_equal(get(kept, f"t{i}"), x)
-        return same and kept.delete(f"{ALL}/t{i}").status_code == 200
+        tensor_client.post(f"{PERMUTE}?dims=1,0", headers=headers)
+        same = np.array_equal(get(tensor_client, f"u{i}"), x.T) and np.array_equal(
+            get(tensor_client, f"t{i}"), x
+        )
+        return same and tensor_client.delete(f"{ALL}/t{i}").status_code == 200
 
     with ThreadPoolExecutor(8) as pool:
         right = list(pool.map(play, range(40)))
 
     assert all(right)
-    assert sorted(listed(kept)) == sorted(f"u{i}" for i in range(40))
+    assert sorted(listed(tensor_client)) == sorted(f"u{i}" for i in range(40))
