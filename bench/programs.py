@@ -3,8 +3,8 @@
 In turn, and in one order and then in the other: a call of the identity permute, whose kernel is a
 plain copy; a program of 20 such steps; one of 20 sums, which move every byte on any device; a put, a
 program whose output is kept, and a get; and 20 calls between a put and a get, each on what the one
-before it kept. The server says how long kernels ran. What is left of the time is the road, and a
-program's should be one call's: it is sent once up and once down. The ratio of roads is taken within
+before it kept. The server says how long kernels ran. What is left of the time is the overhead, and a
+program's should be one call's: it is sent once up and once down. The ratio of overheads is taken within
 a round; beside it stands that of the shortest ones, which other work on the machine spoils less.
 
 On a cpu lane the steps of the program of permutes are views, which cost nothing; what a call keeps is
@@ -29,7 +29,7 @@ from bench.machine import describe
 from demo.server import Server, running_server
 from warpcall import Client
 
-ALLOWED = 1.3  # roads of one call
+ALLOWED = 1.3  # overheads of one call
 KERNELS = re.compile(r'^warpcall_stage_seconds_sum\{stage="kernel"\} (\S+)$', re.MULTILINE)
 ONE = "one call"
 
@@ -44,12 +44,12 @@ class Sample:
     kernel_s: float
 
     @property
-    def road_s(self) -> float:
+    def overhead_s(self) -> float:
         return self.total_s - self.kernel_s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 if a program's road is longer than it may be."""
+    """The command; 1 if a program's overhead is longer than it may be."""
     parser = argparse.ArgumentParser(prog="python -m bench.programs", description=__doc__)
     parser.add_argument("--side", type=int, default=4096, help="of the square float32 tensor")
     parser.add_argument("--steps", type=int, default=20)
@@ -74,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{x.nbytes / 2**20:g} MB, {given.steps} steps, {given.rounds} rounds; medians",
         _HEAD,
     ]
-    roads = {name: _ratios(found, samples[ONE]) for name, found in samples.items()}
-    said += [_line(name, found, roads[name], samples[ONE]) for name, found in samples.items()]
+    overheads = {name: _ratios(found, samples[ONE]) for name, found in samples.items()}
+    said += [_line(name, found, overheads[name], samples[ONE]) for name, found in samples.items()]
     sys.stdout.write("\n".join(said) + "\n")
-    return int(max(map(median, roads.values())) > ALLOWED)
+    return int(max(map(median, overheads.values())) > ALLOWED)
 
 
 def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tensor]]:
@@ -135,25 +135,23 @@ def _kernel_s(server: Server) -> float:
 
 
 def _ratios(samples: Sequence[Sample], ones: Sequence[Sample]) -> list[float]:
-    return [sample.road_s / one.road_s for sample, one in zip(samples, ones, strict=True)]
+    return [sample.overhead_s / one.overhead_s for sample, one in zip(samples, ones, strict=True)]
 
 
-_HEAD = (
-    f"{'':22}{'total ms':>10}{'kernels ms':>12}{'road ms':>10}{'of one road':>13}{'p10 to p90':>16}"
-)
+_HEAD = f"{'':22}{'total ms':>10}{'kernels ms':>12}{'overhead ms':>12}{'of one call':>13}{'p10 to p90':>16}"
 
 
 def _line(
     name: str, samples: Sequence[Sample], ratios: Sequence[float], ones: Sequence[Sample]
 ) -> str:
-    total, kernel, road = (
+    total, kernel, overhead = (
         median(getattr(sample, part) for sample in samples) * 1e3
-        for part in ("total_s", "kernel_s", "road_s")
+        for part in ("total_s", "kernel_s", "overhead_s")
     )
-    best = min(sample.road_s for sample in samples) / min(one.road_s for one in ones)
+    best = min(sample.overhead_s for sample in samples) / min(one.overhead_s for one in ones)
     low, high = np.percentile(ratios, (10, 90))
     return (
-        f"{name:22}{total:10.1f}{kernel:12.1f}{road:10.1f}{median(ratios):13.2f}"
+        f"{name:22}{total:10.1f}{kernel:12.1f}{overhead:12.1f}{median(ratios):13.2f}"
         f"{f'{low:.2f} to {high:.2f}':>16}{best:14.2f}"
     )
 

@@ -4,7 +4,7 @@
 
 What the server says of its stages (Server-Timing) is compared with cudaMemcpyAsync from and to
 page-locked memory, by CUDA events, in this process and in turns with the calls. Also told is what
-a call takes as a whole: the road through the socket, not the GPU, is what a caller waits for.
+a call takes as a whole: the transfer through the socket, not the GPU, is what a caller waits for.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._tensors import AsyncRemoteTensor, Given, Handle, RemoteTensor
-from warpcall._transport.base import Road, run_now
-from warpcall._transport.direct import DirectRoad
+from warpcall._transport.base import Transport, run_now
+from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
 from warpcall.errors import InvalidInput
 
@@ -47,11 +47,11 @@ class _Base:
         if retries < 0:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
         config = configure(url, api_key)
-        road, display = self._road(config), Display(progress)
-        self._core = Core(config, road, timeout_s, retries, display, self._handle)
+        transport, display = self._transport(config), Display(progress)
+        self._core = Core(config, transport, timeout_s, retries, display, self._handle)
 
     @staticmethod
-    def _road(config: Config) -> Road:
+    def _transport(config: Config) -> Transport:
         raise NotImplementedError
 
     @property
@@ -86,14 +86,13 @@ class Client(_Base, Ops):
     _handle = RemoteTensor
 
     @staticmethod
-    def _road(config: Config) -> Road:
+    def _transport(config: Config) -> Transport:
         if config.direct:
-            return DirectRoad(config.address, config.authority, BlockingWaiter())
-        from warpcall._transport.httpcore_transport import (
-            TunnelledRoad,  # httpcore takes 50 ms to import
-        )
+            return SocketTransport(config.address, config.authority, BlockingWaiter())
+        # Imported here: httpcore takes 50 ms to import.
+        from warpcall._transport.httpcore_transport import HttpcoreTransport
 
-        return TunnelledRoad(config)
+        return HttpcoreTransport(config)
 
     def call(
         self,
@@ -198,12 +197,12 @@ class AsyncClient(_Base, AsyncOps):
     _handle = AsyncRemoteTensor
 
     @staticmethod
-    def _road(config: Config) -> Road:
+    def _transport(config: Config) -> Transport:
         if config.direct:
-            return DirectRoad(config.address, config.authority, LoopWaiter())
-        from warpcall._transport.httpcore_transport import AsyncTunnelledRoad
+            return SocketTransport(config.address, config.authority, LoopWaiter())
+        from warpcall._transport.httpcore_transport import AsyncHttpcoreTransport
 
-        return AsyncTunnelledRoad(config)
+        return AsyncHttpcoreTransport(config)
 
     async def call(
         self,

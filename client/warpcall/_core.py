@@ -24,8 +24,8 @@ from warpcall._transport.base import (
     Gathered,
     Reply,
     Request,
-    Road,
     Stream,
+    Transport,
     most_nbytes,
 )
 from warpcall._transport.buffers import Buffers
@@ -74,11 +74,11 @@ class Answer(Generic[ArrayT]):
 
 
 class Core:
-    """The calls of a client over any road.
+    """The calls of a client over any transport.
 
     Args:
         config: the server and the key.
-        road: the way there.
+        transport: the way there.
         timeout_s: of a whole call, its retries and pauses included.
         retries: further tries after busy, unavailable or a broken connection. Calls are pure, so
             a second one does no harm.
@@ -89,14 +89,14 @@ class Core:
     def __init__(
         self,
         config: Config,
-        road: Road,
+        transport: Transport,
         timeout_s: float,
         retries: int,
         display: Display,
         handle: type[Handle[Any]],
     ) -> None:
         self.config = config
-        self.road = road
+        self.transport = transport
         self.timeout_s = timeout_s
         self.retries = retries
         self._display = display
@@ -156,7 +156,7 @@ class Core:
     async def close(self) -> None:
         """Close the connections, and keep no memory for further answers."""
         self._memory.close()
-        await self.road.close()
+        await self.transport.close()
 
     async def put(
         self, array: ArrayT, id_: str | None, ttl_s: float | None, device: str | None
@@ -234,7 +234,7 @@ class Core:
         fields = {**self._headers, **headers}
         deadline = time.monotonic() + quiet_s
         request = Request("GET", self.config.prefix + path, deadline, fields)
-        stream = await self.road.open(request)
+        stream = await self.transport.open(request)
         if stream.status == 200:
             return stream
         gathered = Gathered(most_nbytes(stream.status, request, None))
@@ -294,7 +294,7 @@ class Core:
             url_path, memory = self.config.prefix + path, self._memory
             request = Request(method, url_path, deadline, fields, body, meter, memory, tensors)
             try:
-                reply = await self.road.send(request)
+                reply = await self.transport.send(request)
                 if reply.status in accepted:
                     return reply
                 raise problem_of(reply)
@@ -305,7 +305,7 @@ class Core:
                     raise
             finally:
                 meter.close()
-            await self.road.sleep(pause_s)
+            await self.transport.sleep(pause_s)
 
 
 def pause_before_retry(

@@ -1,4 +1,4 @@
-"""Runs calls with kserve's inference client, in its own environment; as triton_roads.py does."""
+"""Runs calls with kserve's inference client, in its own environment; as triton_paths.py does."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kserve.utils.numpy_codec import to_np_dtype
 
 
 async def main() -> None:
-    url, name, road = sys.argv[1:]
+    url, name, variant = sys.argv[1:]
     folder = Path(name)
-    binary = road == "kserve-binary"
+    binary = variant == "kserve-binary"
     async with InferenceRESTClient(RESTConfig(protocol="v2", timeout=60)) as client:
         assert await client.is_server_live(url)
         assert await client.is_server_ready(url)
         for call in json.loads((folder / "calls.json").read_text()):
             assert await client.is_model_ready(url, call["model"])
-            await run(client, url, call, folder, road, binary=binary)
+            await run(client, url, call, folder, variant, binary=binary)
 
 
 async def run(
-    client: Any, url: str, call: dict[str, Any], folder: Path, road: str, *, binary: bool
+    client: Any, url: str, call: dict[str, Any], folder: Path, variant: str, *, binary: bool
 ) -> None:
     inputs = []
     for tensor in call["inputs"]:
@@ -52,7 +52,7 @@ async def run(
         output = next(given for given in answer.outputs if given.name == out["name"])
         assert output.datatype == out["datatype"]
         assert list(output.shape) == out["shape"]
-        output.as_numpy().tofile(folder / f"{call['id']}.{out['name']}.{road}")
+        output.as_numpy().tofile(folder / f"{call['id']}.{out['name']}.{variant}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clients of the protocol that others wrote, as they are: every case of every op, on every road."""
+"""Clients of the protocol that others wrote, as they are: every case of every op, in every variant."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from warpcall_kernels.op.cases import Case
 from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.worker.devices import CODES
 
-ROADS = [
-    *(("triton", road) for road in ("binary", "json", "gzip", "deflate", "shared")),
-    *(("triton", road) for road in ("async-binary", "async-json")),
-    *(("kserve", road) for road in ("kserve-binary", "kserve-json")),
+VARIANTS = [
+    *(("triton", variant) for variant in ("binary", "json", "gzip", "deflate", "shared")),
+    *(("triton", variant) for variant in ("async-binary", "async-json")),
+    *(("kserve", variant) for variant in ("kserve-binary", "kserve-json")),
 ]
 Calls = list[tuple[Op, dict[str, Any], dict[str, Tensor]]]
 
@@ -85,22 +85,22 @@ def _read(output: Mapping[str, Any], file: Path) -> Tensor:
     return flat.reshape(output["shape"])
 
 
-@pytest.mark.parametrize(("client", "road"), ROADS)
+@pytest.mark.parametrize(("client", "variant"), VARIANTS)
 def test_an_unmodified_client_gets_every_case_right(
-    client: str, road: str, calls: tuple[Path, Calls], server: Server
+    client: str, variant: str, calls: tuple[Path, Calls], server: Server
 ) -> None:
     folder, every = calls
     if client == "kserve":  # it has no BF16, and writes null in JSON for what is not finite
         every = [found for found in every if "BF16" not in json.dumps(found[1])]
-    if road == "kserve-json":
+    if variant == "kserve-json":
         every = [found for found in every if found[1]["finite"]]
     (folder / "calls.json").write_text(json.dumps([call for _, call, _ in every]))
     url = server.url if client == "kserve" else server.url.partition("://")[2]
 
-    environments.run(client, f"{client}_roads.py", url, str(folder), road)
+    environments.run(client, f"{client}_paths.py", url, str(folder), variant)
 
     assert {op.name for op, _, _ in every} == set(ops())
     for op, call, expected in every:
         for output in call["outputs"]:
-            file = folder / f"{call['id']}.{output['name']}.{road}"
+            file = folder / f"{call['id']}.{output['name']}.{variant}"
             suite.assert_matches(op, _read(output, file), expected[output["name"]])

@@ -1,4 +1,4 @@
-"""Runs calls with tritonclient, in its own environment: `python triton_roads.py URL FOLDER ROAD`.
+"""Runs calls with tritonclient, in its own environment: `python triton_paths.py URL FOLDER VARIANT`.
 
 FOLDER/calls.json lists the calls, tensors lie beside it as bytes, and so do the outputs afterwards.
 """
@@ -58,7 +58,7 @@ def with_lists(inputs: list[Any], params: dict[str, Any]) -> tuple[list[Any], di
     return inputs, scalars
 
 
-def save(result: Any, call: dict[str, Any], folder: Path, road: str) -> None:
+def save(result: Any, call: dict[str, Any], folder: Path, variant: str) -> None:
     assert result.get_response()["id"] == call["id"]
     given = [out["name"] for out in result.get_response()["outputs"]]
     assert sorted(given) == sorted(out["name"] for out in call["outputs"]), given
@@ -66,12 +66,12 @@ def save(result: Any, call: dict[str, Any], folder: Path, road: str) -> None:
         assert result.get_output(out["name"])["datatype"] == out["datatype"]
         array = result.as_numpy(out["name"])
         assert list(array.shape) == out["shape"]
-        array.tofile(folder / f"{call['id']}.{out['name']}.{road}")
+        array.tofile(folder / f"{call['id']}.{out['name']}.{variant}")
 
 
-def sync(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None:
-    binary = road == "binary"
-    packed = "gzip" if road == "gzip" else "deflate" if road == "deflate" else None
+def sync(url: str, calls: list[dict[str, Any]], folder: Path, variant: str) -> None:
+    binary = variant == "binary"
+    packed = "gzip" if variant == "gzip" else "deflate" if variant == "deflate" else None
     with triton.InferenceServerClient(url) as client:
         assert client.is_server_live()
         assert client.is_server_ready()
@@ -86,13 +86,13 @@ def sync(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None
                 request_compression_algorithm=packed,
                 response_compression_algorithm=packed,
             )
-            save(result, call, folder, road)
+            save(result, call, folder, variant)
         counted = client.get_inference_statistics()["model_stats"]
         assert sum(model["inference_count"] for model in counted) >= len(calls)
 
 
-async def asynchronous(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None:
-    binary = road == "async-binary"
+async def asynchronous(url: str, calls: list[dict[str, Any]], folder: Path, variant: str) -> None:
+    binary = variant == "async-binary"
     async with triton_aio.InferenceServerClient(url) as client:
         assert await client.is_server_ready()
 
@@ -105,13 +105,13 @@ async def asynchronous(url: str, calls: list[dict[str, Any]], folder: Path, road
                 request_id=call["id"],
                 parameters=params,
             )
-            save(result, call, folder, road)
+            save(result, call, folder, variant)
 
         for begin in range(0, len(calls), 8):  # some at once
             await asyncio.gather(*map(run, calls[begin : begin + 8]))
 
 
-def shared(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> None:
+def shared(url: str, calls: list[dict[str, Any]], folder: Path, variant: str) -> None:
     """Inputs from the first half of a region, outputs into the second."""
     key = f"/warpcall-test-{folder.name}"
     region = shared_memory.create_shared_memory_region("both", key, REGION_BYTES)
@@ -149,7 +149,7 @@ def shared(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> No
                     octets = shared_memory.get_contents_as_numpy(
                         region, np.uint8, [out["nbytes"]], offset=begin
                     )
-                    octets.tofile(folder / f"{call['id']}.{out['name']}.{road}")
+                    octets.tofile(folder / f"{call['id']}.{out['name']}.{variant}")
             client.unregister_system_shared_memory("both")
             assert client.get_system_shared_memory_status() == []
         finally:
@@ -157,15 +157,15 @@ def shared(url: str, calls: list[dict[str, Any]], folder: Path, road: str) -> No
 
 
 def main() -> None:
-    url, name, road = sys.argv[1:]
+    url, name, variant = sys.argv[1:]
     folder = Path(name)
     calls = json.loads((folder / "calls.json").read_text())
-    if road == "shared":
-        shared(url, calls, folder, road)
-    elif road.startswith("async"):
-        asyncio.run(asynchronous(url, calls, folder, road))
+    if variant == "shared":
+        shared(url, calls, folder, variant)
+    elif variant.startswith("async"):
+        asyncio.run(asynchronous(url, calls, folder, variant))
     else:
-        sync(url, calls, folder, road)
+        sync(url, calls, folder, variant)
 
 
 if __name__ == "__main__":

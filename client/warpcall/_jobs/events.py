@@ -57,7 +57,7 @@ async def events(
         finally:
             if stream is not None:
                 await stream.close()
-        await core.road.sleep(min(PAUSE_S, quiet_s(deadline, name)))
+        await core.transport.sleep(min(PAUSE_S, quiet_s(deadline, name)))
 
 
 def is_last(event: dict[str, Any]) -> bool:

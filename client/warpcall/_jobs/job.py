@@ -71,7 +71,7 @@ class JobHandle:
         try:
             while bar.shown and self.state == "queued":  # its place in the queue is no event
                 bar.show(waiting(self.told))
-                await self._core.road.sleep(min(LOOK_S, quiet_s(deadline, self._name)))
+                await self._core.transport.sleep(min(LOOK_S, quiet_s(deadline, self._name)))
                 await self._refresh()
             async with aclosing(self._events(0, deadline)) as happened:
                 async for event in happened:

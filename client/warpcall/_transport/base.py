@@ -62,10 +62,10 @@ class Reply:
     body: Bytes
 
 
-class Road(Protocol):
+class Transport(Protocol):
     """A way to the server. The core is written once, as coroutines, over this.
 
-    A road of the blocking client does its work in the coroutine and never suspends; see `run_now`.
+    A transport of the blocking client does its work in the coroutine and never suspends; see `run_now`.
     """
 
     async def send(self, request: Request) -> Reply:
@@ -95,18 +95,18 @@ class Stream(Protocol):
 
 
 def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine over a road that never suspends."""
+    """The result of a coroutine over a transport that never suspends."""
     try:
         work.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
     work.close()
-    raise RuntimeError("a blocking road suspended")
+    raise RuntimeError("a blocking transport suspended")
 
 
 def each_now(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """What an asynchronous generator over a road that never suspends gives, never None."""
+    """What an asynchronous generator over a transport that never suspends gives, never None."""
 
     async def following() -> T | None:
         return await anext(items, None)

@@ -34,7 +34,7 @@ LIMITS = {"max_connections": 32, "max_keepalive_connections": 16, "keepalive_exp
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 
-class TunnelledRoad:
+class HttpcoreTransport:
     """The blocking flavour; safe to share between threads."""
 
     def __init__(self, config: Config) -> None:
@@ -48,10 +48,10 @@ class TunnelledRoad:
         with self._within(request.deadline):
             response = self._pool.handle_request(_built(self._config, request, _pieces(request)))
             try:
-                intake = _Intake(response, request)
+                reader = _ReplyReader(response, request)
                 for chunk in response.iter_stream():
-                    intake.take(chunk)
-                return intake.reply()
+                    reader.take(chunk)
+                return reader.reply()
             finally:
                 response.close()
 
@@ -77,7 +77,7 @@ class TunnelledRoad:
             yield
 
 
-class AsyncTunnelledRoad:
+class AsyncHttpcoreTransport:
     """The asyncio flavour."""
 
     def __init__(self, config: Config) -> None:
@@ -91,10 +91,10 @@ class AsyncTunnelledRoad:
             built = _built(self._config, request, _pieces_async(request))
             response = await self._pool.handle_async_request(built)
             try:
-                intake = _Intake(response, request)
+                reader = _ReplyReader(response, request)
                 async for chunk in response.aiter_stream():
-                    intake.take(chunk)
-                return intake.reply()
+                    reader.take(chunk)
+                return reader.reply()
             finally:
                 await response.aclose()
 
@@ -123,15 +123,15 @@ class AsyncTunnelledRoad:
 class _Stream:
     """An answer that is read piece by piece."""
 
-    def __init__(self, road: TunnelledRoad, response: httpcore.Response) -> None:
-        self._road = road
+    def __init__(self, transport: HttpcoreTransport, response: httpcore.Response) -> None:
+        self._transport = transport
         self._response = response
         self._chunks = response.iter_stream()
         self.status = response.status
         self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
-        with self._road._within(time.monotonic() + quiet_s):
+        with self._transport._within(time.monotonic() + quiet_s):
             return next(self._chunks, b"")
 
     async def close(self) -> None:
@@ -141,15 +141,15 @@ class _Stream:
 class _AsyncStream:
     """The same, in the running loop."""
 
-    def __init__(self, road: AsyncTunnelledRoad, response: httpcore.Response) -> None:
-        self._road = road
+    def __init__(self, transport: AsyncHttpcoreTransport, response: httpcore.Response) -> None:
+        self._transport = transport
         self._response = response
         self._chunks = response.aiter_stream()
         self.status = response.status
         self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
-        async with self._road._within(time.monotonic() + quiet_s):
+        async with self._transport._within(time.monotonic() + quiet_s):
             return await anext(self._chunks, b"")
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ async def _pieces_async(request: Request) -> AsyncIterator[bytes]:
         yield piece
 
 
-class _Intake:
+class _ReplyReader:
     """Collects an answer into one buffer."""
 
     def __init__(self, response: httpcore.Response, request: Request) -> None:

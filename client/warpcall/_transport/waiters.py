@@ -51,7 +51,9 @@ class Waiter(ABC):
         """Wait until `sock` is readable (or writable); whether it is the former."""
 
     @abstractmethod
-    def room(self, deadline: float) -> contextlib.AbstractAsyncContextManager[None]: ...
+    def connection_permit(
+        self, deadline: float
+    ) -> contextlib.AbstractAsyncContextManager[None]: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
@@ -61,7 +63,7 @@ class BlockingWaiter(Waiter):
     """Waits in the calling thread."""
 
     def __init__(self) -> None:
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._permits = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     async def connect(self, address: Address, deadline: float) -> socket.socket:
         return connect(address, deadline)
@@ -74,13 +76,13 @@ class BlockingWaiter(Waiter):
         return any(event & select.POLLIN for _, event in poll.poll(left_s(deadline) * 1000))
 
     @contextlib.asynccontextmanager
-    async def room(self, deadline: float) -> AsyncIterator[None]:
-        if not self._room.acquire(timeout=left_s(deadline)):
+    async def connection_permit(self, deadline: float) -> AsyncIterator[None]:
+        if not self._permits.acquire(timeout=left_s(deadline)):
             raise TimeoutError("the deadline passed")
         try:
             yield
         finally:
-            self._room.release()
+            self._permits.release()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
@@ -90,7 +92,7 @@ class LoopWaiter(Waiter):
     """Waits in the running asyncio loop (or uvloop)."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._permits = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def connect(self, address: Address, deadline: float) -> socket.socket:
         return await connect_first(address, deadline, self._attempt)
@@ -126,13 +128,13 @@ class LoopWaiter(Waiter):
             loop.remove_writer(sock)
 
     @contextlib.asynccontextmanager
-    async def room(self, deadline: float) -> AsyncIterator[None]:
+    async def connection_permit(self, deadline: float) -> AsyncIterator[None]:
         async with asyncio.timeout(left_s(deadline)):
-            await self._room.acquire()
+            await self._permits.acquire()
         try:
             yield
         finally:
-            self._room.release()
+            self._permits.release()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

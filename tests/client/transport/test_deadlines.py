@@ -22,7 +22,7 @@ from tests.client.scripted import (
 )
 from warpcall import AsyncClient, Client, TransportError
 from warpcall._transport import base, connect
-from warpcall._transport.direct import MAX_INTERIM
+from warpcall._transport.socket_transport import MAX_INTERIM
 
 HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 PROBLEM = b"HTTP/1.1 422 No\r\nContent-Type: application/json\r\n"
@@ -119,7 +119,7 @@ def test_addresses_that_do_not_answer_are_left_at_the_timeout(
         attempts.append(share_s(deadline, endpoints))
         return attempts[-1]
 
-    monkeypatch.setattr("warpcall._connect.share_s", counted)
+    monkeypatch.setattr("warpcall._transport.connect.share_s", counted)
 
     with ScriptedServer(well) as server, pytest.raises(TransportError, match="in time"):
         direct.ask(server, permute, timeout_s=TIMEOUT_S, retries=0)

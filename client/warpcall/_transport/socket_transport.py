@@ -42,7 +42,7 @@ MAYBE_TLS = "if the server expects TLS, its url begins with https://"
 MAX_IDLE_S = 55.0  # a connection unused for longer is likely dropped by something on the way
 
 
-class DirectRoad:
+class SocketTransport:
     """Exchanges with one server, over a pool of connections.
 
     Args:
@@ -61,7 +61,7 @@ class DirectRoad:
         if self._closed:
             raise RuntimeError("this client is closed")
         with _translated(self._authority):
-            async with self._waiter.room(request.deadline):
+            async with self._waiter.connection_permit(request.deadline):
                 return await self._exchange(request)
 
     async def open(self, request: Request) -> Stream:
@@ -72,7 +72,7 @@ class DirectRoad:
             sock = await self._connect(request.deadline)
             try:
                 exchange = _Exchange(sock, self._waiter, request, self._authority)
-                return _DirectStream(sock, exchange, await exchange.begin(), self._authority)
+                return _SocketStream(sock, exchange, await exchange.begin(), self._authority)
             except BaseException:
                 sock.close()
                 raise
@@ -86,10 +86,10 @@ class DirectRoad:
             self._idle.pop()[1].close()
 
     async def _exchange(self, request: Request) -> Reply:
-        kept = self._kept()
-        sock = kept or await self._connect(request.deadline)
+        idle = self._idle_connection()
+        sock = idle or await self._connect(request.deadline)
         try:
-            exchange = _Exchange(sock, self._waiter, request, self._authority, fresh=kept is None)
+            exchange = _Exchange(sock, self._waiter, request, self._authority, fresh=idle is None)
             reply = await exchange.run()
         except BaseException:
             sock.close()
@@ -100,7 +100,7 @@ class DirectRoad:
             sock.close()
         return reply
 
-    def _kept(self) -> socket.socket | None:
+    def _idle_connection(self) -> socket.socket | None:
         """An idle connection that the server has not closed meanwhile, the last used first."""
         while True:
             try:
@@ -288,7 +288,7 @@ class _Exchange:
             at += n
 
 
-class _DirectStream:
+class _SocketStream:
     """An answer that is read piece by piece."""
 
     def __init__(
