@@ -1,4 +1,4 @@
-"""The application: routes and calls over one engine, behind one door."""
+"""The application: the routes and the calls over one engine, behind the gateway."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
 from warpcall_service.formats.json_pool import JsonPool
-from warpcall_service.gateway import CALLS, Edge
+from warpcall_service.gateway import CALLS, Gateway
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
@@ -44,7 +44,7 @@ from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 
 MAX_REASONS = 64  # that are remembered, so that nothing grows without end
-SAME_TROUBLE_S = 60.0  # between two lines of the log that say why the database cannot be used
+REPEAT_LOG_S = 60.0  # between two lines of the log that say why the database cannot be used
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
 log = logging.getLogger("warpcall.store")
@@ -57,7 +57,7 @@ def create_app(
     desk: Jobs,
     json: JsonPool,
     stopping: Callable[[], bool],
-) -> Edge:
+) -> Gateway:
     """The ASGI application over an engine that was started.
 
     Args:
@@ -105,16 +105,16 @@ def create_app(
     )
     app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
     described()  # now: it takes 0.1 s, for which the first request for it would stop the event loop
-    app.add_exception_handler(Problem, _tell)
-    app.add_exception_handler(StoreError, _StoreTrouble().tell)
-    app.add_exception_handler(RequestValidationError, _tell_validation)
-    app.add_exception_handler(HTTPException, _tell_http)
-    app.add_exception_handler(Exception, _tell_fault)
+    app.add_exception_handler(Problem, _problem_response)
+    app.add_exception_handler(StoreError, _StoreErrors().respond)
+    app.add_exception_handler(RequestValidationError, _validation_response)
+    app.add_exception_handler(HTTPException, _routing_response)
+    app.add_exception_handler(Exception, _internal_response)
     uploads = Uploads(settings, engine, json)
     calls = TensorCalls(settings, engine, uploads, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
-    return Edge(settings, app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
+    return Gateway(settings, app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
@@ -159,7 +159,7 @@ def _version() -> str:
         return "0"
 
 
-async def _tell(request: Request, problem: Exception) -> Response:
+async def _problem_response(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
     exchange: Exchange = request.scope["state"]["exchange"]
     exchange.outcome = problem.code
@@ -169,34 +169,34 @@ async def _tell(request: Request, problem: Exception) -> Response:
     return response
 
 
-class _StoreTrouble:
+class _StoreErrors:
     """Answers requests that needed the database, and logs why, however many requests there are."""
 
     def __init__(self) -> None:
         self._logged_at: dict[str, float] = {}  # by reason
 
-    async def tell(self, request: Request, error: Exception) -> Response:
+    async def respond(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, StoreError)
         now = time.monotonic()
-        if now - self._logged_at.get(error.reason, -math.inf) > SAME_TROUBLE_S:
+        if now - self._logged_at.get(error.reason, -math.inf) > REPEAT_LOG_S:
             if len(self._logged_at) >= MAX_REASONS:
                 self._logged_at.clear()
             self._logged_at[error.reason] = now
             log.error("requests are answered with 503: %s", error.reason)
-        return await _tell(request, error)
+        return await _problem_response(request, error)
 
 
-async def _tell_validation(request: Request, error: Exception) -> Response:
+async def _validation_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     fault: dict[str, Any] = dict(error.errors()[0])
     field = ".".join(map(str, fault["loc"][1:]))
     message = fault["msg"].removeprefix("Value error, ")
-    return await _tell(
+    return await _problem_response(
         request, InvalidInput(f"{field}: {message}, got {fault['input']!r:.60}", field=field)
     )
 
 
-async def _tell_http(request: Request, error: Exception) -> Response:
+async def _routing_response(request: Request, error: Exception) -> Response:
     """What routing raises: no such path, or a path without such a method."""
     assert isinstance(error, HTTPException)
     path = request.url.path
@@ -206,11 +206,17 @@ async def _tell_http(request: Request, error: Exception) -> Response:
             allowed.add("POST")  # calls do not pass through the router
         elif path.startswith(TENSORS):
             allowed |= {"GET", "PUT"}  # nor do these
-        return await _tell(request, MethodNotAllowed(request.method, ", ".join(sorted(allowed))))
+        return await _problem_response(
+            request, MethodNotAllowed(request.method, ", ".join(sorted(allowed)))
+        )
     if is_infer(path) or path == PROGRAMS:
-        return await _tell(request, MethodNotAllowed(request.method, "POST"))
-    return await _tell(request, NotFound(f"there is nothing at {path[:200]!r}", field="path"))
+        return await _problem_response(request, MethodNotAllowed(request.method, "POST"))
+    return await _problem_response(
+        request, NotFound(f"there is nothing at {path[:200]!r}", field="path")
+    )
 
 
-async def _tell_fault(request: Request, error: Exception) -> Response:
-    return await _tell(request, Internal())  # Starlette raises it again, and the door logs it
+async def _internal_response(request: Request, error: Exception) -> Response:
+    return await _problem_response(
+        request, Internal()
+    )  # Starlette raises the error again: Gateway logs it

@@ -19,7 +19,7 @@ from warpcall_service.http.access_log import log_request
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import RouteIO
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.oip.infer import Inference, is_infer
 from warpcall_service.settings import Settings
 
@@ -28,12 +28,12 @@ CALLS = "/v1/kernels/"
 log = logging.getLogger("warpcall")
 
 
-class Edge:
+class Gateway:
     """Sends calls to `calls` and `inference`, straight past FastAPI, and all else to `app`.
 
     Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start. Who
-    was admitted is held to his limits. Every request has a `Watch`, so that no route waits for its
-    client without end.
+    was admitted is held to his limits. Every request has a `ClientWatchdog`, so that no route waits
+    for its client without end.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Edge:
         if scope["type"] != "http":
             return  # lifespan and websockets are off, and must not be a way around the gate
         exchange = Exchange(scope, receive, send)
-        watch = Watch(exchange.connection, self._timeout_s, self._min_rate)
+        watchdog = ClientWatchdog(exchange.connection, self._timeout_s, self._min_rate)
         try:
-            problem = await self._answer(exchange, watch)
+            problem = await self._handle(exchange, watchdog)
             if problem is not None:
-                watch.refusing()
+                watchdog.begin_refusal()
                 await exchange.refuse(problem)
         except ClientGone:
             exchange.abandon()
@@ -74,10 +74,10 @@ class Edge:
             exchange.connection.abort()
             exchange.abandon()
         finally:
-            watch.close()
-            self._note(exchange)
+            watchdog.close()
+            self._record(exchange)
 
-    async def _answer(self, exchange: Exchange, watch: Watch) -> Problem | None:
+    async def _handle(self, exchange: Exchange, watchdog: ClientWatchdog) -> Problem | None:
         """Answer a request, or return the problem that is to be its answer."""
         try:
             exchange.check_head()
@@ -85,7 +85,7 @@ class Edge:
                 check_count(query)
             self._gate.admit(exchange)
             try:
-                await self._admitted(exchange, watch)
+                await self._run_limited(exchange, watchdog)
             finally:
                 self._gate.leave(exchange)
         except Problem as problem:
@@ -93,45 +93,45 @@ class Edge:
         except ClientGone:
             raise
         except asyncio.CancelledError:
-            verdict = watch.verdict() or exchange.dismissal()
-            if isinstance(verdict, ClientGone):
-                raise verdict from None
-            return verdict or Unavailable("the server is stopping", retry_after_s=1)
+            reason = watchdog.reason() or exchange.cancellation()
+            if isinstance(reason, ClientGone):
+                raise reason from None
+            return reason or Unavailable("the server is stopping", retry_after_s=1)
         except Exception:
             log.exception("a request failed", extra={"id": exchange.request_id})
             return Internal()
         return None
 
-    async def _admitted(self, exchange: Exchange, watch: Watch) -> None:
+    async def _run_limited(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         if exchange.scope["path"] in OPEN:  # for probes: no limits
-            await self._serve(exchange, watch)
+            await self._serve(exchange, watchdog)
             return
         account = self._limits.enter(exchange.caller.name, exchange.began)
         try:
-            await self._serve(exchange, watch)
+            await self._serve(exchange, watchdog)
         finally:
             account.leave(time.monotonic() - exchange.began)
 
-    async def _serve(self, exchange: Exchange, watch: Watch) -> None:
+    async def _serve(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         path: str = exchange.scope["path"]
         if exchange.scope["method"] == "POST" and path.startswith(CALLS):
-            watch.end_with_client()
-            await self._calls.run(exchange, watch, path[len(CALLS) :])
+            watchdog.cancel_when_client_leaves()
+            await self._calls.run(exchange, watchdog, path[len(CALLS) :])
         elif exchange.scope["method"] == "POST" and is_infer(path):
-            watch.end_with_client()
-            await self._inference.run(exchange, watch, path)
+            watchdog.cancel_when_client_leaves()
+            await self._inference.run(exchange, watchdog, path)
         elif path.startswith((PROGRAMS, TENSORS)) and (
             found := self._calls.find(exchange.scope["method"], path)
         ):
             work, argument = found
-            watch.end_with_client()
-            await work(exchange, watch, argument)
+            watchdog.cancel_when_client_leaves()
+            await work(exchange, watchdog, argument)
         else:
-            io = RouteIO(exchange, watch)
+            io = RouteIO(exchange, watchdog)
             await self._app(exchange.scope, io.receive, io.send)
 
-    def _note(self, exchange: Exchange) -> None:
+    def _record(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
-        self._metrics.request(exchange, seconds)
+        self._metrics.record_request(exchange, seconds)
         self._ledger.note(exchange)
         log_request(exchange, seconds)

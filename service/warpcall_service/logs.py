@@ -34,7 +34,7 @@ def set_up(*, quiet: bool) -> None:
     global _writer, _quiet
     _writer, _quiet = LogWriter(_fd_of(sys.stderr), _dropped), quiet
     atexit.register(_writer.flush, FLUSH_S)
-    _begin(_Handler(_writer), "INFO")
+    _configure(_Handler(_writer), "INFO")
     for chatty in ("uvicorn", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # What Python itself would write to stderr, which may block, becomes lines of the log.
@@ -50,7 +50,7 @@ def set_up(*, quiet: bool) -> None:
 
 def set_up_child() -> None:
     """Log warnings of a worker or job process to its stderr, which the server reads."""
-    _begin(logging.StreamHandler(), "WARNING")
+    _configure(logging.StreamHandler(), "WARNING")
 
 
 def dropped() -> int:
@@ -112,7 +112,7 @@ def _fd_of(stream: TextIO | None) -> int:
     return os.open(os.devnull, os.O_WRONLY) if stream is None else stream.fileno()
 
 
-def _begin(handler: logging.Handler, level: str) -> None:
+def _configure(handler: logging.Handler, level: str) -> None:
     handler.setFormatter(_Json())
     logging.basicConfig(handlers=[handler], level=level)
 

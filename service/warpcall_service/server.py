@@ -32,7 +32,7 @@ from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
 
-LAST_S = 10  # of the whole stop, beside twice `drain_timeout_s`: then the kernel ends the process
+STOP_MARGIN_S = 10  # added to twice `drain_timeout_s`: then the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we
 
 log = logging.getLogger("warpcall")
@@ -51,17 +51,19 @@ def serve(settings: Settings) -> None:
     sys.setswitchinterval(0.001)
     marker = KeysMarker(settings.data_dir)
     store, keys = _open_store(settings, marker)
-    _check_door(settings, keys)
+    _check_access(settings, keys)
     allow_connections()
     with (
         contextlib.ExitStack() as open_sockets,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop,
     ):
         listener = open_sockets.enter_context(listen(settings.host, settings.port))
-        near = open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
+        unix_listener = (
+            open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
+        )
         try:
             keeper = Keeper(store, keys, marker, settings.keys_max_age_s)
-            loop.run(_serve(settings, listener, near, store, keeper))
+            loop.run(_serve(settings, listener, unix_listener, store, keeper))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
@@ -69,11 +71,11 @@ def serve(settings: Settings) -> None:
 async def _serve(
     settings: Settings,
     listener: socket.socket,
-    near: socket.socket | None,
+    unix_listener: socket.socket | None,
     store: Store,
     keeper: Keeper,
 ) -> None:
-    stop = _Stop(2 * settings.drain_timeout_s + LAST_S)
+    stop = _Stop(2 * settings.drain_timeout_s + STOP_MARGIN_S)
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
@@ -102,13 +104,13 @@ async def _serve(
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
             ),
-            near,
+            unix_listener,
             drain_s=settings.drain_timeout_s,
             unread_s=settings.body_timeout_s,
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
-        where = _url(settings, listener) + (f" and unix://{settings.uds}" if near else "")
+        where = _url(settings, listener) + (f" and unix://{settings.uds}" if unix_listener else "")
         logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
         await server.serve(sockets=[listener])
     finally:
@@ -129,18 +131,18 @@ class _Stop:
     def __init__(self, end_s: float) -> None:
         self._end_s = end_s
         self.server: HttpServer | None = None
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._ask, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
     async def or_done(self, start: Coroutine[Any, Any, None]) -> bool:
-        """Await `start`, unless asked to stop before; whether it came to its end."""
+        """Await `start`, unless a stop is requested first; whether it came to its end."""
         starting = asyncio.create_task(start)
-        asked = asyncio.create_task(self._asked.wait())
-        await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        requested = asyncio.create_task(self._requested.wait())
+        await asyncio.wait((starting, requested), return_when=asyncio.FIRST_COMPLETED)
+        requested.cancel()
         if not starting.done():
             starting.cancel()
             await asyncio.wait((starting,))
@@ -148,12 +150,12 @@ class _Stop:
         starting.result()
         return True
 
-    def _ask(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         log.info("%s: the server stops", signal.Signals(number).name)
-        if not self._asked.is_set():
+        if not self._requested.is_set():
             # Should a thread, or the event loop itself, be stuck by then, no code of ours would run.
             signal.alarm(math.ceil(self._end_s))
-        self._asked.set()
+        self._requested.set()
         if self.server is not None:
             self.server.force_exit = self.server.should_exit
             self.server.should_exit = True
@@ -187,7 +189,7 @@ def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot
     return store, keys
 
 
-def _check_door(settings: Settings, keys: Snapshot) -> None:
+def _check_access(settings: Settings, keys: Snapshot) -> None:
     """Let nobody in by mistake, and fail before the lanes start if TLS cannot be."""
     if settings.require_keys and not keys.keys:
         raise ServerError(

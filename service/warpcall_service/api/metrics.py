@@ -59,7 +59,7 @@ class Metrics:
         self._stage = functools.cache(stages.labels)
         self._registry.register(_State(state))
 
-    def request(self, exchange: Exchange, seconds: float) -> None:
+    def record_request(self, exchange: Exchange, seconds: float) -> None:
         """Count an answered request."""
         self._requests(exchange.op, str(exchange.status)).inc()
         if exchange.op:

@@ -38,7 +38,9 @@ def describe(
     for path, methods in others.items():
         paths[path] = {**methods, **paths.get(path, {})}
     for path, methods in paths.items():
-        paths[path] = {method: _guarded(path, told) for method, told in methods.items()}
+        paths[path] = {
+            method: _with_access(path, operation) for method, operation in methods.items()
+        }
     components: Schema = dict(plain.get("components", {}))
     components["schemas"] = {
         **components.get("schemas", {}),
@@ -50,15 +52,15 @@ def describe(
     return {**plain, "paths": paths, "components": components, "security": [{"key": []}]}
 
 
-def _guarded(path: str, told: Schema) -> Schema:
+def _with_access(path: str, operation: Schema) -> Schema:
     """An operation with the role that it needs, as `callers.needs` left it, and what else may come."""
     if path in OPEN:
-        return {**told, "x-warpcall-role": "none", "security": []}
-    role = told.get("x-warpcall-role", "call")
+        return {**operation, "x-warpcall-role": "none", "security": []}
+    role = operation.get("x-warpcall-role", "call")
     kinds = [errors.Unauthorized, *([errors.Forbidden] if role != "call" else []), errors.Busy]
-    told_as = openapi.error_responses if is_oip(path) else problem_responses
-    responses = {**told_as(kinds), **told["responses"]}
-    return {**told, "x-warpcall-role": role, "responses": responses}
+    describe_problems = openapi.error_responses if is_oip(path) else problem_responses
+    responses = {**describe_problems(kinds), **operation["responses"]}
+    return {**operation, "x-warpcall-role": role, "responses": responses}
 
 
 def _operation(op: Mapping[str, Any]) -> Schema:

@@ -205,8 +205,8 @@ def health(
         reasons += keeper.reasons()
         reasons += [f"{lane.name}: {lane.state}, {lane.reason}" for lane in lanes if lane.reason]
         shown = [{name: getattr(lane, name) for name in LaneModel.model_fields} for lane in lanes]
-        said = {"status": "ready" if ready else "unready", "reasons": reasons, "lanes": shown}
-        return JSONResponse(said, 200 if ready else 503)
+        payload = {"status": "ready" if ready else "unready", "reasons": reasons, "lanes": shown}
+        return JSONResponse(payload, 200 if ready else 503)
 
     @router.get(
         "/metrics",

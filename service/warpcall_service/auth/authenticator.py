@@ -93,12 +93,12 @@ class Gate:
         if self.shut:
             for inside in list(self._inside.values()):
                 for exchange in list(inside):
-                    exchange.dismiss(Unavailable(self.shut, retry_after_s=RETRY_S))
+                    exchange.cancel_with(Unavailable(self.shut, retry_after_s=RETRY_S))
             return
         for key_id, inside in list(self._inside.items()):
             if refusal := self._refusal(key_id):
                 for exchange in list(inside):
-                    exchange.dismiss(Unauthorized(refusal))
+                    exchange.cancel_with(Unauthorized(refusal))
 
     def _refusal(self, key_id: str) -> str:
         """Why who came with this key has to go; empty if he may stay."""

@@ -17,7 +17,7 @@ from warpcall_service.formats.responses import Answer, Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import copy_in_turns
 from warpcall_service.lanes.status import Timing
@@ -37,7 +37,7 @@ class Calls:
         self._uploads = uploads
         self._formats = responses.formats(settings.max_json_bytes)
 
-    async def run(self, exchange: Exchange, watch: Watch, name: str) -> None:
+    async def run(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Answer one call of the op `name`.
 
         Raises:
@@ -47,15 +47,15 @@ class Calls:
         op = self._op(name)
         exchange.op = name
         format_ = self._format(exchange)
-        timeout_s = self.timeout_s(exchange, watch)
-        body = Body(exchange, watch, self._settings.max_body_bytes)
+        timeout_s = self.timeout_s(exchange, watchdog)
+        body = Body(exchange, watchdog, self._settings.max_body_bytes)
         upload = await self._uploads.read(exchange, body, op, format_.check)
         try:
-            timing = await self.compute(exchange, watch, upload, timeout_s)
+            timing = await self.compute(exchange, watchdog, upload, timeout_s)
             writer = self.writer(exchange, upload)
             answer = await format_.write(upload.plan, upload.outputs(), writer)
             headers = [(b"content-type", format_.media_type)]
-            await self.send(exchange, watch, upload, timing, headers, answer)
+            await self.send(exchange, watchdog, upload, timing, headers, answer)
         finally:
             upload.release()
 
@@ -70,7 +70,7 @@ class Calls:
         return self._formats[accepted(exchange.headers.get(b"accept"))]
 
     async def compute(
-        self, exchange: Exchange, watch: Watch, upload: Upload, timeout_s: float | None
+        self, exchange: Exchange, watchdog: ClientWatchdog, upload: Upload, timeout_s: float | None
     ) -> Timing:
         """Run what was uploaded, and note how long each stage took.
 
@@ -78,8 +78,8 @@ class Calls:
             timeout_s: from when the request came; None: as long as a call may take.
         """
         uploaded = time.monotonic()
-        watch.our_turn()
-        watch.unlimit()
+        watchdog.pause()
+        watchdog.clear_deadline()
         timing = await self._engine.run(
             upload.plan,
             upload.source,
@@ -101,7 +101,7 @@ class Calls:
     async def send(
         self,
         exchange: Exchange,
-        watch: Watch,
+        watchdog: ClientWatchdog,
         upload: Upload,
         timing: Timing,
         headers: Headers,
@@ -111,8 +111,8 @@ class Calls:
         if len(answer.head) > JOIN_BYTES:
             answer = await self._parked(exchange, answer, upload)
         headers = head_of(headers, len(answer.head) + len(answer.data), timing)
-        watch.answering()
-        await exchange.stream(headers, answer.head, answer.data, watch.progress)
+        watchdog.begin_response()
+        await exchange.stream(headers, answer.head, answer.data, watchdog.progress)
 
     async def _parked(self, exchange: Exchange, answer: Answer, upload: Upload) -> Answer:
         """The same with its head, if that is long, in the arena: no slow reader keeps the heap."""
@@ -134,8 +134,8 @@ class Calls:
         upload.held.append(slot)
         return slot.view
 
-    def timeout_s(self, exchange: Exchange, watch: Watch) -> float | None:
-        """What the caller allows, counted from its request and kept by `watch`; None if it leaves
+    def timeout_s(self, exchange: Exchange, watchdog: ClientWatchdog) -> float | None:
+        """What the caller allows, counted from its request and kept by `watchdog`; None if it leaves
         it to us."""
         given = exchange.headers.get(wire.TIMEOUT_HEADER.lower().encode())
         if given is None:
@@ -151,7 +151,7 @@ class Calls:
                 field=wire.TIMEOUT_HEADER,
             )
         timeout_s = min(max(timeout_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
-        watch.limit(timeout_s)
+        watchdog.set_deadline(timeout_s)
         return timeout_s
 
 

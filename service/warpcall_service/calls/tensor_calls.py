@@ -19,7 +19,7 @@ from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.responses import Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.settings import Settings
@@ -31,7 +31,7 @@ HEADERS = (wire.TENSORS_HEADER, wire.KEEP_HEADER, wire.TTL_HEADER, wire.DEVICE_H
 STORED_TENSOR_HEADERS = frozenset(name.lower().encode() for name in HEADERS)
 PUT: Mapping[str, Any] = {"name": "put", "params": []}
 
-Work = Callable[[Exchange, Watch, str], Awaitable[None]]
+Work = Callable[[Exchange, ClientWatchdog, str], Awaitable[None]]
 
 
 class TensorCalls(Calls):
@@ -56,22 +56,24 @@ class TensorCalls(Calls):
             return (work, id_) if work else None
         return None
 
-    def run(self, exchange: Exchange, watch: Watch, name: str) -> Coroutine[Any, Any, None]:
+    def run(
+        self, exchange: Exchange, watchdog: ClientWatchdog, name: str
+    ) -> Coroutine[Any, Any, None]:
         """As `Calls.run`."""
         if STORED_TENSOR_HEADERS.isdisjoint(exchange.headers):
-            return super().run(exchange, watch, name)
-        return self._call(exchange, watch, name)
+            return super().run(exchange, watchdog, name)
+        return self._call(exchange, watchdog, name)
 
-    async def _call(self, exchange: Exchange, watch: Watch, name: str) -> None:
+    async def _call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         op = self._op(name)
         exchange.op = name
 
         def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
             return self._checker.call(name, given, tensors, stored)
 
-        await self._answer(exchange, watch, op, check)
+        await self._answer(exchange, watchdog, op, check)
 
-    async def _program(self, exchange: Exchange, watch: Watch, _: str) -> None:
+    async def _program(self, exchange: Exchange, watchdog: ClientWatchdog, _: str) -> None:
         exchange.op = "program"
 
         def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
@@ -83,9 +85,9 @@ class TensorCalls(Calls):
                 )
             return self._checker.program(given[wire.PROGRAM_KEY], tensors, stored)
 
-        await self._answer(exchange, watch, programs.DECLARATION, check)
+        await self._answer(exchange, watchdog, programs.DECLARATION, check)
 
-    async def _put(self, exchange: Exchange, watch: Watch, id_: str) -> None:
+    async def _put(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
         """Leave the tensors of the body on a device; one of them under this id."""
         exchange.op = "put"
         _refuse(exchange, wire.TENSORS_HEADER, wire.KEEP_HEADER)
@@ -101,53 +103,53 @@ class TensorCalls(Calls):
             session.keep = {tensor.name: id_ for tensor in tensors}
             return programs.passed_on(tensors)
 
-        timeout_s = self.timeout_s(exchange, watch)
+        timeout_s = self.timeout_s(exchange, watchdog)
         session = self._session(exchange, check)
         try:
-            upload = await self._read(exchange, watch, session, PUT, lambda plan: None)
+            upload = await self._read(exchange, watchdog, session, PUT, lambda plan: None)
             try:
-                timing = await self.compute(exchange, watch, upload, timeout_s)
+                timing = await self.compute(exchange, watchdog, upload, timeout_s)
                 said = json.dumps({"kept": session.commit()}).encode()
             finally:
                 upload.release()
         finally:
             session.close()
         headers = head_of([(b"content-type", JSON.encode())], len(said), timing)
-        await exchange.answer(200, headers, said)
+        await exchange.respond(200, headers, said)
 
-    async def _get(self, exchange: Exchange, watch: Watch, id_: str) -> None:
+    async def _get(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
         """Answer with a tensor that is on a device."""
         exchange.op = "get"
         _refuse(exchange, *HEADERS)
         format_ = self._format(exchange)
-        timeout_s = self.timeout_s(exchange, watch)
+        timeout_s = self.timeout_s(exchange, watchdog)
 
         async def check(tensors: Infos, given: params.Params, stored: Infos) -> Checked:
             return programs.passed_on(stored)
 
         session = self._session(exchange, check, {id_: id_})
         try:
-            watch.our_turn()
+            watchdog.pause()
             plan = await session.plan("get", [], {})
             format_.check(plan)
             slot = await session.acquire(
                 plan.output_nbytes, self._settings.queue_timeout_s, exchange.caller.name
             )
             await self._finish(
-                exchange, watch, session, Upload(plan, slot, slot, 0), format_, timeout_s
+                exchange, watchdog, session, Upload(plan, slot, slot, 0), format_, timeout_s
             )
         finally:
             session.close()
 
     async def _answer(
-        self, exchange: Exchange, watch: Watch, op: Mapping[str, Any], check: Check
+        self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any], check: Check
     ) -> None:
         format_ = self._format(exchange)
-        timeout_s = self.timeout_s(exchange, watch)
+        timeout_s = self.timeout_s(exchange, watchdog)
         session = self._session(exchange, check)
         try:
-            upload = await self._read(exchange, watch, session, op, format_.check)
-            await self._finish(exchange, watch, session, upload, format_, timeout_s)
+            upload = await self._read(exchange, watchdog, session, op, format_.check)
+            await self._finish(exchange, watchdog, session, upload, format_, timeout_s)
         finally:
             session.close()
 
@@ -161,16 +163,16 @@ class TensorCalls(Calls):
     async def _read(
         self,
         exchange: Exchange,
-        watch: Watch,
+        watchdog: ClientWatchdog,
         session: TensorSession,
         op: Mapping[str, Any],
         check: Callable[[Plan], None],
     ) -> Upload:
         """The upload, which need not be there where all tensors are."""
-        body = Body(exchange, watch, self._settings.max_body_bytes)
+        body = Body(exchange, watchdog, self._settings.max_body_bytes)
         uploads = Uploads(self._settings, session, self._uploads.json, self._uploads.json_turns)
         if exchange.declared == 0 and b"content-type" not in exchange.headers:
-            watch.our_turn()
+            watchdog.pause()
             given = params.from_query(exchange.scope["query_string"], op)
             return await uploads.without_body(body, op, given, check)
         return await uploads.read(exchange, body, op, check)
@@ -178,19 +180,19 @@ class TensorCalls(Calls):
     async def _finish(
         self,
         exchange: Exchange,
-        watch: Watch,
+        watchdog: ClientWatchdog,
         session: TensorSession,
         upload: Upload,
         format_: Format,
         timeout_s: float | None,
     ) -> None:
         try:
-            timing = await self.compute(exchange, watch, upload, timeout_s)
+            timing = await self.compute(exchange, watchdog, upload, timeout_s)
             writer = self.writer(exchange, upload)
             answer = await format_.write(upload.plan, upload.outputs(), writer, session.commit())
             session.close()  # a slow reader holds no memory of the device
             headers = [(b"content-type", format_.media_type)]
-            await self.send(exchange, watch, upload, timing, headers, answer)
+            await self.send(exchange, watchdog, upload, timing, headers, answer)
         finally:
             upload.release()
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import NotFound
 from warpcall_service.calls.tensor_registry import TensorRegistry
-from warpcall_service.http.caller import Calling
+from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.settings import Settings
 
@@ -55,19 +55,19 @@ def tensors(settings: Settings, registry: TensorRegistry) -> APIRouter:
     limits = {"bytes": int(settings.tensor_user_bytes), "count": settings.tensor_user_count}
 
     @router.get("", response_model=TensorList)
-    async def list_tensors(caller: Calling) -> Response:
+    async def list_tensors(caller: CurrentCaller) -> Response:
         """What you keep on the devices, in order of coming."""
         found = [tensor.to_json() for tensor in registry.all_of(caller.name)]
         nbytes = sum(tensor["nbytes"] for tensor in found)
         return JSONResponse({"tensors": found, "nbytes": nbytes, "limits": limits})
 
     @router.delete("", response_model=Deleted)
-    async def delete_tensors(caller: Calling) -> Response:
+    async def delete_tensors(caller: CurrentCaller) -> Response:
         """Delete all that you keep."""
         return JSONResponse({"deleted": registry.delete_all(caller.name)})
 
     @router.delete("/{id}", response_model=Deleted, responses=problem_responses([NotFound]))
-    async def delete_tensor(id: str, caller: Calling) -> Response:
+    async def delete_tensor(id: str, caller: CurrentCaller) -> Response:
         """Delete one; a call that uses it ends well."""
         registry.delete(caller.name, id)
         return JSONResponse({"deleted": 1})

@@ -155,7 +155,7 @@ class Uploads:
                 given = params.merge(
                     given, params.from_json(header.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
                 )
-            body.watch.our_turn()
+            body.watchdog.pause()
             tensors = [InputTensor.of(info) for info in header.tensors]
             plan = await self._engine.plan(op["name"], tensors, given)
             if nbytes + len(query) <= CACHED_HEADER_BYTES:
@@ -189,7 +189,7 @@ class Uploads:
         text = await self.room(body, limit if body.declared is None else body.declared)
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
-            body.watch.our_turn()
+            body.watchdog.pause()
             small = nbytes <= INLINE_BYTES
             async with _NO_TURN if small else self.json_turns.turn(body.user, nbytes):
                 call = await self.json.read_call(text.view[:nbytes], body.user)
@@ -226,7 +226,7 @@ class Uploads:
                         await asyncio.sleep(0)
                     form.feed(piece)
             form.finish()
-            body.watch.our_turn()
+            body.watchdog.pause()
             given = params.merge(params.from_query(query, op), form.params)
             plan = await self._engine.plan(op["name"], form.tensors, given)
             check(plan)
@@ -252,7 +252,7 @@ class Uploads:
         """A call whose inputs are in the slot that `place` gave, with memory for its outputs."""
         if not slot.promised:
             return Upload(plan, slot, slot, _behind(plan))
-        body.watch.our_turn()
+        body.watchdog.pause()
         target = await slot.arena.claim(slot, self._settings.call_timeout_s)
         return Upload(plan, slot, target, 0)
 
@@ -260,11 +260,11 @@ class Uploads:
         self, body: Body, nbytes: int, *, like: Slot | None = None, promise: int = 0
     ) -> Slot:
         """A slot for the caller, who has time to send again from then on."""
-        body.watch.our_turn()
+        body.watchdog.pause()
         slot = await self._engine.acquire(
             nbytes, self._settings.queue_timeout_s, body.user, like=like, promise=promise
         )
-        body.watch.their_turn()
+        body.watchdog.resume()
         return slot
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 
 DIRECT_BYTES = 128 << 10  # from here on a body goes straight to its place: less comes in one read
 
@@ -16,9 +16,9 @@ class Body:
         limit: bytes; more is TooLarge, before a byte is read if the length is declared.
     """
 
-    def __init__(self, exchange: Exchange, watch: Watch, limit: int) -> None:
+    def __init__(self, exchange: Exchange, watchdog: ClientWatchdog, limit: int) -> None:
         self._exchange = exchange
-        self.watch = watch
+        self.watchdog = watchdog
         self._limit = limit
         self._rest: memoryview | bytes = b""
         if exchange.declared is not None and exchange.declared > limit:
@@ -46,7 +46,7 @@ class Body:
             if data:
                 if exchange.received > self._limit:
                     raise self._too_large(exchange.received)
-                self.watch.progress(len(data))
+                self.watchdog.progress(len(data))
                 return data
         return b""
 
@@ -67,7 +67,7 @@ class Body:
         filled, size = 0, len(target)
         while filled < size:
             if self._is_rest(size - filled):
-                await self._exchange.receive_into(target[filled:], self.watch.progress)
+                await self._exchange.receive_into(target[filled:], self.watchdog.progress)
                 return
             data = await self.chunk()
             if not data:
@@ -86,7 +86,7 @@ class Body:
         filled = 0
         if self._exchange.declared is not None and self._is_rest(self._exchange.declared):
             filled = self._exchange.declared
-            await self._exchange.receive_into(target[:filled], self.watch.progress)
+            await self._exchange.receive_into(target[:filled], self.watchdog.progress)
         while data := await self.chunk():
             if filled + len(data) > len(target):
                 raise TooLarge(

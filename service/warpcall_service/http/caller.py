@@ -22,13 +22,13 @@ async def _caller(request: Request) -> Caller:
     return caller_of(request.scope)
 
 
-Calling = Annotated[Caller, Depends(_caller)]  # the caller as an argument of a route
+CurrentCaller = Annotated[Caller, Depends(_caller)]  # the caller as an argument of a route
 
 
 def needs(role: Role) -> dict[str, Any]:
     """What a route with a higher role than "call" adds to its decorator, as `**needs("admin")`."""
 
-    async def check(caller: Calling) -> None:
+    async def check(caller: CurrentCaller) -> None:
         caller.check(role)
 
     return {"dependencies": [Depends(check)], "openapi_extra": {"x-warpcall-role": role}}

@@ -26,7 +26,7 @@ from warpcall_service.http.flow_control import UNSENT_BYTES, Flow
 from warpcall_service.http.framing import Framing
 from warpcall_service.http.malformed import report
 from warpcall_service.http.problems import BadRequest, HeadTooLarge, render
-from warpcall_service.http.receive import Intake, Pieces
+from warpcall_service.http.receive import DirectReceive, ParserFeed
 
 MAX_HEAD_BYTES = 64 << 10
 HELD_BYTES = 32 << 10  # of requests behind one that is not answered; one more read may exceed it
@@ -80,19 +80,19 @@ class Connection(HttpToolsProtocol):
         if not rest or self._ended or self.transport.is_closing():
             return len(came)
         self._received = self.loop.create_future()
-        intake = Intake(self, rest, progress, self._on_full, self._let_others_read)
-        self._read_with(intake)
+        receiver = DirectReceive(self, rest, progress, self._on_full, self._yield_to_others)
+        self._read_with(receiver)
         try:
             await self._received
         finally:
-            full = intake.filled == len(rest)
+            full = receiver.filled == len(rest)
             self._lingering = not full
             if not self.transport.is_closing():
                 self.parser = _parser(self)
-                self._read_with(Pieces(self))
+                self._read_with(ParserFeed(self))
         if full:
             self.on_message_complete()
-        return len(came) + intake.filled
+        return len(came) + receiver.filled
 
     @property
     def exhausted(self) -> bool:
@@ -146,7 +146,7 @@ class Connection(HttpToolsProtocol):
         self.flow = Flow(transport)
         self._framing = Framing()
         prepare(transport.get_extra_info("socket"))
-        transport.set_protocol(Pieces(self))
+        transport.set_protocol(ParserFeed(self))
         # A client may connect ahead of its first request, as long as between two of them.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -313,7 +313,7 @@ class Connection(HttpToolsProtocol):
         self.flow.pause_reading()
         self._stop_receiving()
 
-    def _let_others_read(self) -> None:
+    def _yield_to_others(self) -> None:
         """Read on in the next round of the event loop."""
         self.flow.pause_reading()
         self.loop.call_soon(self._read_on)

@@ -8,7 +8,7 @@ import zlib
 from warpcall.errors import InvalidInput, UnsupportedMedia
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.text import brief
 
 SOURCE_BYTES = 16 << 10  # of compressed data, and
@@ -18,17 +18,17 @@ FREE_BYTES = 1 << 20  # that may be inflated at any ratio
 _WINDOWS = {"gzip": 31, "deflate": 15}  # what zlib calls these: of the largest size, with a header
 
 
-def open_body(exchange: Exchange, watch: Watch, limit: int) -> Body:
+def open_body(exchange: Exchange, watchdog: ClientWatchdog, limit: int) -> Body:
     """The body of a request, of at most `limit` bytes, inflated if its Content-Encoding says so."""
     given = exchange.headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
     if given in ("", "identity"):
-        return Body(exchange, watch, limit)
+        return Body(exchange, watchdog, limit)
     if given not in _WINDOWS:
         raise UnsupportedMedia(
             f"the Content-Encoding must be gzip or deflate, or absent, got {brief(given)}",
             field="content-encoding",
         )
-    return InflatedBody(exchange, watch, limit, given)
+    return InflatedBody(exchange, watchdog, limit, given)
 
 
 class InflatedBody(Body):
@@ -38,8 +38,10 @@ class InflatedBody(Body):
         limit: bytes, before and after inflating.
     """
 
-    def __init__(self, exchange: Exchange, watch: Watch, limit: int, coding: str) -> None:
-        super().__init__(exchange, watch, limit)
+    def __init__(
+        self, exchange: Exchange, watchdog: ClientWatchdog, limit: int, coding: str
+    ) -> None:
+        super().__init__(exchange, watchdog, limit)
         self._coding = coding
         self._inflater = zlib.decompressobj(_WINDOWS[coding])
         self._inflated = 0

@@ -20,7 +20,7 @@ from warpcall_service.http.problems import BadRequest, Headers, render
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.text import brief
 
-TURN_BYTES = 512 << 10  # moved at once, then other connections have their turn
+SLICE_BYTES = 512 << 10  # moved at once, then other connections have their turn
 JOIN_BYTES = 64 << 10  # up to here one copy costs less than a second write and a held slot
 REST_BYTES = (
     256 << 10
@@ -54,7 +54,7 @@ class Exchange:
         received: bytes of the body so far; `complete` once it has ended.
         status: of the answer, 0 before it, 499 if the client left first.
         outcome: the code of the problem that was the answer, else "ok"; for the log.
-        sent: bytes of the answer's body; `answered` once it has ended.
+        sent: bytes of the answer's body; `response_complete` once it has ended.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,30 +76,30 @@ class Exchange:
         self.stages_ms: dict[str, float] = {}
         self.outcome = "ok"
         self._task = asyncio.current_task()
-        self._dismissal: Problem | None = None
+        self._cancellation: Problem | None = None
         chunked = CODING in self.headers
         self.declared = None if chunked else int(self.headers.get(b"content-length", b"0"))
         self.received = 0
         self.complete = self.declared == 0
         self.status = 0
         self.sent = 0
-        self.answered = False
+        self.response_complete = False
 
     def identify(self, caller: Caller) -> None:
         """Note who sent it, here and for the routes."""
         self.caller = self.scope["state"]["caller"] = caller
 
-    def dismiss(self, problem: Problem) -> None:
+    def cancel_with(self, problem: Problem) -> None:
         """End it wherever it is, with `problem`; cut off what is already being answered."""
-        if self._dismissal is None and self._task is not None:
-            self._dismissal = problem
+        if self._cancellation is None and self._task is not None:
+            self._cancellation = problem
             self._task.cancel()
 
-    def dismissal(self) -> Problem | None:
-        """What `dismiss` was given, if that is why there was a CancelledError."""
-        if self._dismissal is not None and self._task is not None:
+    def cancellation(self) -> Problem | None:
+        """What `cancel_with` was given, if that is why there was a CancelledError."""
+        if self._cancellation is not None and self._task is not None:
             self._task.uncancel()
-        return self._dismissal
+        return self._cancellation
 
     def check_head(self) -> None:
         """Raise BadRequest if a proxy could read this head in another way than we do."""
@@ -177,12 +177,12 @@ class Exchange:
             ]
         elif message["type"] == "http.response.body":
             self.sent += len(message.get("body", b""))
-            self.answered = not message.get("more_body", False)
+            self.response_complete = not message.get("more_body", False)
         if self.connection.transport.is_closing():  # uvicorn hears of it a round of the loop later
             raise ClientGone
         await self._send(message)
 
-    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a small answer at once; `headers` has the Content-Length."""
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
@@ -199,7 +199,7 @@ class Exchange:
             progress: told the bytes of each slice.
         """
         if len(head) + len(data) <= JOIN_BYTES:
-            await self.answer(200, headers, b"".join((head, data)))
+            await self.respond(200, headers, b"".join((head, data)))
             return
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": head, "more_body": True})
@@ -218,7 +218,7 @@ class Exchange:
         """
         if self.connection.transport.is_closing():  # it may have no socket any more
             raise ClientGone
-        step = slice_nbytes(self.connection.transport.get_extra_info("socket"), TURN_BYTES)
+        step = slice_nbytes(self.connection.transport.get_extra_info("socket"), SLICE_BYTES)
         for begin in range(0, len(data), step):
             if begin:
                 await asyncio.sleep(0)  # a client that reads at once would keep others waiting
@@ -234,7 +234,7 @@ class Exchange:
         a short rest of the body is read first, a long one after the answer, within bounds. Whoever
         is told that time is up has waited enough, and who is dismissed is told at once.
         """
-        if self.answered:
+        if self.response_complete:
             return
         self.outcome = problem.code
         if self.status:
@@ -242,9 +242,9 @@ class Exchange:
             self._cycle.disconnected = True  # for uvicorn, which would log an error
             return
         status, headers, body = render(problem, self.request_id, self.scope["path"])
-        waits = not isinstance(problem, TimedOut) and self._dismissal is None
+        waits = not isinstance(problem, TimedOut) and self._cancellation is None
         if self.complete or (waits and await self.skip_rest()):
-            await self.answer(status, headers, body)
+            await self.respond(status, headers, body)
             return
         headers.append((b"connection", b"close"))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})

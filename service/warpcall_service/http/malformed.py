@@ -16,19 +16,22 @@ class _Reports:
     """Counts malformed requests, and the time of the last line about them."""
 
     def __init__(self) -> None:
-        self._unsaid = 0
+        self._unreported = 0
         self._next = 0.0
 
-    def note(self, client: tuple[str, int] | None, problem: Problem) -> None:
+    def record(self, client: tuple[str, int] | None, problem: Problem) -> None:
         """Log this request and those since the last line, or count it for the next line."""
-        self._unsaid += 1
+        self._unreported += 1
         now = time.monotonic()
         if now >= self._next:
             address = client[0] if client else "a Unix socket"
             log.warning(
-                "%d malformed requests, the last from %s: %s", self._unsaid, address, problem.detail
+                "%d malformed requests, the last from %s: %s",
+                self._unreported,
+                address,
+                problem.detail,
             )
-            self._unsaid, self._next = 0, now + REPORT_S
+            self._unreported, self._next = 0, now + REPORT_S
 
 
-report = _Reports().note
+report = _Reports().record

@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-PIECE_BYTES = 32 << 10  # read at once for the parser: most heads, and little of a large body
+PARSER_READ_BYTES = 32 << 10  # one read for the parser: most heads, and little of a large body
 WINDOW_BYTES = 512 << 10  # read at once, then other connections have their turn
-_PIECE = memoryview(bytearray(PIECE_BYTES))  # of all connections: empty again before the next read
+# One buffer serves all connections: the bytes are copied out before the next read.
+_PARSER_BUFFER = memoryview(bytearray(PARSER_READ_BYTES))
 
 
 class Owner(Protocol):
@@ -28,7 +29,7 @@ class Owner(Protocol):
     def resume_writing(self) -> None: ...
 
 
-class Pieces(asyncio.BufferedProtocol):
+class ParserFeed(asyncio.BufferedProtocol):
     """Hands what comes to the owner, and all else too.
 
     Without it uvloop reads 256 KB at once, which are mostly of the body: as bytes of that size they
@@ -40,10 +41,10 @@ class Pieces(asyncio.BufferedProtocol):
         self._owner = owner
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _PIECE
+        return _PARSER_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._owner.data_received(bytes(_PIECE[:nbytes]))
+        self._owner.data_received(bytes(_PARSER_BUFFER[:nbytes]))
 
     def eof_received(self) -> bool | None:
         return self._owner.eof_received()
@@ -58,7 +59,7 @@ class Pieces(asyncio.BufferedProtocol):
         self._owner.resume_writing()
 
 
-class Intake(Pieces):
+class DirectReceive(ParserFeed):
     """Fills `target` from a transport, then says so; all but data goes on to the owner.
 
     Args:

@@ -11,27 +11,27 @@ from starlette.types import Message
 
 from warpcall.errors import TooLarge
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 
 
 class RouteIO:
-    """ASGI's receive and send of one request, whose client `watch` limits in time."""
+    """ASGI's receive and send of one request, whose client `watchdog` limits in time."""
 
-    def __init__(self, exchange: Exchange, watch: Watch) -> None:
+    def __init__(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         self._exchange = exchange
-        self._watch = watch
-        watch.our_turn()
+        self._watchdog = watchdog
+        watchdog.pause()
 
     async def receive(self) -> Message:
         """The next piece of the body; at its end, that the client has left."""
         if self._exchange.complete:
             return await self._exchange.receive()
-        self._watch.their_turn()
+        self._watchdog.resume()
         try:
             message = await self._exchange.receive()
         finally:
-            self._watch.our_turn()
-        self._watch.progress(len(message.get("body", b"")))
+            self._watchdog.pause()
+        self._watchdog.progress(len(message.get("body", b"")))
         return message
 
     async def send(self, message: Message) -> None:
@@ -44,13 +44,13 @@ class RouteIO:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             await self._exchange.send(message)
             return
-        self._watch.answering()
+        self._watchdog.begin_response()
         if part := message.get("body", b""):
-            await self._exchange.send_part(memoryview(part), self._watch.progress)
+            await self._exchange.send_part(memoryview(part), self._watchdog.progress)
         if not message.get("more_body", False):
             await self._exchange.skip_long_rest()
             await self._exchange.send({"type": "http.response.body", "body": b""})
-        self._watch.our_turn()
+        self._watchdog.pause()
 
 
 async def body_of(request: Request, limit: int, what: str) -> bytes:

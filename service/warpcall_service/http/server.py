@@ -24,7 +24,7 @@ class HttpServer(uvicorn.Server):
     Its signals are left to us: uvicorn raises them again at its end, before our own end.
 
     Args:
-        near: one more socket to serve, without TLS whatever `config` says: no wire leads to it.
+        unix_listener: a Unix socket to serve as well. It never uses TLS: its bytes cross no network.
         drain_s: for requests that run when the server stops.
         unread_s: a connection whose client takes too little of what is unsent is dropped after it.
     """
@@ -32,12 +32,12 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        near: socket.socket | None,
+        unix_listener: socket.socket | None,
         drain_s: float,
         unread_s: float,
     ) -> None:
         super().__init__(config)
-        self._near = near
+        self._unix_listener = unix_listener
         self._limit = ConnectionLimit()
         self._drain_s = drain_s
         self._unread_s = unread_s
@@ -47,7 +47,7 @@ class HttpServer(uvicorn.Server):
         return [one for one in self.server_state.connections if isinstance(one, Connection)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on `sockets`, and on the near one."""
+        """Serve on `sockets` and on the Unix socket."""
         loop, config = asyncio.get_running_loop(), self.config
         self.servers = [
             await loop.create_server(
@@ -59,10 +59,10 @@ class HttpServer(uvicorn.Server):
             )
             for sock in sockets or ()
         ]
-        if self._near is not None:
+        if self._unix_listener is not None:
             self.servers.append(
                 await loop.create_unix_server(
-                    self._connection, sock=self._near, backlog=config.backlog
+                    self._connection, sock=self._unix_listener, backlog=config.backlog
                 )
             )
         self.started = True

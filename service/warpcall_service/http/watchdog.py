@@ -13,7 +13,7 @@ from warpcall_service.http.flow_control import PROGRESS_BYTES
 CHECK_S = 1.0  # the timer runs at most once in this time
 
 
-class Watch:
+class ClientWatchdog:
     """Limits the time that a request waits for its client.
 
     Two rules hold while it is the client's turn to send or to read. PROGRESS_BYTES, or the rest,
@@ -22,8 +22,8 @@ class Watch:
     just PROGRESS_BYTES in each `timeout_s` would keep the memory of a large call for days. The time
     in which the client waits for the server does not count.
 
-    A watch cancels the task of the request rather than waiting beside it, so that a call that goes
-    well pays for one timer. `verdict` tells afterwards what a CancelledError meant.
+    The watchdog cancels the request's task instead of waiting in a task of its own, so that a call
+    that goes well pays for one timer only. `reason` says afterwards why the task was cancelled.
 
     Args:
         timeout_s: setting `body_timeout_s`.
@@ -41,8 +41,8 @@ class Watch:
         self._moved = 0  # bytes in this direction
         self._next = PROGRESS_BYTES  # the bytes at which the client has made progress again
         self._idle = False
-        self._refusing = False
-        self._verdict: Problem | ClientGone | None = None
+        self._is_refusal = False
+        self._reason: Problem | ClientGone | None = None
         task = asyncio.current_task()
         assert task is not None
         self._task: asyncio.Task[Any] = task
@@ -56,50 +56,50 @@ class Watch:
             self._next = self._moved + PROGRESS_BYTES
             self._since = self._loop.time()
 
-    def our_turn(self) -> None:
-        """The client need not do anything until `their_turn`."""
+    def pause(self) -> None:
+        """Pause the progress timeout while the server works; `resume` restarts it."""
         if not self._idle:
             self._idle = True
             self._earlier_s += self._loop.time() - self._turn_began
 
-    def their_turn(self) -> None:
-        """The client is to send or to read."""
+    def resume(self) -> None:
+        """Restart the progress timeout: the request waits for the client again."""
         if self._idle:
             self._idle = False
             self._next = self._moved + PROGRESS_BYTES
             self._turn_began = self._since = self._loop.time()
 
-    def answering(self) -> None:
+    def begin_response(self) -> None:
         """The client is to read: from here on the bytes and the time of the answer count."""
         self._what = "answer"
         self._moved, self._next, self._earlier_s = 0, PROGRESS_BYTES, 0.0
         self._idle = False
         self._turn_began = self._since = self._loop.time()
 
-    def end_with_client(self) -> None:
+    def cancel_when_client_leaves(self) -> None:
         """Cancel the request also when its client leaves: nobody else needs what it computes."""
         self._connection.on_gone(self._gone)
 
-    def refusing(self) -> None:
+    def begin_refusal(self) -> None:
         """What is left is to send a problem: when time is up now, the connection is dropped."""
         self._connection.on_gone(None)
-        self.unlimit()
-        self.answering()
-        self._refusing = True
+        self.clear_deadline()
+        self.begin_response()
+        self._is_refusal = True
         self._timer.cancel()
         self._timer = self._loop.call_later(self._timeout_s, self._check)
 
-    def verdict(self) -> Problem | ClientGone | None:
-        """Why this watch cancelled the task; None if it was somebody else."""
-        if self._verdict is not None:
+    def reason(self) -> Problem | ClientGone | None:
+        """Why this watchdog cancelled the task; None if it was somebody else."""
+        if self._reason is not None:
             self._task.uncancel()
-        return self._verdict
+        return self._reason
 
-    def limit(self, timeout_s: float) -> None:
-        """Cancel the call if it has not got to the engine in this time; `unlimit` when it has."""
+    def set_deadline(self, timeout_s: float) -> None:
+        """Cancel the request unless `clear_deadline` is called within `timeout_s` seconds."""
         self._deadline = self._loop.call_later(timeout_s, self._expire)
 
-    def unlimit(self) -> None:
+    def clear_deadline(self) -> None:
         """The engine has the call, and keeps its deadline from here on."""
         if self._deadline is not None:
             self._deadline.cancel()
@@ -108,7 +108,7 @@ class Watch:
         """Stop watching."""
         self._connection.on_gone(None)
         self._timer.cancel()
-        self.unlimit()
+        self.clear_deadline()
 
     def _gone(self) -> None:
         self._cancel(ClientGone())
@@ -120,7 +120,7 @@ class Watch:
         left_s = CHECK_S if self._idle else min(self._stall_left_s(), self._rate_left_s())
         if left_s > 0:
             self._timer = self._loop.call_later(max(left_s, CHECK_S), self._check)
-        elif self._refusing:
+        elif self._is_refusal:
             self._connection.abort()  # whatever waits for it goes on, and finds the client gone
         else:
             self._cancel(TimedOut(self._complaint(), field=self._what))
@@ -148,7 +148,7 @@ class Watch:
             f"{self._spent_s():.1f} s"
         )
 
-    def _cancel(self, verdict: Problem | ClientGone) -> None:
-        if self._verdict is None:
-            self._verdict = verdict
+    def _cancel(self, reason: Problem | ClientGone) -> None:
+        if self._reason is None:
+            self._reason = reason
             self._task.cancel()

@@ -22,7 +22,7 @@ from warpcall.errors import (
 )
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import from_json
-from warpcall_service.http.caller import Calling, needs
+from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
@@ -87,7 +87,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         openapi_extra={**benching["openapi_extra"], **takes},
     )
     async def submit_job(
-        request: Request, caller: Calling, idempotency_key: IdempotencyKey = None
+        request: Request, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
     ) -> Response:
         """Queue a benchmark; 200 if it is there already, by its Idempotency-Key or its results."""
         wanted = await _read(request, JobRequest)
@@ -101,13 +101,13 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         dependencies=benching["dependencies"],
         openapi_extra={**benching["openapi_extra"], **takes},
     )
-    async def preview_job(request: Request, caller: Calling) -> Response:
+    async def preview_job(request: Request, caller: CurrentCaller) -> Response:
         """How many cases a submission has and how long it would take; nothing is queued."""
         return _json(await desk.preview(caller, await _read(request, JobRequest)))
 
     @router.get("", response_model=JobList, responses=lost)
     async def list_jobs(
-        caller: Calling,
+        caller: CurrentCaller,
         user: Name | None = None,
         state: State | None = None,
         op: Name | None = None,
@@ -119,13 +119,13 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         return _json(await desk.list(caller, Filter(user, state, op, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
-    async def show_queue(caller: Calling) -> Response:
+    async def show_queue(caller: CurrentCaller) -> Response:
         """Everyone's jobs that run or wait, in the order in which they will run."""
         return _json(await desk.queue(caller))
 
     @router.get("/history", response_model=History, responses=lost)
     async def show_history(
-        caller: Calling,
+        caller: CurrentCaller,
         op: Name,
         implementation: Name,
         case: Annotated[CaseKey, Query(description="as results have it under `case`")],
@@ -138,12 +138,12 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         return _json(found)
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
-    async def show_job(id: JobId, caller: Calling) -> Response:
+    async def show_job(id: JobId, caller: CurrentCaller) -> Response:
         """One job: its state, its place in the queue, what it was asked, what ran it."""
         return _json(await desk.find(caller, id))
 
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
-    async def cancel_job(id: JobId, caller: Calling) -> Response:
+    async def cancel_job(id: JobId, caller: CurrentCaller) -> Response:
         """End a job, whether it waits or runs; what it has measured stays."""
         return _json(await desk.cancel(caller, id))
 
@@ -158,7 +158,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         },
     )
     async def watch_job(
-        id: JobId, caller: Calling, last_event_id: LastEventId = 0, after: After = 0
+        id: JobId, caller: CurrentCaller, last_event_id: LastEventId = 0, after: After = 0
     ) -> Response:
         """What happens to a job, as server-sent events, until its end.
 
@@ -188,7 +188,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
     )
     async def show_results(
         id: JobId,
-        caller: Calling,
+        caller: CurrentCaller,
         format: Literal["json", "csv", "markdown", "parquet"] = "json",
         samples: Annotated[bool, Query(description="all of them, too; JSON only")] = False,
     ) -> Response:
@@ -200,7 +200,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         response_model=Comparison,
         responses={**lost, **problem_responses([Busy])},
     )
-    async def compare_jobs(id: JobId, other: JobId, caller: Calling) -> Response:
+    async def compare_jobs(id: JobId, other: JobId, caller: CurrentCaller) -> Response:
         """What both jobs measured: the times of `other` relative to those of `id`."""
         return await streamed(desk.compare(caller, id, other), JSON)
 

@@ -8,7 +8,7 @@ from warpcall.errors import NotFound
 from warpcall_service.calls.run import MIN_TIMEOUT_S, Calls
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.http.watchdog import Watch
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.statistics import Statistics
@@ -40,7 +40,7 @@ class Inference:
         self._reader = reader
         self._statistics = statistics
 
-    async def run(self, exchange: Exchange, watch: Watch, path: str) -> None:
+    async def run(self, exchange: Exchange, watchdog: ClientWatchdog, path: str) -> None:
         """Answer one request.
 
         Raises:
@@ -54,23 +54,23 @@ class Inference:
         exchange.op = op["name"]
         ok = False
         try:
-            await self._run(exchange, watch, op["name"])
+            await self._run(exchange, watchdog, op["name"])
             ok = True
         finally:
             self._statistics.note(exchange, ok=ok)
 
-    async def _run(self, exchange: Exchange, watch: Watch, model: str) -> None:
-        timeout_s = self._calls.timeout_s(exchange, watch)
-        body = open_body(exchange, watch, self._settings.max_body_bytes)
+    async def _run(self, exchange: Exchange, watchdog: ClientWatchdog, model: str) -> None:
+        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        body = open_body(exchange, watchdog, self._settings.max_body_bytes)
         upload, answer = await self._reader.read(exchange, body, self._models.op(model))
         asked_s = answer.request.timeout_s
         if asked_s is not None:
             asked_s = min(max(asked_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
             timeout_s = asked_s if timeout_s is None else min(asked_s, timeout_s)
         try:
-            timing = await self._calls.compute(exchange, watch, upload, timeout_s)
+            timing = await self._calls.compute(exchange, watchdog, upload, timeout_s)
             writer = self._calls.writer(exchange, upload)
             headers, sent = await answer.write(upload.plan, upload.outputs(), writer)
-            await self._calls.send(exchange, watch, upload, timing, headers, sent)
+            await self._calls.send(exchange, watchdog, upload, timing, headers, sent)
         finally:
             upload.release()

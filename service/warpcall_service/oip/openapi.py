@@ -30,7 +30,7 @@ def paths(kinds: Iterable[type[Problem]]) -> Schema:
         },
         **error_responses(kinds),
     }
-    told = {
+    operation = {
         "tags": ["open inference protocol"],
         "requestBody": {
             "required": True,
@@ -41,7 +41,7 @@ def paths(kinds: Iterable[type[Problem]]) -> Schema:
     return {
         f"/v2/models/{{name}}{version}/infer": {
             "post": {
-                **told,
+                **operation,
                 "operationId": f"infer{'_version' if version else ''}",
                 "summary": "Run a model.",
                 "description": _DESCRIPTION,

@@ -130,7 +130,7 @@ class InferReader:
                 nbytes = await body.all_into(room.view, "the JSON")
             else:
                 await body.into(room.view, "the JSON")
-            body.watch.our_turn()
+            body.watchdog.pause()
             async with self._uploads.json_turns.turn(body.user, nbytes):
                 request = await self._uploads.json.read_infer(room.view[:nbytes], body.user)
                 room.release()
@@ -147,7 +147,7 @@ class InferReader:
         json_nbytes: int,
     ) -> _Placed:
         """Make room for the inputs, and for the outputs if it is known how large they are."""
-        body.watch.our_turn()
+        body.watchdog.pause()
         lists = {param["name"] for param in op["params"] if param["kind"] == "ints"}
         tensors = [given for given in request.inputs if given.info.name not in lists]
         as_params = [given for given in request.inputs if given.info.name in lists]
@@ -182,7 +182,7 @@ class InferReader:
         for begin, end in layout.pieces:
             await body.into(slot.view[begin:end], "the binary data after the JSON")
         await body.end("the last tensor")
-        body.watch.our_turn()
+        body.watchdog.pause()
         for given in placed.request.inputs:
             if given.shared is not None and given.info.name in layout.tensors:
                 region = placed.regions[given.shared.region]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
-from warpcall_service.http.exchange import TURN_BYTES, Exchange
+from warpcall_service.http.exchange import SLICE_BYTES, Exchange
 from warpcall_service.oip.peer_uid import Peers
 from warpcall_service.text import brief
 
@@ -79,7 +79,7 @@ class Region:
         filled = 0
         with self._open(os.O_RDONLY) as segment:
             while filled < len(target):
-                part = target[filled : filled + TURN_BYTES]
+                part = target[filled : filled + SLICE_BYTES]
                 nbytes = os.preadv(segment, [part], self.offset + offset + filled)
                 if not nbytes:
                     raise self._too_short(os.fstat(segment).st_size)
@@ -99,7 +99,7 @@ class Region:
                 size = os.fstat(segment).st_size
                 if size < self.offset + offset + len(data):  # writing would make it longer
                     raise self._too_short(size)
-                part = data[written : written + TURN_BYTES]
+                part = data[written : written + SLICE_BYTES]
                 try:
                     written += os.pwrite(segment, part, self.offset + offset + written)
                 except OSError as error:

@@ -22,7 +22,7 @@ from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS
 from warpcall_service.http.connection import HELD_BYTES
 from warpcall_service.http.flow_control import PROGRESS_BYTES, UNSENT_BYTES, Flow
-from warpcall_service.http.receive import PIECE_BYTES
+from warpcall_service.http.receive import PARSER_READ_BYTES
 
 GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
 MANY = 5_000
@@ -62,9 +62,9 @@ def test_requests_sent_ahead_wait_unparsed_and_are_answered_in_order() -> None:
                 await asyncio.sleep(0)
                 assert app.begun == 1
                 assert not connection.pipeline
-                assert len(connection._held) < HELD_BYTES + PIECE_BYTES
+                assert len(connection._held) < HELD_BYTES + PARSER_READ_BYTES
             await until(lambda: not connection.transport.is_reading())
-            assert len(connection._held) < HELD_BYTES + PIECE_BYTES
+            assert len(connection._held) < HELD_BYTES + PARSER_READ_BYTES
             app.go.set()
             came = await received(client, lambda came: came.count(b"\n/%d " % (MANY - 1)) == 1)
             await sending
@@ -98,7 +98,7 @@ def test_an_application_that_receives_again_reads_no_further() -> None:
             with contextlib.suppress(BlockingIOError):
                 client.send(data)
             await until(lambda: asked == ASKED)
-            assert 0 < len(connection._held) < HELD_BYTES + PIECE_BYTES
+            assert 0 < len(connection._held) < HELD_BYTES + PARSER_READ_BYTES
             client.close()
 
     play(scene)
