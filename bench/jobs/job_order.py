@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from warpcall_service.jobs.fair_order import Entry, Turn, clock_us, in_order
+from warpcall_service.jobs.fair_order import QueuedJob, ScheduledJob, in_order, virtual_time_us
 
 SECOND = 1_000_000  # microseconds
 HOURS, USERS, LOAD, SEEDS = 48, 8, 0.8, 12
@@ -42,8 +42,8 @@ class Begun:
 
     job: Job
     at_s: int
-    entry: Entry
-    begin_us: int
+    entry: QueuedJob
+    start_us: int
 
 
 def simulate(
@@ -57,7 +57,7 @@ def simulate(
     """
     jobs = sorted(jobs, key=lambda job: job.at_s)
     coming = list(enumerate(jobs))[::-1]
-    waiting: dict[int, Entry] = {}
+    waiting: dict[int, QueuedJob] = {}
     ends: dict[str, int] = {}
     clock = now = 0
     busy: list[tuple[int, str]] = []
@@ -67,16 +67,18 @@ def simulate(
             number, job = coming.pop()
             if not waiting and not busy:
                 clock = max(clock, *ends.values(), 0)
-            waiting[number] = Entry(number, job.user, 0, clock, job.takes_s * SECOND)
+            waiting[number] = QueuedJob(number, job.user, 0, clock, job.takes_s * SECOND)
         has = Counter(user for _, user in busy)
-        turns = in_order(waiting.values(), ends) if order == "end" else _by_begin(waiting, ends)
-        allowed = (turn for turn in turns if has[turn.entry.user] < running)
-        if len(busy) < devices and (turn := next(allowed, None)):
-            least_us = clock_us(waiting.values(), ends, 0) if order == "end" else turn.begin_us
+        ordered = in_order(waiting.values(), ends) if order == "end" else _by_begin(waiting, ends)
+        allowed = (scheduled for scheduled in ordered if has[scheduled.entry.user] < running)
+        if len(busy) < devices and (scheduled := next(allowed, None)):
+            least_us = (
+                virtual_time_us(waiting.values(), ends, 0) if order == "end" else scheduled.start_us
+            )
             clock = max(clock, least_us)
-            job = jobs[turn.entry.number]
-            begun.append(Begun(job, now, waiting.pop(turn.entry.number), turn.begin_us))
-            ends[job.user] = turn.end_us
+            job = jobs[scheduled.entry.number]
+            begun.append(Begun(job, now, waiting.pop(scheduled.entry.number), scheduled.start_us))
+            ends[job.user] = scheduled.end_us
             heapq.heappush(busy, (now + job.takes_s, job.user))
         elif busy and (not coming or busy[0][0] <= coming[-1][1].at_s):
             now, _ = heapq.heappop(busy)
@@ -85,11 +87,11 @@ def simulate(
     return begun
 
 
-def _by_begin(waiting: Mapping[int, Entry], ends: Mapping[str, int]) -> list[Turn]:
+def _by_begin(waiting: Mapping[int, QueuedJob], ends: Mapping[str, int]) -> list[ScheduledJob]:
     """The users' next jobs as start-time fair queueing orders them."""
     first = {entry.user: entry for _, entry in sorted(waiting.items(), reverse=True)}
-    turns = [Turn(e, max(e.since_us, ends.get(user, 0))) for user, e in first.items()]
-    return sorted(turns, key=lambda turn: (turn.begin_us, turn.entry.number))
+    ordered = [ScheduledJob(e, max(e.since_us, ends.get(user, 0))) for user, e in first.items()]
+    return sorted(ordered, key=lambda scheduled: (scheduled.start_us, scheduled.entry.number))
 
 
 def lab(seed: int, devices: int) -> list[Job]:

@@ -31,7 +31,7 @@ from warpcall_service.gateway import CALLS, Gateway
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.problems import Internal, MethodNotAllowed, render
 from warpcall_service.jobs import routes as job_routes
-from warpcall_service.jobs.service import Jobs
+from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.oip import routes as oip_routes
 from warpcall_service.oip import shared_memory_routes
@@ -54,7 +54,7 @@ def create_app(
     settings: Settings,
     engine: LocalEngine,
     keeper: Keeper,
-    desk: Jobs,
+    job_service: JobService,
     json: JsonPool,
     stopping: Callable[[], bool],
 ) -> Gateway:
@@ -62,7 +62,7 @@ def create_app(
 
     Args:
         keeper: has the gate that everyone passes, and the ledger of what they use.
-        desk: takes benchmark jobs.
+        job_service: takes benchmark jobs.
         json: reads and writes the JSON of calls.
         stopping: whether the server is about to leave, for /readyz.
     """
@@ -72,7 +72,7 @@ def create_app(
         lambda: [
             *lane_metrics(engine),
             *tensors.metrics(),
-            *desk.scheduler.metrics(),
+            *job_service.scheduler.metrics(),
             *keeper.metrics(),
             log_metric(),
         ]
@@ -82,7 +82,7 @@ def create_app(
     )
     app.include_router(routes.kernels(engine))
     app.include_router(routes.me(settings, engine, limits))
-    app.include_router(job_routes.jobs(desk, stopping))
+    app.include_router(job_routes.jobs(job_service, stopping))
     app.include_router(tensor_routes.tensors(settings, tensors))
     app.include_router(routes.health(engine, metrics, keeper, stopping))
     models, statistics = Models(engine.catalog), Statistics()

@@ -27,7 +27,7 @@ from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, allow_connections, listen, listen_unix
 from warpcall_service.http.server import HttpServer
-from warpcall_service.jobs.service import Jobs
+from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
@@ -80,11 +80,11 @@ async def _serve(
     if not await stop.or_done(engine.start()):
         return
     keeper.start()
-    desk = Jobs(settings, engine, store, keeper.ledger)
-    desk.start()
+    job_service = JobService(settings, engine, store, keeper.ledger)
+    job_service.start()
     json = JsonPool(int(settings.max_json_bytes))
     try:
-        app = create_app(settings, engine, keeper, desk, json, lambda: server.should_exit)
+        app = create_app(settings, engine, keeper, job_service, json, lambda: server.should_exit)
         # What is there now stays: a full pass over it would stop the event loop for some 60 ms.
         gc.collect()
         gc.freeze()
@@ -114,7 +114,7 @@ async def _serve(
         logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
         await server.serve(sockets=[listener])
     finally:
-        await desk.stop()
+        await job_service.stop()
         await engine.stop()
         json.close()
         await keeper.stop()

@@ -60,4 +60,4 @@ def claimed(job: Job) -> queue.Claim:
 def finish(store: Store, number: int, took_ms: int, state: Any = "succeeded") -> None:
     with store.write() as session:
         job = session.get_one(Job, number)
-        queue.end(session, job, state, "ok", "", took_ms)
+        queue.end_job(session, job, state, "ok", "", took_ms)

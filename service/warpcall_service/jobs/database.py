@@ -35,7 +35,7 @@ class _Look:
     found: asyncio.Task[tuple[str, int]]
 
 
-class Office:
+class JobDatabase:
     """Runs functions that take a session, in threads."""
 
     def __init__(self, store: Store) -> None:
@@ -43,7 +43,7 @@ class Office:
         self._readers = StoreThreads(store, READ_THREADS)
         self._renderer = StoreThreads(store, 1)
         self._reader_turns, self._renderer_turns = Turns(READ_THREADS), Turns(1)
-        self._bells: dict[int, asyncio.Event] = {}
+        self._subscribers: dict[int, asyncio.Event] = {}
         self._looks: dict[int, _Look] = {}
 
     async def read(
@@ -121,15 +121,15 @@ class Office:
             asyncio.get_running_loop().call_later(LATEST_S, self._forget, number, look)
         return await asyncio.shield(look.found)
 
-    def ring(self, number: int) -> None:
+    def notify(self, number: int) -> None:
         """Something happened to the job of this number."""
         self._looks.pop(number, None)
-        if (bell := self._bells.pop(number, None)) is not None:
-            bell.set()
+        if (changed := self._subscribers.pop(number, None)) is not None:
+            changed.set()
 
-    def bell(self, number: int) -> asyncio.Event:
+    def subscribe(self, number: int) -> asyncio.Event:
         """Set when something happens to the job next; look at it first, then read, then wait."""
-        return self._bells.setdefault(number, asyncio.Event())
+        return self._subscribers.setdefault(number, asyncio.Event())
 
     def close(self) -> None:
         """Let the threads go."""

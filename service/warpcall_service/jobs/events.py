@@ -16,7 +16,7 @@ from warpcall_service.store.tables import Job, JobEvent
 BATCH = 500  # events that are read at a time
 
 
-def note(session: Session, job: Job, kind: str, data: Mapping[str, Any]) -> None:
+def append_event(session: Session, job: Job, kind: str, data: Mapping[str, Any]) -> None:
     """Add an event; who calls this in two transactions at once for one job has one of them fail."""
     session.flush()
     last = session.scalars(

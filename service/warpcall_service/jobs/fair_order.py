@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QueuedJob:
     """A job that waits; `priority` 0 is served before 1, the rest is as in its row in the database."""
 
     number: int
@@ -41,40 +41,40 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScheduledJob:
     """A job and the virtual time at which it begins."""
 
-    entry: Entry
-    begin_us: int
+    entry: QueuedJob
+    start_us: int
 
     @property
     def end_us(self) -> int:
         """Where, in virtual time, its user has been served up to."""
-        return self.begin_us + self.entry.cost_us
+        return self.start_us + self.entry.cost_us
 
 
-def in_order(entries: Iterable[Entry], ends_us: Mapping[str, int]) -> Iterator[Turn]:
+def in_order(entries: Iterable[QueuedJob], ends_us: Mapping[str, int]) -> Iterator[ScheduledJob]:
     """All jobs that wait, the one to begin next first.
 
     Args:
         ends_us: where what each user was served last ends, in virtual time.
     """
     ends = dict(ends_us)
-    lines: dict[int, dict[str, list[Entry]]] = {}
+    queues: dict[int, dict[str, list[QueuedJob]]] = {}
     for entry in sorted(entries, key=lambda entry: -entry.number):
-        lines.setdefault(entry.priority, {}).setdefault(entry.user, []).append(entry)
-    for priority in sorted(lines):
-        heads = [_head(line, ends) for line in lines[priority].values()]
+        queues.setdefault(entry.priority, {}).setdefault(entry.user, []).append(entry)
+    for priority in sorted(queues):
+        heads = [_next_of(user_queue, ends) for user_queue in queues[priority].values()]
         heapq.heapify(heads)
         while heads:
-            turn = heads[0][-1]
-            entry = turn.entry
-            yield turn
-            ends[entry.user] = turn.end_us
-            line = lines[priority][entry.user]
-            line.pop()
-            if line:
-                heapq.heapreplace(heads, _head(line, ends))
+            scheduled = heads[0][-1]
+            entry = scheduled.entry
+            yield scheduled
+            ends[entry.user] = scheduled.end_us
+            user_queue = queues[priority][entry.user]
+            user_queue.pop()
+            if user_queue:
+                heapq.heapreplace(heads, _next_of(user_queue, ends))
             else:
                 heapq.heappop(heads)
 
@@ -96,7 +96,7 @@ def forecast(estimates_s: Sequence[float], free_in_s: Iterable[float]) -> list[t
     return times
 
 
-def clock_us(entries: Iterable[Entry], ends_us: Mapping[str, int], priority: int) -> int:
+def virtual_time_us(entries: Iterable[QueuedJob], ends_us: Mapping[str, int], priority: int) -> int:
     """Where the clock stands before one of these jobs is begun: the least begin of a user's next job.
 
     Args:
@@ -105,7 +105,7 @@ def clock_us(entries: Iterable[Entry], ends_us: Mapping[str, int], priority: int
         priority: of the job to be begun. Others do not count: jobs of a low priority that wait for
             hours would hold the clock back, and whoever comes then would be given those hours.
     """
-    first: dict[str, Entry] = {}
+    first: dict[str, QueuedJob] = {}
     for entry in entries:
         if entry.priority == priority:
             known = first.setdefault(entry.user, entry)
@@ -113,8 +113,8 @@ def clock_us(entries: Iterable[Entry], ends_us: Mapping[str, int], priority: int
     return min(max(entry.since_us, ends_us.get(user, 0)) for user, entry in first.items())
 
 
-def _head(line: list[Entry], ends: Mapping[str, int]) -> tuple[int, int, Turn]:
+def _next_of(user_queue: list[QueuedJob], ends: Mapping[str, int]) -> tuple[int, int, ScheduledJob]:
     """A user's next job, as the heap compares it: by its end, then by its age."""
-    entry = line[-1]
-    turn = Turn(entry, max(entry.since_us, ends.get(entry.user, 0)))
-    return turn.end_us, entry.number, turn
+    entry = user_queue[-1]
+    scheduled = ScheduledJob(entry, max(entry.since_us, ends.get(entry.user, 0)))
+    return scheduled.end_us, entry.number, scheduled

@@ -2,7 +2,7 @@
 
 A server that runs a job counts a number up in the job's row every so often: the heartbeat. Every
 other server looks at these numbers equally often. A job is an orphan if its number was the same in
-LOOKS looks that followed the first one. Looks are counted, and not seconds, because a pause of the
+OBSERVATIONS looks that followed the first one. Looks are counted, and not seconds, because a pause of the
 observer or of the database must not count against a server that could not write meanwhile: after
 such a pause that server still has all the looks that are left.
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LOOKS = 6  # in one lease; a living server writes about as many heartbeats
+OBSERVATIONS = 6  # in one lease; a living server writes about as many heartbeats
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Heartbeat:
     """What a server last said of a job that it runs.
 
     Attributes:
@@ -28,21 +28,25 @@ class Sign:
     ran_ms: int
 
 
-class Orphans:
+class OrphanDetector:
     """What was seen of running jobs, look by look."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Sign, int]] = {}  # by the job's number, with looks since
+        self._seen: dict[int, tuple[Heartbeat, int]] = {}  # by the job's number, with looks since
 
-    def look(self, signs: Mapping[int, Sign]) -> dict[int, Sign]:
+    def observe(self, heartbeats: Mapping[int, Heartbeat]) -> dict[int, Heartbeat]:
         """Note what there is now, and return the jobs that are orphans.
 
         Args:
-            signs: of all running jobs but the observer's own, by the job's number.
+            heartbeats: of all running jobs but the observer's own, by the job's number.
         """
         seen = {}
-        for number, sign in signs.items():
+        for number, heartbeat in heartbeats.items():
             before, looks = self._seen.get(number, (None, 0))
-            seen[number] = sign, looks + 1 if sign == before else 0
+            seen[number] = heartbeat, looks + 1 if heartbeat == before else 0
         self._seen = seen
-        return {number: sign for number, (sign, looks) in seen.items() if looks >= LOOKS}
+        return {
+            number: heartbeat
+            for number, (heartbeat, looks) in seen.items()
+            if looks >= OBSERVATIONS
+        }

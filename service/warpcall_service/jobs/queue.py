@@ -17,10 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_service.jobs.events import note, now_ms
-from warpcall_service.jobs.fair_order import Entry, clock_us, forecast, in_order
+from warpcall_service.jobs.events import append_event, now_ms
+from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
 from warpcall_service.jobs.models import ACTIVE, WAITING, State
-from warpcall_service.jobs.orphans import Sign
+from warpcall_service.jobs.orphans import Heartbeat
 from warpcall_service.runs.messages import ExitClass
 from warpcall_service.store.tables import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
@@ -31,7 +31,7 @@ PROGRESS_KEPT_MS = 86_400_000  # after the end of a job; its states and cases ar
 PRUNED_JOBS = 200  # at a time
 
 
-class Replaced(Exception):
+class ClaimLost(Exception):
     """The job was taken from this run, or has ended: what the run had to write is not written."""
 
 
@@ -85,13 +85,13 @@ def claim(session: Session, runner: str, user_running: int) -> Job | None:
     lock(session)
     running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
     entries, ends = _entries(session), _ends(session)
-    for turn in in_order(entries, ends):
-        if running[turn.entry.user] >= user_running:
+    for scheduled in in_order(entries, ends):
+        if running[scheduled.entry.user] >= user_running:
             continue
-        job = session.get_one(Job, turn.entry.number)
+        job = session.get_one(Job, scheduled.entry.number)
         clock = session.get_one(JobClock, 1)
-        clock.now_us = max(clock.now_us, clock_us(entries, ends, turn.entry.priority))
-        session.merge(JobShare(user_name=job.user_name, end_us=turn.end_us))
+        clock.now_us = max(clock.now_us, virtual_time_us(entries, ends, scheduled.entry.priority))
+        session.merge(JobShare(user_name=job.user_name, end_us=scheduled.end_us))
         job.runner, job.fence, job.ran_ms = runner, job.fence + 1, 0
         job.started_ms = now_ms()
         job.attempts += 1
@@ -105,10 +105,10 @@ def advance(session: Session, job: Job, state: State) -> None:
     if job.state == state:
         return  # it was written before by a transaction whose end this server did not hear of
     job.state = state
-    note(session, job, "state", {"state": state})
+    append_event(session, job, "state", {"state": state})
 
 
-def held(session: Session, claim: Claim) -> Job:
+def lock_claimed(session: Session, claim: Claim) -> Job:
     """The job of a claim that still holds, locked until the transaction ends.
 
     The lock makes this check and what is then written one step: a server that takes the job over
@@ -117,16 +117,16 @@ def held(session: Session, claim: Claim) -> Job:
     can block each other.
 
     Raises:
-        Replaced: the claim does not hold any more.
+        ClaimLost: the claim does not hold any more.
     """
     query = sa.select(Job).where(*_holds(claim)).execution_options(populate_existing=True)
     job = session.scalars(query.with_for_update(key_share=True)).one_or_none()
     if job is None:
-        raise Replaced
+        raise ClaimLost
     return job
 
 
-def beat(session: Session, ran_ms: Mapping[Claim, int]) -> set[Claim]:
+def write_heartbeats(session: Session, ran_ms: Mapping[Claim, int]) -> set[Claim]:
     """Write the heartbeat of this server's runs, and return the claims that do not hold any more.
 
     Args:
@@ -150,7 +150,7 @@ def to_cancel(session: Session, runner: str) -> Sequence[int]:
     ).all()
 
 
-def unmeasured(session: Session, job: Job) -> list[tuple[int, Any]]:
+def unmeasured_cases(session: Session, job: Job) -> list[tuple[int, Any]]:
     """Positions and specs of the cases that have no result yet."""
     rows = session.execute(
         sa.select(JobCase.position, JobCase.spec)
@@ -183,10 +183,10 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
     job.cases_done += 1
     statuses = {told["name"]: told["status"] for told in result["implementations"]}
     done = {"position": position, "case": case.key, "statuses": statuses}
-    note(session, job, "case", {**done, "cases_done": job.cases_done})
+    append_event(session, job, "case", {**done, "cases_done": job.cases_done})
 
 
-def end(
+def end_job(
     session: Session,
     job: Job,
     state: State,
@@ -196,13 +196,13 @@ def end(
 ) -> None:
     """A job has come to its end."""
     if job.state in ACTIVE:
-        _settle(session, job, took_ms)
+        _charge(session, job, took_ms)
     job.exit_class = exit_class
     job.detail = detail
     job.finished_ms = now_ms()
     job.state = state
     told = {"state": state, "exit_class": exit_class, "detail": detail}
-    note(session, job, "state", told)
+    append_event(session, job, "state", told)
 
 
 def interrupt(
@@ -214,21 +214,21 @@ def interrupt(
         counts: as an attempt; what a server puts back that stops in good order does not.
     """
     if job.cancel_ms is not None:
-        end(session, job, "cancelled", "cancelled", "cancelled while it ran", took_ms)
+        end_job(session, job, "cancelled", "cancelled", "cancelled while it ran", took_ms)
         return
     if counts and job.attempts >= MAX_ATTEMPTS:
         again = f"{detail}; it was run {job.attempts} times"
-        end(session, job, "interrupted", "interrupted", again, took_ms)
+        end_job(session, job, "interrupted", "interrupted", again, took_ms)
         return
-    _settle(session, job, took_ms)
+    _charge(session, job, took_ms)
     if not counts:
         job.attempts -= 1
-    note(session, job, "state", {"state": "interrupted", "detail": detail})
+    append_event(session, job, "state", {"state": "interrupted", "detail": detail})
     job.runner = None
     advance(session, job, "queued")
 
 
-def signs(session: Session) -> dict[int, Sign]:
+def heartbeats(session: Session) -> dict[int, Heartbeat]:
     """The heartbeats of all jobs that run, by number.
 
     It locks the queue, which is only possible while the database can be written: while it cannot, no
@@ -238,20 +238,20 @@ def signs(session: Session) -> dict[int, Sign]:
     rows = session.execute(
         sa.select(Job.number, Job.fence, Job.ran_ms).where(Job.state.in_(ACTIVE))
     )
-    return {number: Sign(fence, ran_ms) for number, fence, ran_ms in rows}
+    return {number: Heartbeat(fence, ran_ms) for number, fence, ran_ms in rows}
 
 
-def take_over(session: Session, number: int, sign: Sign) -> bool:
-    """Queue a job again whose server is gone; False if it has given a sign since.
+def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:
+    """Queue a job again whose server is gone; False if it has given a heartbeat since.
 
     Args:
-        sign: the last one that was seen.
+        heartbeat: the last one that was seen.
     """
     lock(session)
     query = sa.select(Job).where(
         Job.number == number,
-        Job.fence == sign.fence,
-        Job.ran_ms == sign.ran_ms,
+        Job.fence == heartbeat.fence,
+        Job.ran_ms == heartbeat.ran_ms,
         Job.state.in_(ACTIVE),
     )
     job = session.scalars(query.with_for_update(key_share=True)).one_or_none()
@@ -260,7 +260,7 @@ def take_over(session: Session, number: int, sign: Sign) -> bool:
     return job is not None
 
 
-def recover(session: Session, runner: str) -> int:
+def requeue_own(session: Session, runner: str) -> int:
     """Queue again what an earlier life of this server left running; how many jobs these are."""
     lock(session)
     jobs = session.scalars(
@@ -308,7 +308,7 @@ def places(session: Session, devices: int) -> dict[int, Place]:
     free += [0.0] * (devices - len(free))
     entries = _entries(session)
     estimates = {entry.number: entry.cost_us / 1e6 for entry in entries}
-    order = [turn.entry.number for turn in in_order(entries, _ends(session))]
+    order = [scheduled.entry.number for scheduled in in_order(entries, _ends(session))]
     times = forecast([estimates[number] for number in order], free)
     for position, (number, (starts_s, ends_s)) in enumerate(zip(order, times, strict=True), 1):
         found[number] = Place(position, starts_s, ends_s)
@@ -325,7 +325,7 @@ def series(op: str, implementation: str, case_key: str) -> str:
     return hashlib.sha256(json.dumps([op, implementation, case_key]).encode()).hexdigest()
 
 
-def _entries(session: Session) -> list[Entry]:
+def _entries(session: Session) -> list[QueuedJob]:
     """What was begun before, and interrupted, comes before everything else."""
     rank = sa.case((Job.started_ms.is_not(None), RESUMED), else_=Job.priority)
     rows = session.execute(
@@ -333,7 +333,7 @@ def _entries(session: Session) -> list[Entry]:
             Job.state == "queued"
         )
     )
-    return [Entry(*row) for row in rows]
+    return [QueuedJob(*row) for row in rows]
 
 
 def _ends(session: Session) -> dict[str, int]:
@@ -351,7 +351,7 @@ def _holds(claim: Claim) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def _settle(session: Session, job: Job, took_ms: int) -> None:
+def _charge(session: Session, job: Job, took_ms: int) -> None:
     """Charge a user what his job took, instead of what it was thought to take."""
     lock(session)
     job.took_ms += took_ms

@@ -17,14 +17,14 @@ RETRY_AFTER_S = 2.0
 
 
 @dataclass(slots=True)
-class _Line:
+class _UserReads:
     """The heavy reads of one user: those that wait or are under way are counted."""
 
     count: int = 0
     one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class HeavyReads:
+class ReadAdmission:
     """Admits one heavy read of each user at a time, MAX_READS in all; others wait in order.
 
     Without keys everyone is LOCAL, who stands for many people: only the bound on all reads holds
@@ -37,7 +37,7 @@ class HeavyReads:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._all = asyncio.Semaphore(MAX_READS)
-        self._lines: dict[str, _Line] = {}
+        self._users: dict[str, _UserReads] = {}
 
     @contextlib.asynccontextmanager
     async def admitted(self, user: str) -> AsyncIterator[None]:
@@ -47,20 +47,20 @@ class HeavyReads:
             Busy: too many of the user's reads wait, or this one has waited for too long.
         """
         most = MAX_WAITING + (MAX_READS if user == LOCAL.name else 1)
-        line = self._lines.setdefault(user, _Line())
-        if line.count >= most:
+        reads = self._users.setdefault(user, _UserReads())
+        if reads.count >= most:
             raise Busy(
-                f"{user} has {line.count} exports and comparisons that are not finished, at most "
+                f"{user} has {reads.count} exports and comparisons that are not finished, at most "
                 f"{most} are allowed",
                 retry_after_s=RETRY_AFTER_S,
             )
-        line.count += 1
+        reads.count += 1
         try:
             async with contextlib.AsyncExitStack() as held:
                 try:
                     async with asyncio.timeout(self._timeout_s):
                         if user != LOCAL.name:
-                            await held.enter_async_context(line.one)
+                            await held.enter_async_context(reads.one)
                         await held.enter_async_context(self._all)
                 except TimeoutError:
                     raise Busy(
@@ -70,12 +70,12 @@ class HeavyReads:
                     ) from None
                 yield
         finally:
-            line.count -= 1
-            if not line.count:
-                del self._lines[user]
+            reads.count -= 1
+            if not reads.count:
+                del self._users[user]
 
 
-class Streams:
+class StreamLimit:
     """Counts the streams of events that users have open.
 
     Args:

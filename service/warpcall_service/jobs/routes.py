@@ -44,11 +44,11 @@ from warpcall_service.jobs.models import (
     Submitted,
     Word,
 )
-from warpcall_service.jobs.service import Jobs
+from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 
 EVENTS = "text/event-stream"
-KEEP_ALIVE_LOOKS = 15  # looks without news between two comments that keep a connection open
+KEEP_ALIVE_POLLS = 15  # looks without news between two comments that keep a connection open
 
 JobId = Annotated[str, StringConstraints(max_length=64)]
 IdempotencyKey = Annotated[
@@ -69,7 +69,7 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 M = TypeVar("M", bound=BaseModel)
 
 
-def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
+def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     """Submit, watch, cancel, and read what came of it."""
     router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     asking: list[type[Problem]] = [InvalidInput, TooLarge, UnsupportedMedia, TimedOut]
@@ -91,7 +91,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
     ) -> Response:
         """Queue a benchmark; 200 if it is there already, by its Idempotency-Key or its results."""
         wanted = await _read(request, JobRequest)
-        found = await desk.submit(caller, wanted, idempotency_key)
+        found = await service.submit(caller, wanted, idempotency_key)
         return _json(found, 200 if found.reused else 201)
 
     @router.post(
@@ -103,7 +103,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
     )
     async def preview_job(request: Request, caller: CurrentCaller) -> Response:
         """How many cases a submission has and how long it would take; nothing is queued."""
-        return _json(await desk.preview(caller, await _read(request, JobRequest)))
+        return _json(await service.preview(caller, await _read(request, JobRequest)))
 
     @router.get("", response_model=JobList, responses=lost)
     async def list_jobs(
@@ -116,12 +116,12 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         limit: Limit = 50,
     ) -> Response:
         """Your jobs, an administrator's everyone's, the latest first."""
-        return _json(await desk.list(caller, Filter(user, state, op, tag, before, limit)))
+        return _json(await service.list(caller, Filter(user, state, op, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
         """Everyone's jobs that run or wait, in the order in which they will run."""
-        return _json(await desk.queue(caller))
+        return _json(await service.queue(caller))
 
     @router.get("/history", response_model=History, responses=lost)
     async def show_history(
@@ -132,7 +132,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         limit: Limit = 100,
     ) -> Response:
         """What an implementation took in a case, in one job after the other, the latest first."""
-        found = await desk.office.read_for(
+        found = await service.database.read_for(
             caller.name, results.history, caller, op, implementation, case, limit
         )
         return _json(found)
@@ -140,12 +140,12 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:
         """One job: its state, its place in the queue, what it was asked, what ran it."""
-        return _json(await desk.find(caller, id))
+        return _json(await service.find(caller, id))
 
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
     async def cancel_job(id: JobId, caller: CurrentCaller) -> Response:
         """End a job, whether it waits or runs; what it has measured stays."""
-        return _json(await desk.cancel(caller, id))
+        return _json(await service.cancel(caller, id))
 
     @router.get(
         "/{id}/events",
@@ -165,7 +165,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         The id of an event is its `sequence`: whoever reconnects with Last-Event-ID misses none, and
         sees none twice.
         """
-        batches = desk.events(caller, id, max(last_event_id, after), stopping)
+        batches = service.events(caller, id, max(last_event_id, after), stopping)
         first = await anext(batches, None)  # a job that is not there is a problem, and no stream
         if first is None:
             return Response(status_code=204)
@@ -193,7 +193,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
         samples: Annotated[bool, Query(description="all of them, too; JSON only")] = False,
     ) -> Response:
         """What was measured so far, a row for each implementation of each case."""
-        return await streamed(desk.results(caller, id, format, samples), exports.MEDIA[format])
+        return await streamed(service.results(caller, id, format, samples), exports.MEDIA[format])
 
     @router.get(
         "/{id}/compare/{other}",
@@ -202,7 +202,7 @@ def jobs(desk: Jobs, stopping: Callable[[], bool]) -> APIRouter:
     )
     async def compare_jobs(id: JobId, other: JobId, caller: CurrentCaller) -> Response:
         """What both jobs measured: the times of `other` relative to those of `id`."""
-        return await streamed(desk.compare(caller, id, other), JSON)
+        return await streamed(service.compare(caller, id, other), JSON)
 
     return router
 
@@ -213,7 +213,7 @@ async def _lively(batches: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes,
     async with contextlib.aclosing(batches):
         async for batch in batches:
             quiet = 0 if batch else quiet + 1
-            yield b": still here\n\n" if quiet and quiet % KEEP_ALIVE_LOOKS == 0 else batch
+            yield b": still here\n\n" if quiet and quiet % KEEP_ALIVE_POLLS == 0 else batch
 
 
 async def _read(request: Request, model: type[M]) -> M:

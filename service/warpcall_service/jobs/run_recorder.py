@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall_service.jobs import queue
-from warpcall_service.jobs.database import Office
-from warpcall_service.jobs.events import note
+from warpcall_service.jobs.database import JobDatabase
+from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import State
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.store.database import StoreError
@@ -32,7 +32,7 @@ Change = Callable[[Session, Job], None]
 log = logging.getLogger("warpcall.jobs")
 
 
-class Record:
+class RunRecorder:
     """The rows of one running job.
 
     Args:
@@ -42,9 +42,11 @@ class Record:
         replaced: the claim does not hold, and nothing more is written.
     """
 
-    def __init__(self, office: Office, claim: Claim, on_replaced: Callable[[], None]) -> None:
+    def __init__(
+        self, database: JobDatabase, claim: Claim, on_replaced: Callable[[], None]
+    ) -> None:
         self.replaced = False
-        self._office = office
+        self._database = database
         self._claim = claim
         self._on_replaced = on_replaced
         self._trouble = ""
@@ -54,7 +56,7 @@ class Record:
         self._changes: asyncio.Queue[tuple[Change, bool]] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write())
 
-    def tell(self, what: str, value: Any) -> None:
+    def on_event(self, what: str, value: Any) -> None:
         """Note what a `Run` tells."""
         if what == "state":
             self._advance(value)
@@ -68,7 +70,7 @@ class Record:
             now = time.monotonic()
             if phase != self._phase or now > self._phase_at + PROGRESS_S:
                 self._phase, self._phase_at = phase, now
-                self.put(lambda session, job: note(session, job, "progress", value))
+                self.put(lambda session, job: append_event(session, job, "progress", value))
 
     def put(self, change: Change, *, settles: bool = False) -> None:
         """Make a change after those before it.
@@ -101,18 +103,18 @@ class Record:
             if not self.replaced:
                 await self._make(change, settles)
             self._changes.task_done()
-            self._office.ring(self._claim.number)
+            self._database.notify(self._claim.number)
 
     async def _make(self, change: Change, settles: bool) -> None:
         while True:
             try:
-                await self._office.write(self._changed, change, settles)
+                await self._database.write(self._changed, change, settles)
             except StoreError as error:
                 if error.reason != self._trouble:  # the same again is silence
                     log.error("what a job did waits to be written: %s", error.reason)
                 self._trouble = error.reason
                 await asyncio.sleep(AGAIN_S)
-            except queue.Replaced:
+            except queue.ClaimLost:
                 self.replaced = True
                 self._on_replaced()
                 return
@@ -126,7 +128,7 @@ class Record:
     def _changed(self, session: Session, change: Change, settles: bool) -> None:
         if settles:
             queue.lock(session)
-        change(session, queue.held(session, self._claim))
+        change(session, queue.lock_claimed(session, self._claim))
 
 
 def _introduce(job: Job, hello: dict[str, Any]) -> None:

@@ -20,12 +20,12 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.jobs import queue
-from warpcall_service.jobs.database import Office
+from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import State
-from warpcall_service.jobs.orphans import LOOKS, Orphans
+from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_service.jobs.queue import Claim
-from warpcall_service.jobs.run_recorder import Record
-from warpcall_service.jobs.server_identity import Identity, NoIdentity
+from warpcall_service.jobs.run_recorder import RunRecorder
+from warpcall_service.jobs.server_identity import IdentityUnavailable, ServerIdentity
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
@@ -36,8 +36,8 @@ from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, Measurement
 
-LOOK_S = 1.0  # between two looks at the queue, where nothing of this server calls for one
-PRUNE_LOOKS = 600  # looks between two times that it deletes what is of no use any more
+POLL_S = 1.0  # between two polls of the queue, where nothing of this server calls for one
+PRUNE_POLLS = 600  # polls between two times that it deletes what is of no use any more
 
 # What becomes of a job that ended like this.
 STATES: dict[ExitClass, State] = {
@@ -70,24 +70,24 @@ class _Running:
 class Scheduler:
     """Begins jobs, and ends them.
 
-    Only one server runs the jobs of a data folder: the one that has the folder's `Identity`.
+    Only one server runs the jobs of a data folder: the one that has the folder's `ServerIdentity`.
     """
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, office: Office, ledger: Ledger
+        self, settings: Settings, engine: LocalEngine, database: JobDatabase, ledger: Ledger
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._office = office
+        self._database = database
         self._ledger = ledger
-        self._identity = Identity(_folder(settings))
+        self._identity = ServerIdentity(_folder(settings))
         self._runs: dict[str, _Running] = {}  # by lane
         self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
         self._wake = asyncio.Event()
         self._recovered = False
-        self._orphans = Orphans()
-        self._beat_s = settings.job_lease_s / LOOKS
-        self._beat_at = self._watch_at = 0.0  # when each is due, by time.monotonic()
+        self._orphans = OrphanDetector()
+        self._heartbeat_s = settings.job_lease_s / OBSERVATIONS
+        self._heartbeat_at = self._watch_at = 0.0  # when each is due, by time.monotonic()
         self._pruned_ms = 0
         self._trouble = ""
         self._queued = 0
@@ -157,75 +157,77 @@ class Scheduler:
     # The queue
 
     async def _work(self) -> None:
-        looks = 0
+        polls = 0
         while not self._stopping:
             self._wake.clear()
             try:
-                await self._look(looks)
+                await self._poll(polls)
             except StoreError as error:
-                self._note(error.reason)
+                self._log_trouble(error.reason)
             except OSError as error:  # such as no free descriptors
-                self._note(f"no jobs are begun: {error}")
+                self._log_trouble(f"no jobs are begun: {error}")
             except Exception:
                 log.exception("the queue of jobs cannot be looked at")
             else:
-                self._note("")
-            looks += 1
+                self._log_trouble("")
+            polls += 1
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(LOOK_S, self._beat_s))
+                await asyncio.wait_for(self._wake.wait(), min(POLL_S, self._heartbeat_s))
 
     def _unfinished(self) -> list[asyncio.Task[None]]:
         """What is under way: a look at the queue, and runs."""
         tasks = [running.task for running in self._runs.values()]
         return [task for task in (self._working, *tasks) if task is not None and not task.done()]
 
-    async def _look(self, looks: int) -> None:
+    async def _poll(self, polls: int) -> None:
         try:
-            runner = self._identity.take()
-        except NoIdentity as error:
-            self._note(str(error))
+            runner = self._identity.acquire()
+        except IdentityUnavailable as error:
+            self._log_trouble(str(error))
             return
         if not self._recovered:
-            await self._office.write(queue.recover, runner)
+            await self._database.write(queue.requeue_own, runner)
             self._recovered = True
         now = time.monotonic()
-        if now >= self._beat_at:
-            await self._beat()  # if that fails, it is due again at once
-            self._beat_at = now + self._beat_s
+        if now >= self._heartbeat_at:
+            await self._write_heartbeats()  # if that fails, it is due again at once
+            self._heartbeat_at = now + self._heartbeat_s
         if now >= self._watch_at:
-            self._watch_at = now + self._beat_s
+            self._watch_at = now + self._heartbeat_s
             await self._take_over_orphans()
-        if looks % PRUNE_LOOKS == 0:
-            self._pruned_ms = await self._office.write(queue.prune, self._pruned_ms)
+        if polls % PRUNE_POLLS == 0:
+            self._pruned_ms = await self._database.write(queue.prune, self._pruned_ms)
         if self._runs:
-            for number in await self._office.read(queue.to_cancel, runner):
+            for number in await self._database.read(queue.to_cancel, runner):
                 self.cancel(number)
-        self._queued = await self._office.read(_queued)
+        self._queued = await self._database.read(_queued)
         for lane in self._engine.every_lane if self._queued else ():
             if self._stopping:
                 return
             if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
-                claimed = await self._office.write(self._claim, lane.name)
+                claimed = await self._database.write(self._claim, lane.name)
                 if claimed is None:
                     return
-                self._begin(claimed, lane)
+                self._start_run(claimed, lane)
 
-    async def _beat(self) -> None:
+    async def _write_heartbeats(self) -> None:
         """Say that this server still runs its jobs, and end the runs that were taken from it."""
         now = time.monotonic()
         running = {one.claim: one for one in self._runs.values()}
         ran_ms = {claim: round((now - one.began) * 1e3) for claim, one in running.items()}
-        for claim in await self._office.write(queue.beat, ran_ms) if ran_ms else ():
+        for claim in await self._database.write(queue.write_heartbeats, ran_ms) if ran_ms else ():
             running[claim].run.stop("interrupted", "another server has taken the job over")
 
     async def _take_over_orphans(self) -> None:
         ours = {running.claim.number: running.claim.fence for running in self._runs.values()}
-        signs = await self._office.write(queue.signs)
-        others = {n: sign for n, sign in signs.items() if ours.get(n) != sign.fence}
-        for number, sign in self._orphans.look(others).items():
-            if await self._office.write(queue.take_over, number, sign):
+        heartbeats = await self._database.write(queue.heartbeats)
+        others = {
+            n: heartbeat for n, heartbeat in heartbeats.items() if ours.get(n) != heartbeat.fence
+        }
+        for number, heartbeat in self._orphans.observe(others).items():
+            if await self._database.write(queue.take_over, number, heartbeat):
                 log.warning("a job of a server that is gone is queued again: number %d", number)
-                self._office.ring(number)
+                self._database.notify(number)
 
     async def _is_clean(self, lane: Lane) -> bool:
         """End what a server that was killed may have left on this device."""
@@ -252,7 +254,7 @@ class Scheduler:
             "implementations": json.loads(job.implementations),
             "precision": job.precision,
             "seed": secrets.randbits(31),
-            "cases": queue.unmeasured(session, job),
+            "cases": queue.unmeasured_cases(session, job),
             "memory_bytes": memory_bytes(settings),
             "threads": settings.cpu_threads,
         }
@@ -261,20 +263,22 @@ class Scheduler:
 
     # A run
 
-    def _begin(self, claimed: _Claimed, lane: Lane) -> None:
-        self._office.ring(claimed.claim.number)
+    def _start_run(self, claimed: _Claimed, lane: Lane) -> None:
+        self._database.notify(claimed.claim.number)
 
         def replaced() -> None:
             run.stop("interrupted", "another server has taken the job over")
 
-        record = Record(self._office, claimed.claim, replaced)
+        recorder = RunRecorder(self._database, claimed.claim, replaced)
         mark = f"{self._identity.id}/{lane.name}/{claimed.id}"
-        run = Run(claimed.task, mark, lane.lease, self._settings, record.tell)
-        task = asyncio.create_task(self._see_through(run, claimed, lane, record))
+        run = Run(claimed.task, mark, lane.lease, self._settings, recorder.on_event)
+        task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
         self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
         log.info("the job %s begins on %s", claimed.id, lane.name)
 
-    async def _see_through(self, run: Run, claimed: _Claimed, lane: Lane, record: Record) -> None:
+    async def _supervise(
+        self, run: Run, claimed: _Claimed, lane: Lane, recorder: RunRecorder
+    ) -> None:
         try:
             outcome = await self._outcome(run)
             self._device_s[lane.name] += outcome.device_s
@@ -282,17 +286,17 @@ class Scheduler:
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             stopping = self._stopping
-            record.put(lambda session, job: _end(session, job, outcome, stopping), settles=True)
-            await record.close()
-            exit_class = "interrupted" if record.replaced else outcome.exit_class
+            recorder.put(lambda session, job: _end(session, job, outcome, stopping), settles=True)
+            await recorder.close()
+            exit_class = "interrupted" if recorder.replaced else outcome.exit_class
             self._ended[exit_class] += 1
             log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)
-            if record.replaced:
+            if recorder.replaced:
                 log.warning(
                     "another server has taken the job %s over: no end is written", claimed.id
                 )
         finally:
-            await record.abandon()
+            await recorder.abandon()
             del self._runs[lane.name]
             self.wake()
 
@@ -309,7 +313,7 @@ class Scheduler:
         log.error("%s is quarantined: %s", lane.name, reason)
         await lane.close("quarantined", reason)
 
-    def _note(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         """Log what began; the same again is silence."""
         if trouble and trouble != self._trouble:
             log.error(trouble)
@@ -351,7 +355,7 @@ def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:
         if "ok" not in statuses:
             exit_class = _worst(statuses)
             detail = "no implementation could be measured in any case"
-    queue.end(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
+    queue.end_job(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
 
 
 def _worst(statuses: Iterable[str]) -> ExitClass:

@@ -22,12 +22,12 @@ MAX_BYTES = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
 
 
-class NoIdentity(Exception):
+class IdentityUnavailable(Exception):
     """This server must not run jobs; the message says why, for its operator."""
 
 
-class Identity:
-    """The id of this server, from `take` to `release`.
+class ServerIdentity:
+    """The id of this server, from `acquire` to `release`.
 
     Attributes:
         id: empty until it is taken.
@@ -38,15 +38,15 @@ class Identity:
         self._path = folder / FILE
         self._fd = -1
 
-    def take(self) -> str:
+    def acquire(self) -> str:
         """Lock the file and give its id; calling it again gives the same id.
 
         Raises:
-            NoIdentity: another server has the lock, or there can be no such file.
+            IdentityUnavailable: another server has the lock, or there can be no such file.
         """
         if not self.id:
             self._lock()
-            self.id = self._kept() or self._renewed()
+            self.id = self._stored_id() or self._new_id()
         return self.id
 
     def release(self) -> None:
@@ -60,22 +60,24 @@ class Identity:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise NoIdentity(
+            raise IdentityUnavailable(
                 f"no jobs run: {self._path} cannot be written: {error.strerror}"
             ) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise NoIdentity(f"no jobs run here: another server has {self._path}") from None
+            raise IdentityUnavailable(
+                f"no jobs run here: another server has {self._path}"
+            ) from None
         except OSError as error:
             os.close(fd)
-            raise NoIdentity(
+            raise IdentityUnavailable(
                 f"no jobs run: {self._path} cannot be locked: {error.strerror}"
             ) from None
         self._fd = fd
 
-    def _kept(self) -> str:
+    def _stored_id(self) -> str:
         """The id in the file, or nothing if it may be another server's."""
         try:
             kept = json.loads(os.pread(self._fd, MAX_BYTES, 0))
@@ -83,7 +85,7 @@ class Identity:
         except (OSError, ValueError, KeyError, TypeError):
             return ""  # there was no file, or one of an older server, which is empty
 
-    def _renewed(self) -> str:
+    def _new_id(self) -> str:
         made = secrets.token_hex(8)
         with contextlib.suppress(OSError):  # on a full disk the id is new at the next start, too
             text = json.dumps({"id": made, "file": self._this_file()}).encode()

@@ -13,7 +13,7 @@ from warpcall.errors import InvalidInput
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, submissions, views
-from warpcall_service.jobs.database import Office
+from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import (
     WAITING,
     JobDetails,
@@ -23,7 +23,7 @@ from warpcall_service.jobs.models import (
     Queue,
     Submitted,
 )
-from warpcall_service.jobs.read_admission import HeavyReads, Streams
+from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
@@ -32,14 +32,14 @@ from warpcall_service.runs.messages import Checked
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
-LOOK_S = 1.0  # between two looks at a job that another server may run
+POLL_S = 1.0  # between two looks at a job that another server may run
 
 
-class Jobs:
+class JobService:
     """Everything about jobs, for the routes.
 
     Attributes:
-        office: for routes that only look something up.
+        database: for routes that only look something up.
         scheduler: runs them.
     """
 
@@ -48,11 +48,11 @@ class Jobs:
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self.office = Office(store)
-        self.scheduler = Scheduler(settings, engine, self.office, ledger)
-        self._heavy = HeavyReads(settings.queue_timeout_s)
+        self.database = JobDatabase(store)
+        self.scheduler = Scheduler(settings, engine, self.database, ledger)
+        self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # a lane has one question of a comparison at a time
-        self._streams = Streams(settings.user_max_streams)
+        self._streams = StreamLimit(settings.user_max_streams)
 
     def start(self) -> None:
         """Begin to run jobs, in the running loop, over an engine that was started."""
@@ -61,7 +61,7 @@ class Jobs:
     async def stop(self) -> None:
         """Put back what runs."""
         await self.scheduler.stop()
-        self.office.close()
+        self.database.close()
 
     async def submit(
         self, caller: Caller, request: JobRequest, idempotency_key: str | None
@@ -76,44 +76,44 @@ class Jobs:
         """
         if request.priority == "high":
             caller.check("admin")
-        known = await self.office.read(self._repeated, caller, request, idempotency_key)
+        known = await self.database.read(self._repeated, caller, request, idempotency_key)
         if known is not None:
             return known
         checked = await self._check(request)
-        found, number = await self.office.write(
+        found, number = await self.database.write(
             self._submit, caller, request, checked, idempotency_key
         )
         if not found.reused:
-            self.office.ring(number)
+            self.database.notify(number)
             self.scheduler.wake()
         return found
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
         """What a submission would come to; raises as `submit`."""
         checked = await self._check(request)
-        return await self.office.read_for(caller.name, _preview, caller, request, checked)
+        return await self.database.read_for(caller.name, _preview, caller, request, checked)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
         """One job."""
-        return await self.office.read_for(
+        return await self.database.read_for(
             caller.name, views.job, caller, job_id, self.scheduler.devices
         )
 
     async def list(self, caller: Caller, wanted: Filter) -> JobList:
         """A page of jobs."""
-        return await self.office.read_for(
+        return await self.database.read_for(
             caller.name, views.jobs, caller, wanted, self.scheduler.devices
         )
 
     async def queue(self, caller: Caller) -> Queue:
         """Everyone's jobs that run or wait, in order."""
-        return await self.office.read_for(caller.name, views.whole_queue, self.scheduler.devices)
+        return await self.database.read_for(caller.name, views.whole_queue, self.scheduler.devices)
 
     async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
         """End a job; again, or after its end, is harmless."""
-        number = await self.office.write(_cancel, caller, job_id)
+        number = await self.database.write(_cancel, caller, job_id)
         self.scheduler.cancel(number)
-        self.office.ring(number)
+        self.database.notify(number)
         return await self.find(caller, job_id)
 
     async def events(
@@ -127,12 +127,12 @@ class Jobs:
             Busy: the user has too many such streams.
         """
         with self._streams.opened(caller.name):
-            number = await self.office.read_for(caller.name, _number, caller, job_id)
+            number = await self.database.read_for(caller.name, _number, caller, job_id)
             while True:
-                bell = self.office.bell(number)
-                state, last = await self.office.latest(number)
+                changed = self.database.subscribe(number)
+                state, last = await self.database.latest(number)
                 if last > after:
-                    after, text = await self.office.render_for(
+                    after, text = await self.database.render_for(
                         caller.name, _events, number, after, last
                     )
                     yield text
@@ -140,7 +140,7 @@ class Jobs:
                     return
                 else:
                     yield b""
-                    await _rung(bell)
+                    await _wait(changed)
 
     async def results(
         self, caller: Caller, job_id: str, form: str, samples: bool
@@ -152,9 +152,11 @@ class Jobs:
         """
         user = caller.name
         async with self._heavy.admitted(user):
-            steps = await self.office.render_for(user, exports.begin, caller, job_id, form, samples)
+            steps = await self.database.render_for(
+                user, exports.begin, caller, job_id, form, samples
+            )
             for step in steps:
-                yield await self.office.render_for(user, step)
+                yield await self.database.render_for(user, step)
 
     async def compare(
         self, caller: Caller, first_id: str, second_id: str
@@ -166,10 +168,12 @@ class Jobs:
         """
         user = caller.name
         async with self._heavy.admitted(user):
-            pair = await self.office.render_for(user, comparison.pair, caller, first_id, second_id)
+            pair = await self.database.render_for(
+                user, comparison.pair, caller, first_id, second_id
+            )
             yield pair.head()
             for part in pair.parts():
-                question = await self.office.render_for(user, comparison.question, pair, part)
+                question = await self.database.render_for(user, comparison.question, pair, part)
                 async with self._comparing:
                     answer = await self._engine.ask(question, "this comparison")
                 yield pair.rows(part, answer)
@@ -208,7 +212,7 @@ class Jobs:
     def _repeated(
         self, session: Session, caller: Caller, request: JobRequest, key: str | None
     ) -> Submitted | None:
-        row = submissions.repeated(session, caller, request, key)
+        row = submissions.find_repeated(session, caller, request, key)
         if row is None:
             return None
         return views.submitted(session, row, False, self.scheduler.devices)
@@ -228,12 +232,12 @@ class Jobs:
 
 
 def _preview(session: Session, caller: Caller, request: JobRequest, checked: Checked) -> JobPreview:
-    estimate = submissions.estimated(session, request, checked)
-    found = None if request.fresh else submissions.answered(session, caller, request, checked)
+    expected = submissions.estimate(session, request, checked)
+    found = None if request.fresh else submissions.find_answered(session, caller, request, checked)
     return JobPreview(
         cases=len(checked["cases"]),
-        nominal_s=estimate.nominal_s,
-        estimated_s=estimate.estimated_s,
+        nominal_s=expected.nominal_s,
+        estimated_s=expected.estimated_s,
         device_bytes=max(case["device_bytes"] for case in checked["cases"]),
         environment=checked["environment"],
         reuses=None if found is None else found.id,
@@ -256,6 +260,6 @@ def _events(session: Session, number: int, after: int, last: int) -> tuple[int, 
     return rows[-1].sequence if rows else last, events.as_text(rows)
 
 
-async def _rung(bell: asyncio.Event) -> None:
+async def _wait(changed: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(bell.wait(), LOOK_S)
+        await asyncio.wait_for(changed.wait(), POLL_S)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from warpcall.errors import Busy, InvalidInput, NotFound
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue
-from warpcall_service.jobs.events import note, now_ms
+from warpcall_service.jobs.events import append_event, now_ms
 from warpcall_service.jobs.models import PRIORITIES, WAITING, JobRequest
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
@@ -66,10 +66,10 @@ def submit(
         Busy: the user has `max_jobs` that are not finished.
     """
     clock_us = queue.lock(session)
-    if known := repeated(session, caller, request, idempotency_key):
+    if known := find_repeated(session, caller, request, idempotency_key):
         return known, False
     question = _question(request, checked)
-    if not request.fresh and (found := _answered(session, caller, question, checked)):
+    if not request.fresh and (found := _find_answered(session, caller, question, checked)):
         return found, False
     waiting = session.scalars(
         sa.select(sa.func.count(Job.number)).where(
@@ -81,7 +81,7 @@ def submit(
             f"{caller.name} has {waiting} jobs that are not finished, at most {max_jobs} are allowed",
             retry_after_s=60,
         )
-    estimate = estimated(session, request, checked)
+    expected = estimate(session, request, checked)
     job = Job(
         id=secrets.token_hex(6),  # as `ID` has it
         user_name=caller.name,
@@ -102,9 +102,9 @@ def submit(
         attempts=0,
         created_ms=now_ms(),
         since_us=clock_us,
-        cost_us=round(estimate.estimated_s * 1e6),
-        nominal_ms=round(estimate.nominal_s * 1e3),
-        estimated_ms=round(estimate.estimated_s * 1e3),
+        cost_us=round(expected.estimated_s * 1e6),
+        nominal_ms=round(expected.nominal_s * 1e3),
+        estimated_ms=round(expected.estimated_s * 1e3),
         took_ms=0,
     )
     session.add(job)
@@ -122,11 +122,11 @@ def submit(
             for position, case in enumerate(checked["cases"])
         ],
     )
-    note(session, job, "state", {"state": "queued"})
+    append_event(session, job, "state", {"state": "queued"})
     return job, True
 
 
-def repeated(
+def find_repeated(
     session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None
 ) -> Job | None:
     """The job that was submitted under this Idempotency-Key before.
@@ -148,7 +148,7 @@ def repeated(
     return known
 
 
-def estimated(session: Session, request: JobRequest, checked: Checked) -> Estimate:
+def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimate:
     """What a job like this would take, going by the last ones of its op and precision."""
     nominal = nominal_s(request, checked)
     last = (
@@ -171,9 +171,11 @@ def nominal_s(request: JobRequest, checked: Checked) -> float:
     return START_S + len(checked["cases"]) * per_case_s
 
 
-def answered(session: Session, caller: Caller, request: JobRequest, checked: Checked) -> Job | None:
+def find_answered(
+    session: Session, caller: Caller, request: JobRequest, checked: Checked
+) -> Job | None:
     """A finished job of the caller that measured the same in the same environment."""
-    return _answered(session, caller, _question(request, checked), checked)
+    return _find_answered(session, caller, _question(request, checked), checked)
 
 
 def find(session: Session, caller: Caller, job_id: str) -> Job:
@@ -220,10 +222,10 @@ def cancel(session: Session, job: Job) -> None:
         return
     job.cancel_ms = job.cancel_ms or now_ms()
     if job.state == "queued":
-        queue.end(session, job, "cancelled", "cancelled", "cancelled before it began")
+        queue.end_job(session, job, "cancelled", "cancelled", "cancelled before it began")
 
 
-def _answered(session: Session, caller: Caller, question: str, checked: Checked) -> Job | None:
+def _find_answered(session: Session, caller: Caller, question: str, checked: Checked) -> Job | None:
     return session.scalars(
         sa.select(Job)
         .where(

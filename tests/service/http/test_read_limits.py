@@ -10,7 +10,7 @@ import pytest
 from warpcall.errors import Busy
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs import read_admission
-from warpcall_service.jobs.read_admission import HeavyReads, Streams
+from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 
 PATIENT_S = 60.0
 
@@ -24,13 +24,13 @@ async def settle() -> None:
 def test_reads_of_a_user_are_served_one_at_a_time_in_order() -> None:
     begun: list[tuple[str, int]] = []
 
-    async def read(reads: HeavyReads, user: str, number: int, end: asyncio.Event) -> None:
+    async def read(reads: ReadAdmission, user: str, number: int, end: asyncio.Event) -> None:
         async with reads.admitted(user):
             begun.append((user, number))
             await end.wait()
 
     async def work() -> None:
-        reads = HeavyReads(PATIENT_S)
+        reads = ReadAdmission(PATIENT_S)
         ends = [asyncio.Event() for _ in range(4)]
         tasks = [asyncio.create_task(read(reads, "alice", n, ends[n])) for n in range(4)]
         await settle()
@@ -47,7 +47,7 @@ def test_reads_of_a_user_are_served_one_at_a_time_in_order() -> None:
         assert begun[3:] == [("alice", 3)]
         ends[3].set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert reads._lines == {}
+        assert reads._users == {}
 
     asyncio.run(work())
 
@@ -56,7 +56,7 @@ def test_of_a_users_reads_a_few_wait_and_for_a_while(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(read_admission, "MAX_WAITING", 2)
 
     async def work() -> None:
-        reads = HeavyReads(0.01)
+        reads = ReadAdmission(0.01)
         async with reads.admitted("alice"):
             waiting = [asyncio.create_task(enter(reads, "alice")) for _ in range(2)]
             await asyncio.sleep(0)
@@ -77,7 +77,7 @@ def test_reads_of_all_users_together_are_bounded_and_everyone_may_be_local(
     monkeypatch.setattr(read_admission, "MAX_READS", 3)
 
     async def work() -> None:
-        reads = HeavyReads(0.01)
+        reads = ReadAdmission(0.01)
         async with contextlib.AsyncExitStack() as held:
             for user in ("alice", LOCAL.name, LOCAL.name):
                 await held.enter_async_context(reads.admitted(user))
@@ -89,13 +89,13 @@ def test_reads_of_all_users_together_are_bounded_and_everyone_may_be_local(
     asyncio.run(work())
 
 
-async def enter(reads: HeavyReads, user: str) -> None:
+async def enter(reads: ReadAdmission, user: str) -> None:
     async with reads.admitted(user):
         pass
 
 
 def test_streams_are_counted_by_user() -> None:
-    streams = Streams(2)
+    streams = StreamLimit(2)
     with streams.opened("alice"), streams.opened("bob"):
         with streams.opened("alice"), pytest.raises(Busy, match="alice has 2 streams"):
             streams.opened("alice").__enter__()

@@ -23,8 +23,8 @@ from warpcall.errors import Unavailable
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.server_identity import Identity
-from warpcall_service.jobs.service import Jobs
+from warpcall_service.jobs.server_identity import ServerIdentity
+from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.device_lease import Lease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
@@ -221,34 +221,34 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         engine = LocalEngine(settings)
         store = Store(None, tmp_path)
         store.migrate()
-        desk = Jobs(settings, engine, store, Ledger())
+        job_service = JobService(settings, engine, store, Ledger())
         await engine.start()
         try:
             plan = await engine.plan("permute", [X], {"dims": [1, 0]})
             lane = psutil.Process(engine.status()[0].pid)
-            job = await desk.submit(LOCAL, asked, None)
-            earlier = Identity(tmp_path)
-            mark = f"{earlier.take()}/cpu/a job of before"
+            job = await job_service.submit(LOCAL, asked, None)
+            earlier = ServerIdentity(tmp_path)
+            mark = f"{earlier.acquire()}/cpu/a job of before"
             earlier.release()
             with left_behind(mark):
-                desk.start()
+                job_service.start()
                 with pytest.raises(Unavailable, match="processes of a job cannot be ended"):
                     await call_on(engine, plan)
-            found = await desk.find(LOCAL, job.id)
+            found = await job_service.find(LOCAL, job.id)
             values = {
                 family.name: family.samples[0].value
-                for family in desk.scheduler.metrics()
+                for family in job_service.scheduler.metrics()
                 if family.samples
             }
             return (
                 engine.status()[0],
                 found.state,
-                desk.scheduler.devices,
+                job_service.scheduler.devices,
                 values,
                 lane.is_running(),
             )
         finally:
-            await desk.stop()
+            await job_service.stop()
             await engine.stop()
             store.close()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.jobs.job_order import SECOND, Begun, Job, simulate
-from warpcall_service.jobs.fair_order import Entry, clock_us
+from warpcall_service.jobs.fair_order import QueuedJob, virtual_time_us
 
 LONG_S = 1936
 USERS = "abcde"
@@ -84,7 +84,7 @@ def test_while_a_job_waits_no_other_user_is_given_more_than_it_takes(
         for other in begun[: begun.index(one)]:
             if other.entry.user != one.entry.user and other.at_s >= one.job.at_s:
                 given_s[other.entry.user] += other.job.takes_s
-        owed_us = one.begin_us - one.entry.since_us  # what its user was given before the others
+        owed_us = one.start_us - one.entry.since_us  # what its user was given before the others
         for user, took_s in given_s.items():
             assert took_s * SECOND <= owed_us + one.entry.cost_us, f"{user} before {one}"
 
@@ -111,10 +111,10 @@ def test_jobs_of_one_user_run_in_the_order_in_which_they_came(jobs: list[Job]) -
 @pytest.mark.parametrize("priority", [0, 1])
 def test_the_clock_stands_at_the_least_begin_of_those_that_may_run(priority: int) -> None:
     entries = [
-        Entry(1, "a", priority, 5, 1),
-        Entry(2, "a", priority, 9, 1),
-        Entry(3, "b", priority, 7, 1),
-        Entry(4, "c", priority + 1, 0, 1),
+        QueuedJob(1, "a", priority, 5, 1),
+        QueuedJob(2, "a", priority, 9, 1),
+        QueuedJob(3, "b", priority, 7, 1),
+        QueuedJob(4, "c", priority + 1, 0, 1),
     ]
 
-    assert clock_us(reversed(entries), {"a": 20, "b": 6}, priority) == 7
+    assert virtual_time_us(reversed(entries), {"a": 20, "b": 6}, priority) == 7

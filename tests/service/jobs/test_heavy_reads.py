@@ -34,7 +34,7 @@ from tests.service.stored import (
 )
 from warpcall_kernels import measuring
 from warpcall_service.jobs import events, queue
-from warpcall_service.jobs.database import Office
+from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
@@ -307,21 +307,21 @@ def test_reads_of_users_hold_up_neither_the_scheduler_nor_submissions(store: Sto
         assert release.wait(WAIT_S)
 
     async def work() -> None:
-        office = Office(store)
-        reads = [asyncio.create_task(office.read_for(user, slow)) for user in "abcdefgh"]
-        reads += [asyncio.create_task(office.render_for(user, slow)) for user in "abcdefgh"]
+        database = JobDatabase(store)
+        reads = [asyncio.create_task(database.read_for(user, slow)) for user in "abcdefgh"]
+        reads += [asyncio.create_task(database.render_for(user, slow)) for user in "abcdefgh"]
         await asyncio.sleep(0.1)
         async with asyncio.timeout(WAIT_S / 2):
-            assert not await office.write(queue.signs)
-            assert not await office.write(queue.beat, {})
+            assert not await database.write(queue.heartbeats)
+            assert not await database.write(queue.write_heartbeats, {})
         release.set()
         await asyncio.gather(*reads)
-        office.close()
+        database.close()
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("how", [Office.read_for, Office.render_for])
+@pytest.mark.parametrize("how", [JobDatabase.read_for, JobDatabase.render_for])
 def test_a_user_who_reads_much_does_not_keep_another_one_waiting(
     how: Callable[..., Coroutine[Any, Any, None]], store: Store
 ) -> None:
@@ -332,12 +332,12 @@ def test_a_user_who_reads_much_does_not_keep_another_one_waiting(
         time.sleep(0.01)
 
     async def work() -> None:
-        office = Office(store)
-        greedy = [asyncio.create_task(how(office, "greedy", note, "greedy")) for _ in range(60)]
+        database = JobDatabase(store)
+        greedy = [asyncio.create_task(how(database, "greedy", note, "greedy")) for _ in range(60)]
         await asyncio.sleep(0)
-        await how(office, "modest", note, "modest")
+        await how(database, "modest", note, "modest")
         await asyncio.gather(*greedy)
-        office.close()
+        database.close()
 
     asyncio.run(work())
 
@@ -354,14 +354,14 @@ def test_all_who_watch_a_job_share_a_look_until_something_happens(store: Store) 
         looks += 1
 
     async def work() -> tuple[int, list[tuple[str, int]], tuple[str, int]]:
-        office = Office(store)
-        found = await asyncio.gather(*(office.latest(job) for _ in range(20)))
+        database = JobDatabase(store)
+        found = await asyncio.gather(*(database.latest(job) for _ in range(20)))
         shared = looks
         with store.write() as session:
-            events.note(session, session.get_one(Job, job), "progress", {})
-        office.ring(job)
-        after = await office.latest(job)
-        office.close()
+            events.append_event(session, session.get_one(Job, job), "progress", {})
+        database.notify(job)
+        after = await database.latest(job)
+        database.close()
         return shared, found, after
 
     sa.event.listen(store._engine, "checkout", count)

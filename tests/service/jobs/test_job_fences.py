@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, claim, claimed, submit
 from warpcall_service.jobs import events, queue, submissions
-from warpcall_service.jobs.database import Office
-from warpcall_service.jobs.run_recorder import Record
+from warpcall_service.jobs.database import JobDatabase
+from warpcall_service.jobs.run_recorder import RunRecorder
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.tables import Job
 
@@ -30,16 +30,18 @@ def test_a_job_is_taken_from_a_silent_server_and_left_to_one_that_gave_a_sign(
     silent, alive = claim(store), claim(store)
     assert silent and alive  # noqa: PT018  # there are two
     with store.write() as session:
-        seen = queue.signs(session)
-        assert queue.beat(session, {claimed(alive): 5000, claimed(silent): 5000}) == set()
+        seen = queue.heartbeats(session)
+        assert (
+            queue.write_heartbeats(session, {claimed(alive): 5000, claimed(silent): 5000}) == set()
+        )
     with store.write() as session:
-        later = queue.signs(session)
-        assert queue.beat(session, {claimed(alive): 10_000}) == set()
+        later = queue.heartbeats(session)
+        assert queue.write_heartbeats(session, {claimed(alive): 10_000}) == set()
 
     taken = []
-    for job, sign in ((silent, seen), (alive, later), (silent, later), (silent, later)):
+    for job, heartbeat in ((silent, seen), (alive, later), (silent, later), (silent, later)):
         with store.write() as session:
-            taken.append(queue.take_over(session, job.number, sign[job.number]))
+            taken.append(queue.take_over(session, job.number, heartbeat[job.number]))
 
     assert taken == [False, False, True, False]
     with store.read() as session:
@@ -54,7 +56,7 @@ def test_a_server_that_starts_finds_what_its_earlier_life_left(store: Store) -> 
     assert mine and other  # noqa: PT018  # there are two
 
     with store.write() as session:
-        assert queue.recover(session, RUNNER) == 1
+        assert queue.requeue_own(session, RUNNER) == 1
 
     with store.read() as session:
         found = {job.number: job.state for job in session.scalars(sa.select(Job))}
@@ -91,16 +93,16 @@ def test_silence_does_not_count_while_nobody_can_write(database: Database, store
     with store.write() as session:
         queue.lock(session)
         with pytest.raises(StoreError), other.write() as looking:
-            queue.signs(looking)
+            queue.heartbeats(looking)
 
     other.close()
 
 
 CHANGES: dict[str, Callable[[Session, Job], None]] = {
     "state": lambda session, job: queue.advance(session, job, "running"),
-    "event": lambda session, job: events.note(session, job, "progress", {}),
+    "event": lambda session, job: events.append_event(session, job, "progress", {}),
     "result": lambda session, job: queue.save_case(session, job, 0, {"implementations": []}),
-    "end": lambda session, job: queue.end(session, job, "timed_out", "timeout", "", 75_000),
+    "end": lambda session, job: queue.end_job(session, job, "timed_out", "timeout", "", 75_000),
     "put back": lambda session, job: queue.interrupt(session, job, "", 1, counts=False),
 }
 
@@ -115,21 +117,23 @@ def test_a_run_whose_job_was_taken_writes_nothing(
     first = claim(store)
     assert first is not None
     with store.write() as session:
-        assert queue.take_over(session, first.number, queue.signs(session)[first.number])
+        assert queue.take_over(session, first.number, queue.heartbeats(session)[first.number])
     if successor is not None:
         assert claim(store, runner=successor) is not None
     before = everything(store)
     replaced = []
 
     async def write() -> None:
-        office = Office(store)
-        record = Record(office, claimed(first), lambda: replaced.append(True))
-        record.put(CHANGES[what], settles=what in ("end", "put back"))
-        record.put(CHANGES["event"])
-        await record.close()
-        assert record.replaced
-        assert await office.write(queue.beat, {claimed(first): 5000}) == {claimed(first)}
-        office.close()
+        database = JobDatabase(store)
+        recorder = RunRecorder(database, claimed(first), lambda: replaced.append(True))
+        recorder.put(CHANGES[what], settles=what in ("end", "put back"))
+        recorder.put(CHANGES["event"])
+        await recorder.close()
+        assert recorder.replaced
+        assert await database.write(queue.write_heartbeats, {claimed(first): 5000}) == {
+            claimed(first)
+        }
+        database.close()
 
     asyncio.run(write())
 
@@ -151,14 +155,14 @@ def test_an_end_that_is_written_twice_is_written_once(store: Store) -> None:
     assert job is not None
 
     async def write() -> None:
-        office = Office(store)
+        database = JobDatabase(store)
         for _ in range(2):
-            record = Record(office, claimed(job), lambda: None)
-            record.put(CHANGES["state"])
-            record.put(CHANGES["state"])
-            record.put(CHANGES["end"], settles=True)
-            await record.close()
-        office.close()
+            recorder = RunRecorder(database, claimed(job), lambda: None)
+            recorder.put(CHANGES["state"])
+            recorder.put(CHANGES["state"])
+            recorder.put(CHANGES["end"], settles=True)
+            await recorder.close()
+        database.close()
 
     asyncio.run(write())
 
@@ -175,11 +179,11 @@ def test_a_run_that_ends_and_one_who_cancels_do_not_block_each_other(store: Stor
         assert job is not None
 
         async def write(job: Job = job) -> None:
-            office = Office(store)
-            record = Record(office, claimed(job), lambda: None)
-            record.put(CHANGES["end"], settles=True)
-            await asyncio.gather(office.write(cancel, job), record.close())
-            office.close()
+            database = JobDatabase(store)
+            recorder = RunRecorder(database, claimed(job), lambda: None)
+            recorder.put(CHANGES["end"], settles=True)
+            await asyncio.gather(database.write(cancel, job), recorder.close())
+            database.close()
 
         asyncio.run(write())
 

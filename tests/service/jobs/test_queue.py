@@ -17,8 +17,8 @@ from tests.service.job_rows import RUNNER, caller, checked, claim, finish, reque
 from warpcall.errors import Busy
 from warpcall_service.auth.usage import Ledger
 from warpcall_service.jobs import queue, submissions, views
-from warpcall_service.jobs.database import Office
-from warpcall_service.jobs.fair_order import Entry, forecast, in_order
+from warpcall_service.jobs.database import JobDatabase
+from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
 from warpcall_service.jobs.models import WAITING
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
@@ -146,7 +146,7 @@ def test_an_interrupted_job_is_run_again_once(store: Store) -> None:
         assert row.detail == "it was killed; it was run 2 times"
 
 
-class FarOffice(Office):
+class SlowDatabase(JobDatabase):
     """What it writes is there before it knows."""
 
     async def write(self, *args: Any, **kwargs: Any) -> Any:
@@ -166,13 +166,13 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
         return found.state, found.attempts
 
     async def play(job: str) -> tuple[str, int]:
-        office = FarOffice(store)
-        scheduler = Scheduler(Settings.load(data_dir=tmp_path), engine, office, Ledger())
+        database = SlowDatabase(store)
+        scheduler = Scheduler(Settings.load(data_dir=tmp_path), engine, database, Ledger())
         scheduler.start()
-        while (await office.read(state_of, job))[0] != "preparing":
+        while (await database.read(state_of, job))[0] != "preparing":
             await asyncio.sleep(0.01)
         await scheduler.stop()
-        office.close()
+        database.close()
         with store.read() as session:
             return state_of(session, job)
 
@@ -186,7 +186,7 @@ def test_a_cancelled_job_that_is_lost_is_not_run_again(store: Store) -> None:
     with store.write() as session:
         submissions.cancel(session, session.get_one(Job, job.number))
         assert list(queue.to_cancel(session, RUNNER)) == [job.number]
-        queue.recover(session, RUNNER)
+        queue.requeue_own(session, RUNNER)
 
     with store.read() as session:
         assert session.get_one(Job, job.number).state == "cancelled"
@@ -209,11 +209,16 @@ def test_places_say_who_is_next_and_when(store: Store) -> None:
 
 
 def test_in_order_and_forecast_without_a_database() -> None:
-    entries = [Entry(i, user, 0, 0, cost) for i, (user, cost) in enumerate([("a", 5), ("b", 1)])]
+    entries = [
+        QueuedJob(i, user, 0, 0, cost) for i, (user, cost) in enumerate([("a", 5), ("b", 1)])
+    ]
 
-    turns = list(in_order(entries, {"a": 3}))
+    ordered = list(in_order(entries, {"a": 3}))
 
-    assert [(t.entry.user, t.begin_us, t.end_us) for t in turns] == [("b", 0, 1), ("a", 3, 8)]
+    assert [(t.entry.user, t.start_us, t.end_us) for t in ordered] == [
+        ("b", 0, 1),
+        ("a", 3, 8),
+    ]
     assert forecast([4.0, 1.0, 1.0], [0.0, 2.0]) == [(0.0, 4.0), (2.0, 3.0), (3.0, 4.0)]
     assert forecast([1.0], []) == [(0.0, 1.0)]
 

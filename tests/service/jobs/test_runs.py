@@ -30,7 +30,7 @@ from tests.service.job_requests import (
     submit,
 )
 from tests.service.requests import well
-from warpcall_service.jobs.server_identity import Identity
+from warpcall_service.jobs.server_identity import ServerIdentity
 from warpcall_service.runs.messages import MARK
 from warpcall_service.store.tables import Job as Row
 
@@ -256,8 +256,8 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
 
 def stray_of(settings: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process as a job of that server, and its guard, would have left it when both were killed."""
-    earlier = Identity(Path(settings["WARPCALL_DATA_DIR"]))
-    mark = f"{earlier.take()}/cpu/000000000000"
+    earlier = ServerIdentity(Path(settings["WARPCALL_DATA_DIR"]))
+    mark = f"{earlier.acquire()}/cpu/000000000000"
     earlier.release()
     return subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: mark})
 

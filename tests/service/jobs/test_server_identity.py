@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from warpcall_service.jobs import server_identity
-from warpcall_service.jobs.orphans import LOOKS, Orphans, Sign
-from warpcall_service.jobs.server_identity import FILE, Identity, NoIdentity
+from warpcall_service.jobs.orphans import OBSERVATIONS, Heartbeat, OrphanDetector
+from warpcall_service.jobs.server_identity import FILE, IdentityUnavailable, ServerIdentity
 
 
 def taken(folder: Path) -> str:
     """The id of a server that starts in this folder and ends."""
-    server = Identity(folder)
-    assert server.take() == server.take()
+    server = ServerIdentity(folder)
+    assert server.acquire() == server.acquire()
     found = server.id
     server.release()
     server.release()
@@ -32,11 +32,11 @@ def test_a_server_that_starts_again_is_the_same(tmp_path: Path) -> None:
 
 
 def test_two_servers_that_live_are_not_the_same(tmp_path: Path) -> None:
-    first = Identity(tmp_path)
-    first.take()
+    first = ServerIdentity(tmp_path)
+    first.acquire()
 
-    with pytest.raises(NoIdentity, match=f"another server has {tmp_path}/{FILE}"):
-        Identity(tmp_path).take()
+    with pytest.raises(IdentityUnavailable, match=f"another server has {tmp_path}/{FILE}"):
+        ServerIdentity(tmp_path).acquire()
 
     first.release()
 
@@ -88,34 +88,36 @@ def test_a_file_that_says_nothing_is_written_anew(text: str, tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(NoIdentity, match=r"no jobs run: .* cannot be written: Not a directory"):
-        Identity(tmp_path / "file" / "folder").take()
+    with pytest.raises(
+        IdentityUnavailable, match=r"no jobs run: .* cannot be written: Not a directory"
+    ):
+        ServerIdentity(tmp_path / "file" / "folder").acquire()
 
 
 def test_a_kept_lock_does_not_reach_child_processes(tmp_path: Path) -> None:
-    server = Identity(tmp_path)
-    server.take()
+    server = ServerIdentity(tmp_path)
+    server.acquire()
 
     assert not os.get_inheritable(server._fd)
     server.release()
 
 
 def test_a_job_without_a_sign_in_all_looks_is_an_orphan() -> None:
-    orphans = Orphans()
-    silent, alive = Sign(1, 500), [Sign(1, ran_ms) for ran_ms in range(20)]
+    orphans = OrphanDetector()
+    silent, alive = Heartbeat(1, 500), [Heartbeat(1, ran_ms) for ran_ms in range(20)]
 
-    found = [orphans.look({7: silent, 8: alive[i]}) for i in range(LOOKS + 2)]
+    found = [orphans.observe({7: silent, 8: alive[i]}) for i in range(OBSERVATIONS + 2)]
 
-    assert found == [*[{}] * LOOKS, {7: silent}, {7: silent}]
+    assert found == [*[{}] * OBSERVATIONS, {7: silent}, {7: silent}]
 
 
 def test_any_sign_begins_the_count_anew() -> None:
-    orphans = Orphans()
-    for _ in range(LOOKS):
-        assert orphans.look({7: Sign(1, 500)}) == {}
+    orphans = OrphanDetector()
+    for _ in range(OBSERVATIONS):
+        assert orphans.observe({7: Heartbeat(1, 500)}) == {}
 
-    assert orphans.look({7: Sign(1, 501)}) == {}
-    assert orphans.look({7: Sign(2, 501)}) == {}, "claimed by another one"
-    assert orphans.look({}) == {}
-    for _ in range(LOOKS):
-        assert orphans.look({7: Sign(2, 501)}) == {}
+    assert orphans.observe({7: Heartbeat(1, 501)}) == {}
+    assert orphans.observe({7: Heartbeat(2, 501)}) == {}, "claimed by another one"
+    assert orphans.observe({}) == {}
+    for _ in range(OBSERVATIONS):
+        assert orphans.observe({7: Heartbeat(2, 501)}) == {}

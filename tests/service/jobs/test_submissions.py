@@ -54,7 +54,7 @@ def test_estimates_learn_from_what_jobs_took(store: Store) -> None:
     finish(store, job.number, 2 * job.nominal_ms)
 
     with store.read() as session:
-        estimate = submissions.estimated(session, request(), checked())
+        estimate = submissions.estimate(session, request(), checked())
 
     assert estimate.estimated_s == pytest.approx(2 * estimate.nominal_s)
 
@@ -92,7 +92,7 @@ def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:
             for _ in range(2):
                 queue.save_case(session, row, 0, result())
             assert row.cases_done == 1
-            assert queue.unmeasured(session, row) == []
+            assert queue.unmeasured_cases(session, row) == []
         finish(store, job.number, 1000)
 
     with store.read() as session:
@@ -131,8 +131,8 @@ def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
             asked = request(fresh=True)
             job, _ = submissions.submit(session, caller("alice"), asked, checked(), None, MANY)
             for position in range(3):
-                events.note(session, job, "progress", {"position": position})
-            queue.end(session, job, "succeeded", "ok", "")
+                events.append_event(session, job, "progress", {"position": position})
+            queue.end_job(session, job, "succeeded", "ok", "")
             job.finished_ms = None if days is None else now_ms - days * 90_000_000
 
     def left() -> list[list[tuple[int, str]]]:
