@@ -19,7 +19,7 @@ from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -118,8 +118,8 @@ class Calls:
         """The same with its head, if that is long, in the arena: no slow reader keeps the heap."""
         nbytes = len(answer.head)
         view = await self._room(exchange, upload, nbytes + len(answer.data))
-        await copy_in_turns(view, memoryview(answer.head))
-        await copy_in_turns(view[nbytes:], answer.data)
+        await copy_in_chunks(view, memoryview(answer.head))
+        await copy_in_chunks(view[nbytes:], answer.data)
         return Answer(b"", view)
 
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
@@ -129,7 +129,7 @@ class Calls:
 
     async def _room(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(
-            nbytes, self._settings.queue_timeout_s, exchange.caller.name, like=upload.target
+            nbytes, self._settings.queue_timeout_s, exchange.caller.name, beside=upload.target
         )
         upload.held.append(slot)
         return slot.view

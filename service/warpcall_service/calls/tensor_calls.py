@@ -170,7 +170,7 @@ class TensorCalls(Calls):
     ) -> Upload:
         """The upload, which need not be there where all tensors are."""
         body = Body(exchange, watchdog, self._settings.max_body_bytes)
-        uploads = Uploads(self._settings, session, self._uploads.json, self._uploads.json_turns)
+        uploads = Uploads(self._settings, session, self._uploads.json, self._uploads.json_semaphore)
         if exchange.declared == 0 and b"content-type" not in exchange.headers:
             watchdog.pause()
             given = params.from_query(exchange.scope["query_string"], op)

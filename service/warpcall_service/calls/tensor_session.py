@@ -128,12 +128,17 @@ class TensorSession:
         timeout_s: float,
         user: str,
         *,
-        like: Slot | None = None,
-        promise: int = 0,
+        beside: Slot | None = None,
+        deferred_nbytes: int = 0,
     ) -> Slot:
         """As the engine's, on this lane."""
         return await self._engine.acquire(
-            nbytes, timeout_s, user, like=like, on=self.lane, promise=promise
+            nbytes,
+            timeout_s,
+            user,
+            beside=beside,
+            lane_name=self.lane,
+            deferred_nbytes=deferred_nbytes,
         )
 
     def _choose(self, used: Mapping[str, StoredTensor], device: str, nbytes: int | None) -> str:

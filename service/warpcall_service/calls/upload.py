@@ -15,18 +15,18 @@ from warpcall_service.formats.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.lanes.fair_semaphore import Turns
+from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.free_ranges import round_up
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-JSON_TURNS = (
+MAX_LARGE_JSON_CALLS = (
     4  # large JSON bodies at a time whose tensors, up to 4 times their size, lie on the heap
 )
 CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time rather than kept as a key
-_NO_TURN = contextlib.nullcontext()
+_NOT_LIMITED = contextlib.nullcontext()
 ALIGNMENT = 64  # of the output region: a cache line, and more than any element or GPU load
 LATER_BYTES = 1 << 20  # outputs of more than this are given memory when the inputs are here
 
@@ -74,8 +74,8 @@ class Host(Protocol):
         timeout_s: float,
         user: str,
         *,
-        like: Slot | None = None,
-        promise: int = 0,
+        beside: Slot | None = None,
+        deferred_nbytes: int = 0,
     ) -> Slot: ...
 
 
@@ -84,16 +84,20 @@ class Uploads:
 
     Attributes:
         json: parses JSON bodies.
-        json_turns: taken by calls with a large JSON body.
+        json_semaphore: taken by calls with a large JSON body.
     """
 
     def __init__(
-        self, settings: Settings, host: Host, json: JsonPool, json_turns: Turns | None = None
+        self,
+        settings: Settings,
+        host: Host,
+        json: JsonPool,
+        json_semaphore: FairSemaphore | None = None,
     ) -> None:
         self._settings = settings
         self._engine = host
         self.json = json
-        self.json_turns = json_turns or Turns(JSON_TURNS)
+        self.json_semaphore = json_semaphore or FairSemaphore(MAX_LARGE_JSON_CALLS)
 
     async def read(
         self,
@@ -191,7 +195,7 @@ class Uploads:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watchdog.pause()
             small = nbytes <= INLINE_BYTES
-            async with _NO_TURN if small else self.json_turns.turn(body.user, nbytes):
+            async with _NOT_LIMITED if small else self.json_semaphore.acquire(body.user, nbytes):
                 call = await self.json.read_call(text.view[:nbytes], body.user)
                 text.release()
                 given = params.merge(params.from_query(query, op), call.params)
@@ -230,7 +234,7 @@ class Uploads:
             given = params.merge(params.from_query(query, op), form.params)
             plan = await self._engine.plan(op["name"], form.tensors, given)
             check(plan)
-            target = await self.room(body, plan.output_nbytes, like=source)
+            target = await self.room(body, plan.output_nbytes, beside=source)
         except BaseException:
             source.release()
             raise
@@ -245,24 +249,28 @@ class Uploads:
                 less.
         """
         if later and plan.output_nbytes > LATER_BYTES:
-            return await self.room(body, plan.input_nbytes, promise=plan.output_nbytes)
+            return await self.room(body, plan.input_nbytes, deferred_nbytes=plan.output_nbytes)
         return await self.room(body, _behind(plan) + plan.output_nbytes)
 
     async def completed(self, body: Body, plan: Plan, slot: Slot) -> Upload:
         """A call whose inputs are in the slot that `place` gave, with memory for its outputs."""
-        if not slot.promised:
+        if not slot.deferred_nbytes:
             return Upload(plan, slot, slot, _behind(plan))
         body.watchdog.pause()
-        target = await slot.arena.claim(slot, self._settings.call_timeout_s)
+        target = await slot.arena.acquire_deferred(slot, self._settings.call_timeout_s)
         return Upload(plan, slot, target, 0)
 
     async def room(
-        self, body: Body, nbytes: int, *, like: Slot | None = None, promise: int = 0
+        self, body: Body, nbytes: int, *, beside: Slot | None = None, deferred_nbytes: int = 0
     ) -> Slot:
         """A slot for the caller, who has time to send again from then on."""
         body.watchdog.pause()
         slot = await self._engine.acquire(
-            nbytes, self._settings.queue_timeout_s, body.user, like=like, promise=promise
+            nbytes,
+            self._settings.queue_timeout_s,
+            body.user,
+            beside=beside,
+            deferred_nbytes=deferred_nbytes,
         )
         body.watchdog.resume()
         return slot

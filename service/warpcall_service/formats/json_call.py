@@ -16,7 +16,7 @@ from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import json_values
 from warpcall_service.formats.params import Params, check_entries, from_json
-from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.text import brief
 
 
@@ -32,7 +32,7 @@ class JsonCall:
         """Put the tensors' bytes where `tensors` says."""
         for info in self.tensors:
             source = self.arrays[info.name].view(np.uint8).data
-            await copy_in_turns(target[info.begin : info.end], source)
+            await copy_in_chunks(target[info.begin : info.end], source)
 
 
 def decode(text: bytes) -> JsonCall:

@@ -33,7 +33,7 @@ from warpcall_service.formats.json_messages import (
 )
 from warpcall_service.formats.oip_request import InferRequest
 from warpcall_service.formats.responses import Answer
-from warpcall_service.lanes.fair_semaphore import Turns
+from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.worker_handle import without_secrets
 from warpcall_service.processes.child_log import ChildLog
 
@@ -61,7 +61,7 @@ class JsonPool:
 
     def __init__(self, max_json_bytes: int) -> None:
         self._memory_bytes = BASE_MEMORY_BYTES + MEMORY_PER_BYTE * max_json_bytes
-        self._turns = Turns(1)
+        self._semaphore = FairSemaphore(1)
         self._process: _Process | None = None
 
     async def read_call(self, text: memoryview, user: str) -> JsonCall:
@@ -124,7 +124,7 @@ class JsonPool:
     async def _ask(
         self, question: Mapping[str, Any], data: memoryview, user: str, room: Room
     ) -> tuple[Mapping[str, Any], memoryview]:
-        async with self._turns.turn(user, len(data)):
+        async with self._semaphore.acquire(user, len(data)):
             process, self._process = self._process, None  # nobody else may ask until it answered
             if process is not None and not process.alive:
                 process.kill()

@@ -15,7 +15,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy.orm import Session
 
 from warpcall_service.jobs import events
-from warpcall_service.lanes.fair_semaphore import Turns
+from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
 
@@ -42,7 +42,10 @@ class JobDatabase:
         self._threads = StoreThreads(store, THREADS)
         self._readers = StoreThreads(store, READ_THREADS)
         self._renderer = StoreThreads(store, 1)
-        self._reader_turns, self._renderer_turns = Turns(READ_THREADS), Turns(1)
+        self._reader_semaphore, self._renderer_semaphore = (
+            FairSemaphore(READ_THREADS),
+            FairSemaphore(1),
+        )
         self._subscribers: dict[int, asyncio.Event] = {}
         self._looks: dict[int, _Look] = {}
 
@@ -84,7 +87,7 @@ class JobDatabase:
         Raises:
             StoreError: the database cannot be read, or does not answer.
         """
-        async with self._reader_turns.turn(user, 0):
+        async with self._reader_semaphore.acquire(user, 0):
             return await self._readers.read(lambda session: function(session, *args, **kwargs))
 
     async def render_for(
@@ -102,7 +105,7 @@ class JobDatabase:
         Raises:
             StoreError: the database cannot be read, or does not answer.
         """
-        async with self._renderer_turns.turn(user, 0):
+        async with self._renderer_semaphore.acquire(user, 0):
             return await self._renderer.read(lambda session: function(session, *args, **kwargs))
 
     async def latest(self, number: int) -> tuple[str, int]:

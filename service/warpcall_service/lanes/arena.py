@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpcall.errors import Busy, Problem, TooLarge
-from warpcall_service.lanes.deferred import Promises
-from warpcall_service.lanes.fair_queue import FairQueue, Waiting
-from warpcall_service.lanes.free_ranges import Extents, round_up
+from warpcall_service.lanes.deferred import DeferredAllocations
+from warpcall_service.lanes.fair_queue import FairQueue, QueueEntry
+from warpcall_service.lanes.free_ranges import FreeRanges, round_up
 from warpcall_service.lanes.prefault import prefault
 from warpcall_service.lanes.slot import Slot
 
@@ -48,11 +48,11 @@ class _Request:
     """What somebody waits for: a slot of `nbytes`, with a promise of further bytes."""
 
     nbytes: int
-    promise: int
+    deferred_nbytes: int
     slot: asyncio.Future[Slot]
 
 
-_Waiter = Waiting[_Request]
+_Entry = QueueEntry[_Request]
 
 
 class Arena:
@@ -65,8 +65,8 @@ class Arena:
 
     Attributes:
         fd: the memfd, to hand to a lane's process.
-        largest: bytes that one call may have.
-        small: bytes up to which a call is small.
+        max_call_nbytes: bytes that one call may have.
+        max_small_nbytes: bytes up to which a call is small.
     """
 
     def __init__(
@@ -77,23 +77,27 @@ class Arena:
         max_waiting: int = 256,
     ) -> None:
         self.nbytes = round_up(nbytes, mmap.PAGESIZE)
-        self.largest = self.nbytes - round_up(reserve, mmap.PAGESIZE)
-        self.small = (self.nbytes - self.largest) // SMALL_CALLS if reserve else -1
+        self.max_call_nbytes = self.nbytes - round_up(reserve, mmap.PAGESIZE)
+        self.max_small_nbytes = (
+            (self.nbytes - self.max_call_nbytes) // SMALL_CALLS if reserve else -1
+        )
         self._share = share
         self._max_waiting = max_waiting
         self.fd = os.memfd_create("warpcall-arena")
         os.ftruncate(self.fd, self.nbytes)
         self._map = mmap.mmap(self.fd, self.nbytes)
         self._memory = memoryview(self._map)
-        self._main = Extents(0, self.largest)
-        self._reserve = Extents(self.largest, self.nbytes)
-        self._lent: dict[str, int] = {}  # bytes by user, promises included, of those who have some
-        self._reserved: dict[str, int] = {}  # of these the ones in the reserve
-        self._promises = Promises(self.largest)
-        self._claims: deque[tuple[Slot, asyncio.Future[Slot]]] = deque()
+        self._main = FreeRanges(0, self.max_call_nbytes)
+        self._reserve = FreeRanges(self.max_call_nbytes, self.nbytes)
+        self._allocated: dict[
+            str, int
+        ] = {}  # bytes by user, promises included, of those who have some
+        self._allocated_reserve: dict[str, int] = {}  # of these the ones in the reserve
+        self._deferred = DeferredAllocations(self.max_call_nbytes)
+        self._deferred_waiters: deque[tuple[Slot, asyncio.Future[Slot]]] = deque()
         self._large: FairQueue[_Request] = FairQueue()
         self._small: FairQueue[_Request] = FairQueue()
-        self._mean_lent_s = 0.0
+        self._mean_allocated_s = 0.0
         self._stopping = False
 
     async def acquire(
@@ -102,7 +106,7 @@ class Arena:
         timeout_s: float,
         user: str = "",
         *,
-        promise: int = 0,
+        deferred_nbytes: int = 0,
         urgent: bool = False,
     ) -> Slot:
         """A slot; users in fair order, each first come, first served, `urgent` ones before others.
@@ -111,73 +115,75 @@ class Arena:
         for ever. Small calls wait for small ones only, as long as the reserve has room.
 
         Args:
-            promise: bytes that `claim` will give later, beside the slot.
+            deferred_nbytes: bytes that `acquire_deferred` will give later, beside the slot.
 
         Raises:
             TooLarge: more than one call may have.
             Busy: none came free within `timeout_s`, or too many wait for it.
         """
-        if _paged(nbytes) + _paged(promise) > self.largest:
+        if _whole_pages(nbytes) + _whole_pages(deferred_nbytes) > self.max_call_nbytes:
             raise TooLarge(
-                f"inputs and outputs of a call must fit in {self.largest} bytes together, which is "
-                f"arena_bytes less a reserve for small calls, got {nbytes + promise}",
+                f"inputs and outputs of a call must fit in {self.max_call_nbytes} bytes together, which is "
+                f"arena_bytes less a reserve for small calls, got {nbytes + deferred_nbytes}",
                 field="body",
             )
-        small = nbytes + promise <= self.small
+        small = nbytes + deferred_nbytes <= self.max_small_nbytes
         queue = self._small if small else self._large
         if not queue.count:
-            slot = (self._lend_small if small else self._lend_large)(user, nbytes, promise)
+            slot = (self._allocate_small if small else self._allocate_large)(
+                user, nbytes, deferred_nbytes
+            )
             if slot is not None:
-                queue.charge(user, nbytes + promise)
+                queue.charge(user, nbytes + deferred_nbytes)
                 return slot
         loop = asyncio.get_running_loop()
-        request = _Request(nbytes, promise, loop.create_future())
-        waiter = queue.push(user, nbytes + promise, request, urgent=urgent)
+        request = _Request(nbytes, deferred_nbytes, loop.create_future())
+        entry = queue.enqueue(user, nbytes + deferred_nbytes, request, urgent=urgent)
         self._serve_waiting()
         if queue.count > self._max_waiting and not urgent and not request.slot.done():
-            queue.withdraw(waiter)
+            queue.remove(entry)
             raise Busy(
                 f"{queue.count} calls wait for memory already, no more may wait", retry_after_s=1
             )
-        timer = loop.call_later(timeout_s, self._give_up, queue, waiter, timeout_s)
+        timer = loop.call_later(timeout_s, self._time_out, queue, entry, timeout_s)
         try:
-            return await _granted(request.slot, lambda: self._forget(queue, waiter))
+            return await _wait_for_slot(request.slot, lambda: self._remove(queue, entry))
         finally:
             timer.cancel()
 
-    async def claim(self, slot: Slot, timeout_s: float) -> Slot:
-        """What was promised with `slot`, as a slot of its own.
+    async def acquire_deferred(self, source: Slot, timeout_s: float) -> Slot:
+        """What was promised with `source`, as a slot of its own.
 
         Raises:
             Busy: others kept it for longer than `timeout_s`.
         """
-        if not self._claims:
-            claimed = self._keep_promise(slot)
-            if claimed is not None:
-                return claimed
+        if not self._deferred_waiters:
+            slot = self._allocate_deferred(source)
+            if slot is not None:
+                return slot
         loop = asyncio.get_running_loop()
-        claim = slot, loop.create_future()
-        self._claims.append(claim)
+        waiter = source, loop.create_future()
+        self._deferred_waiters.append(waiter)
         self._serve_waiting()
-        timer = loop.call_later(timeout_s, self._give_up_claim, claim, timeout_s)
+        timer = loop.call_later(timeout_s, self._time_out_deferred, waiter, timeout_s)
         try:
-            return await _granted(claim[1], lambda: self._forget_claim(claim))
+            return await _wait_for_slot(waiter[1], lambda: self._remove_deferred(waiter))
         finally:
             timer.cancel()
 
     def stats(self) -> ArenaStats:
         """How full it is."""
-        free = self._main.free + self._reserve.free
+        free = self._main.free_nbytes + self._reserve.free_nbytes
         return ArenaStats(self.nbytes - free, free, self.waiting)
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return self._large.count + self._small.count + len(self._claims)
+        return self._large.count + self._small.count + len(self._deferred_waiters)
 
     def nbytes_of(self, user: str) -> int:
         """Bytes that the user has, was promised, or waits for."""
-        has = self._lent.get(user, 0)
+        has = self._allocated.get(user, 0)
         for queue in (self._large, self._small):
             if queue.count:
                 has += queue.nbytes_of(user)
@@ -186,13 +192,13 @@ class Arena:
     def refill_s(self, user: str, nbytes: int) -> float:
         """Time until the user has so many bytes fewer, if calls go on as of late."""
         has = self.nbytes_of(user)
-        return min(self._mean_lent_s * nbytes / has, MAX_RETRY_AFTER_S) if has else 0.0
+        return min(self._mean_allocated_s * nbytes / has, MAX_RETRY_AFTER_S) if has else 0.0
 
     def refuse_waiting(self, problem: Problem) -> None:
         """End every wait with `problem`."""
         waiting = [request.slot for request in (*self._large.clear(), *self._small.clear())]
-        waiting += [future for _, future in self._claims]
-        self._claims.clear()
+        waiting += [future for _, future in self._deferred_waiters]
+        self._deferred_waiters.clear()
         for future in waiting:
             if not future.done():
                 future.set_exception(problem)
@@ -215,166 +221,170 @@ class Arena:
             self._memory.release()
             self._map.close()
 
-    def _may_have(self, user: str, nbytes: int) -> bool:
+    def _within_share(self, user: str, nbytes: int) -> bool:
         """Whether this is within the user's share."""
-        lent = self._lent.get(user, 0)
-        return not lent or lent + nbytes <= self._share(user) * self.nbytes
+        allocated = self._allocated.get(user, 0)
+        return not allocated or allocated + nbytes <= self._share(user) * self.nbytes
 
     def _main_is_open(self) -> bool:
         """Whether nobody waits for the main part."""
-        return not self._claims and not self._large.count
+        return not self._deferred_waiters and not self._large.count
 
-    def _lend_small(self, user: str, nbytes: int, promise: int = 0) -> Slot | None:
+    def _allocate_small(self, user: str, nbytes: int, deferred_nbytes: int = 0) -> Slot | None:
         """From the main part if nobody waits for it, else from the reserve."""
-        if self._main_is_open() and self._may_have(user, nbytes):
-            slot = self._lend(self._main, user, nbytes)
+        if self._main_is_open() and self._within_share(user, nbytes):
+            slot = self._allocate(self._main, user, nbytes)
             if slot is not None:
                 return slot
-        has = self._reserved.get(user, 0)
-        if has + nbytes > self._reserve.free - nbytes:
+        has = self._allocated_reserve.get(user, 0)
+        if has + nbytes > self._reserve.free_nbytes - nbytes:
             return None
-        slot = self._lend(self._reserve, user, nbytes)
+        slot = self._allocate(self._reserve, user, nbytes)
         if slot is not None:
-            self._reserved[user] = has + nbytes
+            self._allocated_reserve[user] = has + nbytes
         return slot
 
-    def _lend_large(self, user: str, nbytes: int, promise: int) -> Slot | None:
+    def _allocate_large(self, user: str, nbytes: int, deferred_nbytes: int) -> Slot | None:
         """From the main part, if nobody has an older claim to it."""
-        if self._claims or not self._may_have(user, nbytes + promise):
+        if self._deferred_waiters or not self._within_share(user, nbytes + deferred_nbytes):
             return None
-        return self._lend(self._main, user, nbytes, promise)
+        return self._allocate(self._main, user, nbytes, deferred_nbytes)
 
-    def _lend(self, part: Extents, user: str, nbytes: int, promise: int = 0) -> Slot | None:
-        alignment = mmap.PAGESIZE if promise or nbytes >= LARGE_BYTES else LINE_BYTES
+    def _allocate(
+        self, part: FreeRanges, user: str, nbytes: int, deferred_nbytes: int = 0
+    ) -> Slot | None:
+        alignment = mmap.PAGESIZE if deferred_nbytes or nbytes >= LARGE_BYTES else LINE_BYTES
         size = round_up(max(nbytes, 1), alignment)
         offset = part.find(size, alignment)
         if offset is None:
             return None
-        if promise and not self._promises.allow(promise, offset, offset + size):
+        if deferred_nbytes and not self._deferred.is_safe(deferred_nbytes, offset, offset + size):
             return None
-        part.take(offset, offset + size)
+        part.allocate(offset, offset + size)
         view = self._memory[offset : offset + nbytes]
         slot = Slot(self, user, view, offset, offset + size)
-        self._lent[user] = self._lent.get(user, 0) + nbytes + promise
-        if promise:
-            slot.promised = promise
-            self._promises.add(slot)
+        self._allocated[user] = self._allocated.get(user, 0) + nbytes + deferred_nbytes
+        if deferred_nbytes:
+            slot.deferred_nbytes = deferred_nbytes
+            self._deferred.add(slot)
         return slot
 
-    def give_back(self, slot: Slot, lent_s: float) -> None:
+    def free(self, slot: Slot, allocated_s: float) -> None:
         """All have let go of `slot`, which was lent for this time; only `Slot` calls it."""
-        self._mean_lent_s += (lent_s - self._mean_lent_s) * 0.1
-        _subtract(self._lent, slot.user, slot.nbytes + slot.promised)
-        self._promises.discard(slot)
-        if slot.offset < self.largest:
-            self._main.give_back(slot.offset, slot.end)
+        self._mean_allocated_s += (allocated_s - self._mean_allocated_s) * 0.1
+        _subtract(self._allocated, slot.user, slot.nbytes + slot.deferred_nbytes)
+        self._deferred.discard(slot)
+        if slot.offset < self.max_call_nbytes:
+            self._main.free(slot.offset, slot.end)
         else:
-            self._reserve.give_back(slot.offset, slot.end)
-            _subtract(self._reserved, slot.user, slot.nbytes)
+            self._reserve.free(slot.offset, slot.end)
+            _subtract(self._allocated_reserve, slot.user, slot.nbytes)
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        if self._claims or self._large.count or self._small.count:
+        if self._deferred_waiters or self._large.count or self._small.count:
             self._serve_all()
-        if not self._lent and not self.waiting:
-            self._large.rest()
-            self._small.rest()
+        if not self._allocated and not self.waiting:
+            self._large.reset()
+            self._small.reset()
 
     def _serve_all(self) -> None:
-        self._serve_claims()
-        while waiter := self._large.first(self._within_share):
-            if not self._serve(self._large, waiter, self._lend_large):
+        self._serve_deferred()
+        while entry := self._large.peek(self._entry_within_share):
+            if not self._serve(self._large, entry, self._allocate_large):
                 break
         passed: set[str] = set()
-        while waiter := self._small.first(lambda small: small.user not in passed):
-            if not self._serve(self._small, waiter, self._lend_small):
-                if waiter.urgent:
+        while entry := self._small.peek(lambda small: small.user not in passed):
+            if not self._serve(self._small, entry, self._allocate_small):
+                if entry.urgent:
                     break
-                passed.add(waiter.user)
+                passed.add(entry.user)
 
-    def _serve_claims(self) -> None:
-        while self._claims:
-            source, future = self._claims[0]
+    def _serve_deferred(self) -> None:
+        while self._deferred_waiters:
+            source, future = self._deferred_waiters[0]
             if not future.done():
-                slot = self._keep_promise(source)
+                slot = self._allocate_deferred(source)
                 if slot is None:
                     return
                 future.set_result(slot)
-            self._claims.popleft()
+            self._deferred_waiters.popleft()
 
-    def _keep_promise(self, source: Slot) -> Slot | None:
-        slot = self._lend(self._main, source.user, source.promised)
+    def _allocate_deferred(self, source: Slot) -> Slot | None:
+        slot = self._allocate(self._main, source.user, source.deferred_nbytes)
         if slot is not None:
-            _subtract(self._lent, source.user, source.promised)  # it was counted when promised
-            source.promised = 0
-            self._promises.discard(source)
+            _subtract(self._allocated, source.user, source.deferred_nbytes)  # it was counted before
+            source.deferred_nbytes = 0
+            self._deferred.discard(source)
         return slot
 
     def _serve(
         self,
         queue: FairQueue[_Request],
-        waiter: _Waiter,
-        lend: Callable[[str, int, int], Slot | None],
+        entry: _Entry,
+        allocate: Callable[[str, int, int], Slot | None],
     ) -> bool:
-        """Give `waiter` its slot, or take it out if it waits no more; False if there is no room."""
-        request = waiter.item
+        """Give `entry` its slot, or take it out if it waits no more; False if there is no room."""
+        request = entry.item
         if request.slot.done():
-            queue.withdraw(waiter)
+            queue.remove(entry)
             return True
-        slot = lend(waiter.user, request.nbytes, request.promise)
+        slot = allocate(entry.user, request.nbytes, request.deferred_nbytes)
         if slot is None:
             return False
         request.slot.set_result(slot)
-        queue.serve(waiter)
+        queue.dequeue(entry)
         return True
 
-    def _within_share(self, waiter: _Waiter) -> bool:
-        return self._may_have(waiter.user, waiter.nbytes)
+    def _entry_within_share(self, entry: _Entry) -> bool:
+        return self._within_share(entry.user, entry.nbytes)
 
-    def _forget(self, queue: FairQueue[_Request], waiter: _Waiter) -> None:
-        """Take `waiter` out; whoever waited behind it may have room."""
-        queue.withdraw(waiter)
+    def _remove(self, queue: FairQueue[_Request], entry: _Entry) -> None:
+        """Take `entry` out; whoever waited behind it may have room."""
+        queue.remove(entry)
         self._serve_waiting()
 
-    def _forget_claim(self, claim: tuple[Slot, asyncio.Future[Slot]]) -> None:
+    def _remove_deferred(self, waiter: tuple[Slot, asyncio.Future[Slot]]) -> None:
         with contextlib.suppress(ValueError):  # it was refused with all others
-            self._claims.remove(claim)
+            self._deferred_waiters.remove(waiter)
         self._serve_waiting()
 
-    def _give_up(self, queue: FairQueue[_Request], waiter: _Waiter, timeout_s: float) -> None:
-        if not waiter.item.slot.done():
-            waiter.item.slot.set_exception(self._busy(waiter.nbytes, timeout_s))
-            self._forget(queue, waiter)
+    def _time_out(self, queue: FairQueue[_Request], entry: _Entry, timeout_s: float) -> None:
+        if not entry.item.slot.done():
+            entry.item.slot.set_exception(self._busy(entry.nbytes, timeout_s))
+            self._remove(queue, entry)
 
-    def _give_up_claim(self, claim: tuple[Slot, asyncio.Future[Slot]], timeout_s: float) -> None:
-        slot, future = claim
+    def _time_out_deferred(
+        self, waiter: tuple[Slot, asyncio.Future[Slot]], timeout_s: float
+    ) -> None:
+        slot, future = waiter
         if not future.done():
-            future.set_exception(self._busy(slot.promised, timeout_s))
-            self._forget_claim(claim)
+            future.set_exception(self._busy(slot.deferred_nbytes, timeout_s))
+            self._remove_deferred(waiter)
 
     def _busy(self, nbytes: int, timeout_s: float) -> Busy:
         """Memory did not come free; it will when those who wait now are served: so many fills of the
         arena, each lent as long as slots were of late."""
         asked = self._large.nbytes + self._small.nbytes
-        wait_s = min(max(1.0, self._mean_lent_s * asked / self.nbytes), MAX_RETRY_AFTER_S)
+        wait_s = min(max(1.0, self._mean_allocated_s * asked / self.nbytes), MAX_RETRY_AFTER_S)
         return Busy(
             f"no {nbytes} bytes of memory came free within {timeout_s:g} s", retry_after_s=wait_s
         )
 
 
-async def _granted(future: asyncio.Future[Slot], forget: Callable[[], None]) -> Slot:
-    """The slot that `future` will have; gives it back, or calls `forget`, if it is cancelled."""
+async def _wait_for_slot(future: asyncio.Future[Slot], remove: Callable[[], None]) -> Slot:
+    """The slot that `future` will have; gives it back, or calls `remove`, if it is cancelled."""
     try:
         return await future
     except asyncio.CancelledError:
         if not future.done() or future.cancelled():
-            forget()
+            remove()
         elif future.exception() is None:
             future.result().release()  # lent in the moment of the cancellation
         raise
 
 
-def _paged(nbytes: int) -> int:
+def _whole_pages(nbytes: int) -> int:
     """The bytes of the whole pages that a slot takes."""
     return round_up(nbytes, mmap.PAGESIZE)
 

@@ -25,15 +25,15 @@ from typing import Protocol
 from warpcall_service.lanes.free_ranges import round_up
 
 
-class Promised(Protocol):
-    """A slot of an arena, of whole pages from `offset` to `end`, with `promised` bytes to come."""
+class DeferredSlot(Protocol):
+    """A slot of an arena, of whole pages from `offset` to `end`, with `deferred_nbytes` bytes to come."""
 
     offset: int
     end: int
-    promised: int
+    deferred_nbytes: int
 
 
-class Promises:
+class DeferredAllocations:
     """The slots whose promise was not kept yet.
 
     Args:
@@ -42,20 +42,22 @@ class Promises:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._slots: set[Promised] = set()
+        self._slots: set[DeferredSlot] = set()
 
-    def allow(self, promised: int, offset: int, end: int) -> bool:
+    def is_safe(self, deferred_nbytes: int, offset: int, end: int) -> bool:
         """Whether the invariant holds with one more slot."""
         longest = at = 0
-        for begin, behind in sorted([(s.offset, s.end) for s in self._slots] + [(offset, end)]):
-            longest, at = max(longest, begin - at), behind
-        largest = max((slot.promised for slot in self._slots), default=0)
-        return max(longest, self._limit - at) >= round_up(max(largest, promised), mmap.PAGESIZE)
+        for begin, end_before in sorted([(s.offset, s.end) for s in self._slots] + [(offset, end)]):
+            longest, at = max(longest, begin - at), end_before
+        largest = max((slot.deferred_nbytes for slot in self._slots), default=0)
+        return max(longest, self._limit - at) >= round_up(
+            max(largest, deferred_nbytes), mmap.PAGESIZE
+        )
 
-    def add(self, slot: Promised) -> None:
+    def add(self, slot: DeferredSlot) -> None:
         """A promise was made with `slot`."""
         self._slots.add(slot)
 
-    def discard(self, slot: Promised) -> None:
+    def discard(self, slot: DeferredSlot) -> None:
         """The promise was kept, or its call has ended; this is idempotent."""
         self._slots.discard(slot)

@@ -155,15 +155,15 @@ class LocalEngine:
         timeout_s: float,
         user: str,
         *,
-        like: Slot | None = None,
-        on: str = "",
-        promise: int = 0,
+        beside: Slot | None = None,
+        lane_name: str = "",
+        deferred_nbytes: int = 0,
     ) -> Slot:
-        """Room for a call on the least loaded lane, or on the one named `on`, or, urgently, on the
-        lane that has `like`.
+        """Room for a call on the least loaded lane, or on the one named `lane_name`, or, urgently, on the
+        lane that has `beside`.
 
         Args:
-            promise: bytes that the slot's `Arena.claim` will give later.
+            deferred_nbytes: bytes that the slot's `Arena.acquire_deferred` will give later.
 
         Raises:
             TooLarge: more than a call may have.
@@ -171,11 +171,11 @@ class LocalEngine:
                 flight; he may always have one call.
             Unavailable: no lane lives.
         """
-        if like is not None:
-            return await like.arena.acquire(nbytes, timeout_s, user, urgent=True)
-        lane = self._named(on) if on else self._least_loaded()
+        if beside is not None:
+            return await beside.arena.acquire(nbytes, timeout_s, user, urgent=True)
+        lane = self._named(lane_name) if lane_name else self._least_loaded()
         has, limit = self.nbytes_of(user), self.settings.user_max_bytes
-        whole = nbytes + promise
+        whole = nbytes + deferred_nbytes
         if has and has + whole > limit:
             raise Busy(
                 f"{user} has {has} bytes in flight and asks for {whole}, at most {limit} are "
@@ -185,7 +185,7 @@ class LocalEngine:
                 ),
             )
         lane.check_open()
-        return await lane.arena.acquire(nbytes, timeout_s, user, promise=promise)
+        return await lane.arena.acquire(nbytes, timeout_s, user, deferred_nbytes=deferred_nbytes)
 
     def nbytes_of(self, user: str) -> int:
         """Bytes of inputs and outputs that the user has in flight, or waits for."""

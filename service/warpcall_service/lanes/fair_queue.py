@@ -23,22 +23,22 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
-class Waiting(Generic[T]):
+class QueueEntry(Generic[T]):
     """One that waits.
 
     Attributes:
         item: what waits.
         nbytes: what it costs, beside CALL_BYTES.
-        since: virtual time when it came.
-        number: in order of coming.
+        arrival: virtual time when it came.
+        sequence: in order of coming.
         urgent: served before those who are not, and free of charge.
     """
 
     item: T
     user: str
     nbytes: int
-    since: int
-    number: int
+    arrival: int
+    sequence: int
     urgent: bool
 
 
@@ -53,91 +53,93 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._urgent: deque[Waiting[T]] = deque()
-        self._lines: dict[str, deque[Waiting[T]]] = {}  # of users who wait, none empty
-        self._ends: dict[str, int] = {}  # in virtual time, of what each user was served last
-        self._now = 0
+        self._urgent: deque[QueueEntry[T]] = deque()
+        self._user_queues: dict[str, deque[QueueEntry[T]]] = {}  # of users who wait, none empty
+        self._finish_tags: dict[str, int] = {}  # in virtual time, of what each user was served last
+        self._virtual_time = 0
         self.count = 0
-        self._numbers = itertools.count()
+        self._sequence = itertools.count()
 
     @property
     def nbytes(self) -> int:
         """Bytes that all wait for together."""
-        return sum(waiting.nbytes for line in self._all() for waiting in line)
+        return sum(entry.nbytes for queue in self._queues() for entry in queue)
 
     def nbytes_of(self, user: str) -> int:
         """Bytes that this user waits for."""
-        return sum(w.nbytes for line in self._all() for w in line if w.user == user)
+        return sum(
+            entry.nbytes for queue in self._queues() for entry in queue if entry.user == user
+        )
 
-    def push(self, user: str, nbytes: int, item: T, *, urgent: bool = False) -> Waiting[T]:
+    def enqueue(self, user: str, nbytes: int, item: T, *, urgent: bool = False) -> QueueEntry[T]:
         """Let `item` wait; urgent ones among themselves are first come, first served."""
-        waiting = Waiting(item, user, nbytes, self._now, next(self._numbers), urgent)
+        entry = QueueEntry(item, user, nbytes, self._virtual_time, next(self._sequence), urgent)
         if urgent:
-            self._urgent.append(waiting)
+            self._urgent.append(entry)
         else:
-            self._lines.setdefault(user, deque()).append(waiting)
+            self._user_queues.setdefault(user, deque()).append(entry)
         self.count += 1
-        return waiting
+        return entry
 
-    def first(self, may: Callable[[Waiting[T]], bool] | None = None) -> Waiting[T] | None:
+    def peek(self, eligible: Callable[[QueueEntry[T]], bool] | None = None) -> QueueEntry[T] | None:
         """Whose turn it is, without serving it.
 
         Args:
-            may: asked of the head of each line that is not urgent; who may not is passed over.
+            eligible: asked of the head of each line that is not urgent; who may not is passed over.
         """
         if not self.count:
             return None
         if self._urgent:
             return self._urgent[0]
-        heads = [line[0] for line in self._lines.values()]
-        if may is not None:
-            heads = [head for head in heads if may(head)]
+        heads = [queue[0] for queue in self._user_queues.values()]
+        if eligible is not None:
+            heads = [head for head in heads if eligible(head)]
         return min(heads, key=self._order, default=None)
 
-    def serve(self, waiting: Waiting[T]) -> None:
-        """Take out one that `first` gave, and charge its user."""
-        self.withdraw(waiting)
-        if not waiting.urgent:
-            self.charge(waiting.user, waiting.nbytes, waiting.since)
+    def dequeue(self, entry: QueueEntry[T]) -> None:
+        """Take out one that `peek` gave, and charge its user."""
+        self.remove(entry)
+        if not entry.urgent:
+            self.charge(entry.user, entry.nbytes, entry.arrival)
 
-    def withdraw(self, waiting: Waiting[T]) -> None:
+    def remove(self, entry: QueueEntry[T]) -> None:
         """Take out one that no longer waits; it costs nothing. Again is harmless."""
-        line = self._urgent if waiting.urgent else self._lines.get(waiting.user)
-        if line is None or waiting not in line:
+        queue = self._urgent if entry.urgent else self._user_queues.get(entry.user)
+        if queue is None or entry not in queue:
             return
-        line.remove(waiting)
+        queue.remove(entry)
         self.count -= 1
-        if not line and not waiting.urgent:
-            del self._lines[waiting.user]
+        if not queue and not entry.urgent:
+            del self._user_queues[entry.user]
 
-    def charge(self, user: str, nbytes: int, since: int | None = None) -> None:
-        """`user` is served; without having waited, unless he did `since` a virtual time."""
-        begin = self._now if since is None else since
-        end = self._ends.get(user)
-        if end is not None:
-            begin = max(begin, end)
-            self._now = max(begin, self._now)
-        self._ends[user] = begin + nbytes + CALL_BYTES
+    def charge(self, user: str, nbytes: int, arrival: int | None = None) -> None:
+        """`user` is served; without having waited, unless he did `arrival` a virtual time."""
+        start = self._virtual_time if arrival is None else arrival
+        finish = self._finish_tags.get(user)
+        if finish is not None:
+            start = max(start, finish)
+            self._virtual_time = max(start, self._virtual_time)
+        self._finish_tags[user] = start + nbytes + CALL_BYTES
 
     def clear(self) -> list[T]:
         """Take out all."""
-        items = [waiting.item for line in self._all() for waiting in line]
+        items = [entry.item for queue in self._queues() for entry in queue]
         self._urgent.clear()
-        self._lines.clear()
+        self._user_queues.clear()
         self.count = 0
         return items
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         """Nothing waits and nothing is under way: who was served before owes nothing."""
-        if self._ends:
-            self._ends.clear()
+        if self._finish_tags:
+            self._finish_tags.clear()
 
-    def _all(self) -> Iterable[deque[Waiting[T]]]:
-        return (self._urgent, *self._lines.values())
+    def _queues(self) -> Iterable[deque[QueueEntry[T]]]:
+        return (self._urgent, *self._user_queues.values())
 
-    def _begin(self, waiting: Waiting[T]) -> int:
-        return max(waiting.since, self._ends.get(waiting.user, 0))
+    def _start_tag(self, entry: QueueEntry[T]) -> int:
+        return max(entry.arrival, self._finish_tags.get(entry.user, 0))
 
-    def _order(self, waiting: Waiting[T]) -> tuple[int, int, int]:
+    def _order(self, entry: QueueEntry[T]) -> tuple[int, int, int]:
         """Of two that begin at once the smaller is served first: the larger waits little for it."""
-        return self._begin(waiting), waiting.nbytes, waiting.number
+        return self._start_tag(entry), entry.nbytes, entry.sequence

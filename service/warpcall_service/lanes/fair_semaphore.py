@@ -11,7 +11,7 @@ from warpcall_service.lanes.fair_queue import FairQueue
 COPY_BYTES = 1 << 20  # copied at once, 0.2 ms
 
 
-async def copy_in_turns(target: memoryview, source: memoryview) -> None:
+async def copy_in_chunks(target: memoryview, source: memoryview) -> None:
     """Copy to the start of `target`, and let other requests have their turn after each piece."""
     for begin in range(0, len(source), COPY_BYTES):
         if begin:
@@ -20,7 +20,7 @@ async def copy_in_turns(target: memoryview, source: memoryview) -> None:
         target[begin : begin + len(piece)] = piece
 
 
-class Turns:
+class FairSemaphore:
     """Lets `count` at a time take their turn; the others wait in fair order."""
 
     def __init__(self, count: int) -> None:
@@ -28,7 +28,7 @@ class Turns:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
 
     @asynccontextmanager
-    async def turn(self, user: str, nbytes: int) -> AsyncIterator[None]:
+    async def acquire(self, user: str, nbytes: int) -> AsyncIterator[None]:
         """One turn, on which `user` spends `nbytes`."""
         if self._free:
             self._free -= 1
@@ -38,27 +38,27 @@ class Turns:
         try:
             yield
         finally:
-            self._pass_on()
+            self._release()
 
     async def _wait(self, user: str, nbytes: int) -> None:
-        ours = asyncio.get_running_loop().create_future()
-        waiting = self._queue.push(user, nbytes, ours)
+        granted = asyncio.get_running_loop().create_future()
+        entry = self._queue.enqueue(user, nbytes, granted)
         try:
-            await ours
+            await granted
         except asyncio.CancelledError:
-            self._queue.withdraw(waiting)
-            if ours.done() and not ours.cancelled():
-                self._pass_on()  # given in the moment of the cancellation
+            self._queue.remove(entry)
+            if granted.done() and not granted.cancelled():
+                self._release()  # given in the moment of the cancellation
             raise
 
-    def _pass_on(self) -> None:
-        while waiting := self._queue.first():
-            if waiting.item.cancelled():  # he leaves in this moment
-                self._queue.withdraw(waiting)
+    def _release(self) -> None:
+        while entry := self._queue.peek():
+            if entry.item.cancelled():  # he leaves in this moment
+                self._queue.remove(entry)
                 continue
-            self._queue.serve(waiting)
-            waiting.item.set_result(None)
+            self._queue.dequeue(entry)
+            entry.item.set_result(None)
             return
         self._free += 1
         if self._free == self._count:
-            self._queue.rest()
+            self._queue.reset()

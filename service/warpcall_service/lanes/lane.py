@@ -254,7 +254,7 @@ class Lane:
             if position == 0:  # calls run in order: this one was running, or about to
                 call.fail(self._unavailable(f"{self.name} was lost while it ran {call.plan.op}"))
             if call.done.done():
-                call.leave()
+                call.release()
             else:
                 self._wait(call, urgent=True)
         if self._deaths > settings.max_restarts:
@@ -271,7 +271,7 @@ class Lane:
     def _refuse_all(self, problem: Problem) -> None:
         for call in (*self._sent, *self._queue.clear()):
             call.fail(problem)
-            call.leave()
+            call.release()
         self._sent.clear()
         self.arena.refuse_waiting(problem)
 
@@ -286,13 +286,13 @@ class Lane:
 
     def _wait(self, call: Call, *, urgent: bool = False) -> None:
         """Queue a call, among those of its user or before all."""
-        call.waiting = self._queue.push(call.source.user, call.nbytes, call, urgent=urgent)
+        call.entry = self._queue.enqueue(call.source.user, call.nbytes, call, urgent=urgent)
 
     def _pump(self) -> None:
         """Hand over what the process may have."""
-        while (waiting := self._queue.first()) and self._hand_over(waiting.item):
-            self._queue.serve(waiting)
-            waiting.item.waiting = None
+        while (waiting := self._queue.peek()) and self._hand_over(waiting.item):
+            self._queue.dequeue(waiting)
+            waiting.item.entry = None
 
     def _hand_over(self, call: Call) -> bool:
         """Send a call to the process, unless it has enough to do, or a job has the device."""
@@ -305,7 +305,7 @@ class Lane:
                 return False
         call.id = self._last_id = self._last_id + 1
         if not self._child.send(
-            call.id, call.source.offset, call.where, call.deadline, call.plan.message
+            call.id, call.source.offset, call.target_offset, call.deadline, call.plan.message
         ):
             return False  # the next answer, or the next process, comes back here
         sent.append(call)
@@ -320,7 +320,7 @@ class Lane:
         call = self._sent.popleft()
         self._sent_nbytes -= call.nbytes
         self._deaths = 0
-        call.leave()
+        call.release()
         if len(packet) > DONE.size:
             members = json.loads(packet[DONE.size :])
             call.fail(Problem.from_json(members["status"], members))
@@ -333,15 +333,15 @@ class Lane:
         if self._queue.count:
             self._pump()
         elif not self._sent:
-            self._queue.rest()
+            self._queue.reset()
         self.lease.step()
 
     def _withdraw(self, call: Call) -> None:
         """The caller left: drop the call if it was not sent; else the lane finishes it."""
-        if call.waiting is not None:
-            self._queue.withdraw(call.waiting)
-            call.waiting = None
-            call.leave()
+        if call.entry is not None:
+            self._queue.remove(call.entry)
+            call.entry = None
+            call.release()
 
     def _on_deadline(self, call: Call) -> None:
         limit_s = call.deadline - call.began

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from warpcall.errors import Problem
-from warpcall_service.lanes.fair_queue import Waiting
+from warpcall_service.lanes.fair_queue import QueueEntry
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
@@ -19,39 +19,41 @@ class Call:
         "began",
         "deadline",
         "done",
+        "entry",
         "id",
         "nbytes",
         "plan",
         "source",
         "target",
+        "target_offset",
         "timer",
-        "waiting",
-        "where",
     )
 
-    def __init__(self, plan: Plan, source: Slot, target: Slot, where: int, deadline: float) -> None:
+    def __init__(
+        self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
+    ) -> None:
         self.id = 0
         self.plan = plan
         self.nbytes = plan.input_nbytes + plan.output_nbytes
         self.source = source
         self.target = target
-        self.where = where  # byte of the arena where the outputs go
+        self.target_offset = target_offset  # byte of the arena where the outputs go
         self.deadline = deadline
         self.began = time.monotonic()
         self.done: asyncio.Future[Timing] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
-        self.waiting: Waiting[Call] | None = None  # its place in the queue
-        source.hold()
-        target.hold()
+        self.entry: QueueEntry[Call] | None = None  # its place in the queue
+        source.retain()
+        target.retain()
 
     def fail(self, problem: Problem) -> None:
         """Tell the caller, if he still waits."""
         if not self.done.done():
             self.done.set_exception(problem)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let go of the slots and the clock; once, at the end."""
         if self.timer is not None:
             self.timer.cancel()
-        self.source.drop()
-        self.target.drop()
+        self.source.release_retained()
+        self.target.release_retained()

@@ -22,19 +22,19 @@ class Slot:
         offset: where it begins in the arena.
         end: where it ends there, its padding included.
         nbytes: as many as were asked for.
-        promised: bytes that `Arena.claim` will give beside it.
+        deferred_nbytes: bytes that `Arena.acquire_deferred` will give beside it.
         user: on whose behalf.
     """
 
     __slots__ = (
-        "_holds",
-        "_lent_at",
+        "_allocated_at",
+        "_references",
         "_released",
         "arena",
+        "deferred_nbytes",
         "end",
         "nbytes",
         "offset",
-        "promised",
         "user",
         "view",
     )
@@ -42,13 +42,13 @@ class Slot:
     def __init__(self, arena: Arena, user: str, view: memoryview, offset: int, end: int) -> None:
         self.arena = arena
         self.end = end
-        self.promised = 0
+        self.deferred_nbytes = 0
         self.user = user
         self.view = view
         self.offset = offset
         self.nbytes = len(view)
-        self._lent_at = time.monotonic()
-        self._holds = 1
+        self._allocated_at = time.monotonic()
+        self._references = 1
         self._released = False
 
     def release(self) -> None:
@@ -57,14 +57,14 @@ class Slot:
             self._released = True
             with contextlib.suppress(BufferError):  # an array made of it is still alive somewhere
                 self.view.release()
-            self.drop()
+            self.release_retained()
 
-    def hold(self) -> None:
-        """Keep it from returning to the arena until `drop`."""
-        self._holds += 1
+    def retain(self) -> None:
+        """Keep it from returning to the arena until `release_retained`."""
+        self._references += 1
 
-    def drop(self) -> None:
-        """Let go of what `hold` kept."""
-        self._holds -= 1
-        if not self._holds:
-            self.arena.give_back(self, time.monotonic() - self._lent_at)
+    def release_retained(self) -> None:
+        """Let go of what `retain` kept."""
+        self._references -= 1
+        if not self._references:
+            self.arena.free(self, time.monotonic() - self._allocated_at)

@@ -23,7 +23,7 @@ from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.oip.layout import Layout, check_list, list_of
@@ -131,7 +131,7 @@ class InferReader:
             else:
                 await body.into(room.view, "the JSON")
             body.watchdog.pause()
-            async with self._uploads.json_turns.turn(body.user, nbytes):
+            async with self._uploads.json_semaphore.acquire(body.user, nbytes):
                 request = await self._uploads.json.read_infer(room.view[:nbytes], body.user)
                 room.release()
                 return await self._place(exchange, body, op, request, nbytes)
@@ -173,7 +173,7 @@ class InferReader:
             plan = await self._plan(op, tensors, layout, params, answer)
             slot = await self._uploads.place(body, plan)
         for name, array in arrays.items():
-            await copy_in_turns(layout.view(name, slot.view), array.view(np.uint8).data)
+            await copy_in_chunks(layout.view(name, slot.view), array.view(np.uint8).data)
         return _Placed(request, answer, regions, layout, params, late, plan, slot)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
@@ -198,7 +198,7 @@ class InferReader:
         plan = await self._plan(
             op, [t for t in tensors if t.info.name not in names], layout, params, placed.answer
         )
-        target = await self._uploads.room(body, plan.output_nbytes, like=slot)
+        target = await self._uploads.room(body, plan.output_nbytes, beside=slot)
         return Upload(plan, slot, target, 0)
 
     async def _plan(

@@ -14,7 +14,7 @@ from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.formats.oip_request import InferRequest, Span, WantedOutput
 from warpcall_service.formats.responses import Answer, Writer
 from warpcall_service.http.problems import Headers
-from warpcall_service.lanes.fair_semaphore import copy_in_turns
+from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.oip.models import VERSION
 from warpcall_service.oip.shared_memory import Region
@@ -114,8 +114,8 @@ class InferAnswer:
         if not said.data:
             return headers, Answer(said.head, data)
         joined = await writer.room(len(said.data) + len(data))
-        await copy_in_turns(joined, said.data)
-        await copy_in_turns(joined[len(said.data) :], data)
+        await copy_in_chunks(joined, said.data)
+        await copy_in_chunks(joined[len(said.data) :], data)
         return headers, Answer(b"", joined)
 
     def _wanted(self, name: str) -> WantedOutput | None:

@@ -196,13 +196,13 @@ def test_an_arena_that_came_to_rest_has_forgotten_who_had_much(arena: Arena) -> 
 
 def test_a_held_slot_stays_lent_until_it_is_dropped(arena: Arena) -> None:
     slot = asyncio.run(take(arena, 100))
-    slot.hold()
+    slot.retain()
 
     slot.release()
     slot.release()
 
     assert arena.stats().used
-    slot.drop()
+    slot.release_retained()
     assert not arena.stats().used
 
 

@@ -34,12 +34,12 @@ def arena() -> Iterator[Arena]:
     made.close()
 
 
-async def at_once(arena: Arena, nbytes: int, user: str, promise: int = 0) -> Slot:
+async def at_once(arena: Arena, nbytes: int, user: str, deferred_nbytes: int = 0) -> Slot:
     """A slot that need not be waited for."""
-    return await arena.acquire(nbytes, 0.0, user, promise=promise)
+    return await arena.acquire(nbytes, 0.0, user, deferred_nbytes=deferred_nbytes)
 
 
-# One step of somebody who holds what they can: a user, the bytes, the promise, whether they wait.
+# One step of somebody who holds what they can: a user, the bytes, the deferred bytes, whether they wait.
 steps = st.lists(
     st.tuples(
         st.sampled_from("abcdefgh"),
@@ -59,14 +59,14 @@ def test_a_small_call_finds_room_whatever_others_hold_or_wait_for(
     async def play() -> None:
         arena = make()
         waiting = []
-        for user, nbytes, promise, patient in taken:
+        for user, nbytes, deferred_nbytes, patient in taken:
             try:
                 if patient:
-                    asked = arena.acquire(nbytes, 60.0, user, promise=promise)
+                    asked = arena.acquire(nbytes, 60.0, user, deferred_nbytes=deferred_nbytes)
                     waiting.append(asyncio.create_task(asked))
                     await asyncio.sleep(0)
                 else:
-                    await at_once(arena, nbytes, user, promise)
+                    await at_once(arena, nbytes, user, deferred_nbytes)
             except (Busy, TooLarge):
                 pass
 
@@ -93,9 +93,9 @@ def test_the_largest_call_leaves_the_reserve_to_small_ones_of_all(arena: Arena) 
 
 
 def test_a_call_that_would_take_the_reserve_is_told_what_it_may_have(arena: Arena) -> None:
-    for nbytes, promise in ((LARGEST + 1, 0), (1, LARGEST), (LARGEST, 1)):
+    for nbytes, deferred_nbytes in ((LARGEST + 1, 0), (1, LARGEST), (LARGEST, 1)):
         with pytest.raises(TooLarge, match=f"must fit in {LARGEST} bytes.*arena_bytes"):
-            asyncio.run(at_once(arena, nbytes, "a", promise))
+            asyncio.run(at_once(arena, nbytes, "a", deferred_nbytes))
 
 
 def test_one_user_gets_half_of_the_reserve_and_the_next_half_of_the_rest(arena: Arena) -> None:
@@ -185,7 +185,7 @@ def test_a_promise_is_made_only_if_it_can_be_kept(arena: Arena) -> None:
             await at_once(arena, LARGEST // 4, "b", LARGEST // 3)
         second = await at_once(arena, LARGEST // 8, "b", LARGEST // 3)
         for source in (second, first):
-            target = await arena.claim(source, 0.0)
+            target = await arena.acquire_deferred(source, 0.0)
             target.release()
             source.release()
         assert arena.stats().used == 0
@@ -201,7 +201,7 @@ def test_while_a_promise_is_claimed_large_calls_get_nothing_new(arena: Arena) ->
         order = []
 
         async def claim() -> None:
-            (await arena.claim(source, 60.0)).release()
+            (await arena.acquire_deferred(source, 60.0)).release()
             source.release()
             order.append("a")
 
@@ -226,8 +226,8 @@ def test_a_claim_that_is_given_up_leaves_nothing_behind(arena: Arena) -> None:
         source = await at_once(arena, PAGE, "a", LARGEST // 2)
         other = await at_once(arena, LARGEST // 2, "b")
         with pytest.raises(Busy):
-            await arena.claim(source, 0.0)
-        claim = asyncio.create_task(arena.claim(source, 60.0))
+            await arena.acquire_deferred(source, 0.0)
+        claim = asyncio.create_task(arena.acquire_deferred(source, 60.0))
         await asyncio.sleep(0)
         claim.cancel()
         other.release()  # in the same moment
@@ -248,20 +248,22 @@ def test_many_calls_with_promises_all_come_to_their_end(seed: int) -> None:
 
     async def call(arena: Arena, number: int) -> None:
         nbytes = chance.choice((chance.randrange(SMALL), chance.randrange(LARGEST // 2)))
-        promise = chance.choice((0, 0, PAGE, chance.randrange(1, LARGEST // 2)))
-        source = await arena.acquire(nbytes, 60.0, chance.choice("abc"), promise=promise)
+        deferred_nbytes = chance.choice((0, 0, PAGE, chance.randrange(1, LARGEST // 2)))
+        source = await arena.acquire(
+            nbytes, 60.0, chance.choice("abc"), deferred_nbytes=deferred_nbytes
+        )
         target = None
         try:
             source.view[:] = bytes([number]) * nbytes
             for _ in range(chance.randrange(6)):
                 await asyncio.sleep(0)
-            if promise and chance.random() < 0.9:
-                target = await arena.claim(source, 60.0)
-                target.view[:] = bytes([number]) * promise
-                assert target.nbytes == promise
+            if deferred_nbytes and chance.random() < 0.9:
+                target = await arena.acquire_deferred(source, 60.0)
+                target.view[:] = bytes([number]) * deferred_nbytes
+                assert target.nbytes == deferred_nbytes
                 for _ in range(chance.randrange(6)):
                     await asyncio.sleep(0)
-                assert bytes(target.view) == bytes([number]) * promise
+                assert bytes(target.view) == bytes([number]) * deferred_nbytes
             assert bytes(source.view) == bytes([number]) * nbytes
         finally:
             source.release()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warpcall_service.lanes.fair_queue import CALL_BYTES, FairQueue, Waiting
-from warpcall_service.lanes.fair_semaphore import Turns
+from warpcall_service.lanes.fair_queue import CALL_BYTES, FairQueue, QueueEntry
+from warpcall_service.lanes.fair_semaphore import FairSemaphore
 
 USERS = "abcd"
 MAX_BYTES = 8 << 20
@@ -21,14 +21,14 @@ sizes = st.integers(0, MAX_BYTES)
 arrivals = st.lists(st.tuples(users, sizes), min_size=1, max_size=60)
 
 
-def serve_one(queue: FairQueue[str]) -> Waiting[str] | None:
-    waiting = queue.first()
+def serve_one(queue: FairQueue[str]) -> QueueEntry[str] | None:
+    waiting = queue.peek()
     if waiting is not None:
-        queue.serve(waiting)
+        queue.dequeue(waiting)
     return waiting
 
 
-def drain(queue: FairQueue[str]) -> list[Waiting[str]]:
+def drain(queue: FairQueue[str]) -> list[QueueEntry[str]]:
     """All that wait, in the order in which they are served."""
     served = []
     while waiting := serve_one(queue):
@@ -41,7 +41,7 @@ def test_what_was_pushed_is_served_once_each_user_in_his_own_order(
     came: list[tuple[str, int]],
 ) -> None:
     queue: FairQueue[str] = FairQueue()
-    pushed = [queue.push(user, nbytes, "") for user, nbytes in came]
+    pushed = [queue.enqueue(user, nbytes, "") for user, nbytes in came]
 
     served = drain(queue)
 
@@ -80,12 +80,12 @@ def test_the_order_is_that_of_virtual_start_times(steps: list[tuple[str, int] | 
 
     for number, step in enumerate(steps):
         if step is not None:
-            queue.push(*step, number)
+            queue.enqueue(*step, number)
             model.push(*step, number)
         elif model.waiting:
-            waiting = queue.first()
+            waiting = queue.peek()
             assert waiting is not None
-            queue.serve(waiting)
+            queue.dequeue(waiting)
             assert waiting.item == model.serve()
 
 
@@ -98,7 +98,7 @@ def test_it_has_somebody_to_serve_as_long_as_anybody_waits(
 
     for step in steps:
         if step is not None:
-            queue.push(*step, "")
+            queue.enqueue(*step, "")
             waiting += 1
         else:
             assert (serve_one(queue) is not None) == (waiting > 0)
@@ -116,10 +116,10 @@ def test_a_single_call_waits_for_no_more_than_one_of_a_flood(
 ) -> None:
     queue: FairQueue[str] = FairQueue()
     for size in flood:
-        queue.push("a", size, "")
+        queue.enqueue("a", size, "")
     for _ in range(min(begun, len(flood) - 1)):
         serve_one(queue)
-    single = queue.push("b", nbytes, "")
+    single = queue.enqueue("b", nbytes, "")
 
     served = drain(queue)
 
@@ -137,15 +137,15 @@ def test_users_who_always_wait_get_the_same_but_for_one_call_each(
     queue: FairQueue[str] = FairQueue()
     given_to: Counter[str] = Counter()
     turns = iter(range(10**6))
-    queue.push("a", sizes_a[0], "")
-    queue.push("b", size_b, "")
+    queue.enqueue("a", sizes_a[0], "")
+    queue.enqueue("b", size_b, "")
 
     for _ in range(rounds):
         waiting = serve_one(queue)
         assert waiting is not None
         given_to[waiting.user] += waiting.nbytes + CALL_BYTES
         again = sizes_a[next(turns) % len(sizes_a)] if waiting.user == "a" else size_b
-        queue.push(waiting.user, again, "")
+        queue.enqueue(waiting.user, again, "")
         assert abs(given_to["a"] - given_to["b"]) <= 2 * (MAX_BYTES + CALL_BYTES)
 
 
@@ -158,12 +158,12 @@ def test_nobody_starves_however_many_others_keep_coming(
 ) -> None:
     queue: FairQueue[str] = FairQueue()
     queue.charge("a", MAX_BYTES)  # he had the most that one may owe
-    ours = queue.push("a", patient, "")
+    ours = queue.enqueue("a", patient, "")
     bound = 3 * (MAX_BYTES // CALL_BYTES + 2)  # three others catch up in calls as small as can be
 
     for served, (user, nbytes) in enumerate(itertools.cycle(others)):
         assert served <= bound
-        queue.push(user, nbytes, "")
+        queue.enqueue(user, nbytes, "")
         if serve_one(queue) is ours:
             break
 
@@ -176,18 +176,18 @@ def test_who_stops_waiting_costs_his_user_nothing(
     without: FairQueue[int] = FairQueue()
     leaves = data.draw(st.sets(st.integers(0, len(came) - 1)))
     for number, (user, nbytes) in enumerate(came):
-        waiting = with_him.push(user, nbytes, number)
+        waiting = with_him.enqueue(user, nbytes, number)
         if number in leaves:
-            with_him.withdraw(waiting)
-            with_him.withdraw(waiting)
+            with_him.remove(waiting)
+            with_him.remove(waiting)
         else:
-            without.push(user, nbytes, number)
+            without.enqueue(user, nbytes, number)
 
     orders = []
     for queue in (with_him, without):
         order = []
-        while (waiting_now := queue.first()) is not None:
-            queue.serve(waiting_now)
+        while (waiting_now := queue.peek()) is not None:
+            queue.dequeue(waiting_now)
             order.append(waiting_now.item)
         orders.append(order)
 
@@ -196,12 +196,12 @@ def test_who_stops_waiting_costs_his_user_nothing(
 
 def test_who_may_not_is_passed_over_and_keeps_his_place() -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.push("a", 1, "large user")
-    queue.push("b", 2, "other")
+    queue.enqueue("a", 1, "large user")
+    queue.enqueue("b", 2, "other")
 
-    passed = queue.first(lambda waiting: waiting.user != "a")
-    nobody = queue.first(lambda waiting: False)
-    first = queue.first()
+    passed = queue.peek(lambda waiting: waiting.user != "a")
+    nobody = queue.peek(lambda waiting: False)
+    first = queue.peek()
 
     assert passed is not None
     assert passed.item == "other"
@@ -212,10 +212,10 @@ def test_who_may_not_is_passed_over_and_keeps_his_place() -> None:
 
 def test_urgent_ones_go_first_in_their_own_order_and_are_not_charged() -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.push("a", 1, "a")
+    queue.enqueue("a", 1, "a")
     for item in ("one", "two"):
-        queue.push("a", MAX_BYTES, item, urgent=True)
-    queue.push("b", 2, "b")
+        queue.enqueue("a", MAX_BYTES, item, urgent=True)
+    queue.enqueue("b", 2, "b")
 
     assert [w.item for w in drain(queue)] == ["one", "two", "a", "b"]
 
@@ -223,22 +223,22 @@ def test_urgent_ones_go_first_in_their_own_order_and_are_not_charged() -> None:
 def test_after_a_rest_nobody_owes_anything() -> None:
     queue: FairQueue[str] = FairQueue()
     queue.charge("a", MAX_BYTES)
-    queue.rest()
-    queue.push("b", 2, "b")
-    queue.push("a", 1, "a")
+    queue.reset()
+    queue.enqueue("b", 2, "b")
+    queue.enqueue("a", 1, "a")
 
     assert [w.item for w in drain(queue)] == ["a", "b"]
 
 
 def test_turns_are_few_at_a_time_and_fair() -> None:
     async def play() -> tuple[list[str], int]:
-        turns = Turns(2)
+        turns = FairSemaphore(2)
         order: list[str] = []
         under_way = most = 0
 
         async def take(user: str) -> None:
             nonlocal under_way, most
-            async with turns.turn(user, 1000):
+            async with turns.acquire(user, 1000):
                 under_way += 1
                 most = max(most, under_way)
                 await asyncio.sleep(0.001)
@@ -259,13 +259,13 @@ def test_turns_are_few_at_a_time_and_fair() -> None:
 @pytest.mark.parametrize("leaves", ["before", "in the same moment", "after"])
 def test_a_turn_that_nobody_takes_goes_to_the_next(leaves: str) -> None:
     async def play() -> None:
-        turns = Turns(1)
+        turns = FairSemaphore(1)
 
         async def take() -> None:
-            async with turns.turn("a", 1):
+            async with turns.acquire("a", 1):
                 pass
 
-        async with turns.turn("a", 1):
+        async with turns.acquire("a", 1):
             leaver, stayer = asyncio.create_task(take()), asyncio.create_task(take())
             await asyncio.sleep(0)
             if leaves != "after":
