@@ -1,28 +1,57 @@
-"""The memory that an answer is sent from: a transport refers to it no longer than it is lent."""
+"""The memory that a response is sent from: a transport refers to it only while it is allocated."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 import uvicorn
 import uvloop
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from warpcall_service.http.connection import Connection
-from warpcall_service.http.exchange import ClientGone, Exchange
+from warpcall_service.http.exchange import JOIN_BYTES, ClientGone, Exchange
+from warpcall_service.http.flow_control import UNSENT_BYTES
 
 NBYTES = 64 << 20  # more than goes on its way without a reader
 PIECE_BYTES = 1 << 20
 PATIENCE_S = 15.0
+BUFFER_BYTES = 128 << 10  # of a socket, which the system then leaves as they are
+READ_BYTES = 32 << 10
+NAP_S = 0.0005  # of a slow reader, between two reads
+
+
+def read_from(app: ASGIApp, client: socket.socket, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Send `app` a request over `client`, on a loop as the server has it; what `read` gets."""
+
+    async def play() -> bytes:
+        loop = asyncio.get_running_loop()
+        config = uvicorn.Config(app, lifespan="off", log_config=None)
+        config.load()
+        server = await loop.create_server(
+            lambda: Connection(config, ServerState(), {}), "127.0.0.1", 0
+        )
+        client.setblocking(False)
+        await loop.sock_connect(client, server.sockets[0].getsockname())
+        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        got = await read()
+        server.close()
+        return got
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, client:
+        return runner.run(play())
 
 
 def test_a_client_that_only_stops_sending_reads_nothing_of_a_later_call() -> None:
     memory = bytearray(b"a") * NBYTES
     client = socket.socket()
-    lent_on = asyncio.Event()
+    memory_reused = asyncio.Event()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -37,29 +66,82 @@ def test_a_client_that_only_stops_sending_reads_nothing_of_a_later_call() -> Non
             await exchange.stream(headers, b"", memoryview(memory), leave)
         memory[:] = b"b" * NBYTES
         exchange.abandon()
-        lent_on.set()
+        memory_reused.set()
 
-    async def play() -> bytes:
-        loop = asyncio.get_running_loop()
-        config = uvicorn.Config(answer, lifespan="off", log_config=None)
-        config.load()
-        server = await loop.create_server(
-            lambda: Connection(config, ServerState(), {}), "127.0.0.1", 0
-        )
-        client.setblocking(False)
-        await loop.sock_connect(client, server.sockets[0].getsockname())
-        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async def read() -> bytes:
         async with asyncio.timeout(PATIENCE_S):
-            await lent_on.wait()
+            await memory_reused.wait()
         got = bytearray()
-        while piece := await loop.sock_recv(client, PIECE_BYTES):
+        while piece := await asyncio.get_running_loop().sock_recv(client, PIECE_BYTES):
             got += piece
-        server.close()
         return bytes(got)
 
-    with client, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        got = runner.run(play())
+    got = read_from(answer, client, read)
 
     head, _, body = got.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert 0 < body.count(b"a") == len(body) < NBYTES
+
+
+def test_a_client_that_reads_slowly_reads_nothing_of_a_later_call() -> None:
+    """uvicorn does not wait until the socket has taken so few bytes, and so `stream` has to.
+
+    The socket takes nothing of `memory` at first, because the test fills it just before.
+    """
+    head = b"h" * JOIN_BYTES  # with more than this, `memory` is sent without a copy
+    memory = bytearray(b"a") * (UNSENT_BYTES // 2)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    may_read = asyncio.Event()
+    unsent: list[int] = []
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_into_full(message: Message) -> None:
+            if message.get("body") == memory:
+                fill(sock.fileno())
+            await send(message)
+
+        exchange = Exchange(scope, receive, send_into_full)
+        transport = exchange.connection.transport
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+
+        def note(sent: int) -> None:
+            unsent.append(transport.get_write_buffer_size())
+            may_read.set()
+
+        nbytes = len(head) + len(memory)
+        headers = [(b"content-length", b"%d" % nbytes), (b"connection", b"close")]
+        await exchange.stream(headers, head, memoryview(memory), note)
+        memory[:] = b"b" * len(memory)  # it is allocated to another call now
+
+    async def read() -> bytes:
+        loop = asyncio.get_running_loop()
+        got = bytearray()
+        async with asyncio.timeout(PATIENCE_S):
+            await may_read.wait()
+            while piece := await loop.sock_recv(client, READ_BYTES):
+                got += piece
+                await asyncio.sleep(NAP_S)
+        return bytes(got)
+
+    got = read_from(answer, client, read)
+
+    start, _, body = got.partition(b"\r\n\r\n")
+    assert start.startswith(b"HTTP/1.1 200 ")
+    assert unsent == [len(memory)], "all of it was unsent, and uvicorn did not wait"
+    assert body.startswith(head)
+    assert body.count(b"b") == 0
+    assert body.endswith(b"a" * len(memory))
+
+
+def fill(fd: int) -> None:
+    """Send through a socket, past its transport, until it takes no more."""
+    with socket.socket(fileno=os.dup(fd)) as same:
+        full = False
+        while not full:
+            full = True
+            with contextlib.suppress(BlockingIOError):
+                while same.send(b"c" * PIECE_BYTES):
+                    full = False
+            time.sleep(0.05)  # until what the other side took is acknowledged, which makes room
