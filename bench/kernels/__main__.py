@@ -44,7 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     report.add_argument("file")
 
     tune = commands.add_parser("tune", help="time what the shipped tile sizes were chosen from")
-    tune.add_argument("op", nargs="*", choices=[*_tune.KNOBS, []], help="all when none is named")
+    tune.add_argument(
+        "op",
+        nargs="*",
+        choices=[*(op.name for op in _tune.tunable()), []],
+        help="all when none is named",
+    )
     tune.add_argument("--rounds", type=int, default=10, help="samples a measurement")
 
     given = parser.parse_args(arguments)

@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:
     yield from (("recorded", case) for case in op.cases if case.size == "large")
-    yield from (("sweep", case) for case in sweep(op.name))
+    yield from (("sweep", case) for case in sweep(op))
 
 
 def machine() -> dict[str, Any]:

@@ -7,32 +7,21 @@ from typing import Any
 
 import torch
 
-from warpcall_kernels.op.cases import Case, Sample
+from warpcall_kernels import Op
+from warpcall_kernels.op.cases import SHORT_DTYPES, Case, Sample
 
-_SHORT = {
-    torch.bool: "bool",
-    torch.uint8: "u8",
-    torch.int8: "i8",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-    torch.complex64: "c64",
-}
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
-def sweep(op: str) -> list[Case]:
+def sweep(op: Op) -> list[Case]:
     """The odd cases of an op, all large; an op without any has none."""
-    return _SWEEPS[op]() if op in _SWEEPS else []
+    return _SWEEPS[op.name]() if op.name in _SWEEPS else list(op.sweep)
 
 
 def _permute() -> list[Case]:
     return [
         Case(
-            f"{dims} {list(shape)} {_SHORT[dtype]}".replace(" ", "", 2),
+            f"{dims} {list(shape)} {SHORT_DTYPES[dtype]}".replace(" ", "", 2),
             {"x": Sample(shape, dtype)},
             {"dims": dims},
             "large",
@@ -60,7 +49,7 @@ def _permute() -> list[Case]:
 def _transpose_add() -> list[Case]:
     return [
         Case(
-            f"{list(a)} {_SHORT[dtype]} + {_SHORT[other]}".replace(" ", "", len(a) - 1),
+            f"{list(a)} {SHORT_DTYPES[dtype]} + {SHORT_DTYPES[other]}".replace(" ", "", len(a) - 1),
             {"a": Sample(a, dtype), "b": Sample((*a[:-2], a[-1], a[-2]), other)},
             {},
             "large",
@@ -80,41 +69,6 @@ def _transpose_add() -> list[Case]:
     ]
 
 
-def _masked_softmax() -> list[Case]:
-    cases = []
-    for columns, dtype in _ROWS:
-        rows = max(1, (1 << 25) // columns)
-        x = Sample((rows, columns), dtype)
-        mask = Sample((1, columns), torch.bool, "mask")
-        name = f"[{rows},{columns}] {_SHORT[dtype]}"
-        cases.append(Case(f"{name} key", {"x": x, "mask": mask}, {}, "large"))
-    square = {"x": Sample((61, 701, 701), FP16)}
-    lengths = Sample((4093,), torch.int64, "integers", 0, 4099)
-    return [
-        *cases,
-        Case("[61,701,701] fp16 causal", square, {"causal": True}, "large"),
-        Case("[4093,4099] bf16 lengths", {"x": Sample((4093, 4099), BF16), "lengths": lengths}, {}, "large"),
-    ]  # fmt: skip
-
-
-def _masked_softmax_backward() -> list[Case]:
-    # Integers, as below: what is no softmax has long sums that cancel, exact only so.
-    cases = []
-    for columns, dtype in _ROWS:
-        rows = max(1, (1 << 25) // columns)
-        inputs = {
-            "grad_output": Sample((rows, columns), dtype, "integers", -3, 4),
-            "output": Sample((rows, columns), dtype, "integers", -3, 4),
-        }
-        cases.append(Case(f"[{rows},{columns}] {_SHORT[dtype]}", inputs, {}, "large"))
-    return cases
-
-
-_ROWS = (
-    *((1, FP32), (3, FP16), (17, BF16), (100, FP32), (1000, FP16), (4099, BF16), (10_007, FP32)),
-    *((50_021, BF16), (100_003, FP32)),
-)
-
 _FILTERS = (
     ((16, 256, 4099), 16, 1, BF16),
     ((16, 256, 4099), 16, 2, FP16),
@@ -133,7 +87,7 @@ def _filtered(x: tuple[str, ...], **how: Any) -> list[Case]:
     """Cases of `_FILTERS`, with the inputs `x` of the shape of x."""
     return [
         Case(
-            f"[{','.join(map(str, shape))}] H{heads} K{taps} {_SHORT[dtype]}",
+            f"[{','.join(map(str, shape))}] H{heads} K{taps} {SHORT_DTYPES[dtype]}",
             {name: Sample(shape, dtype, **how) for name in x}
             | {"weight": Sample((heads, taps), dtype)},
             {},
@@ -155,7 +109,7 @@ def _conv_backward() -> list[Case]:
 def _isin() -> list[Case]:
     return [
         Case(
-            f"M={m} N={n} {_SHORT[dtype]} {kind}",
+            f"M={m} N={n} {SHORT_DTYPES[dtype]} {kind}",
             {
                 "elements": Sample((m,), dtype, "integers" if kind == "dense" else "normal", 0, 4 * n),
                 "test_elements": Sample((n,), dtype, "integers" if kind == "dense" else "normal", 0, 4 * n),
@@ -181,8 +135,6 @@ def _isin() -> list[Case]:
 _SWEEPS: dict[str, Callable[[], list[Case]]] = {
     "permute": _permute,
     "transpose-add": _transpose_add,
-    "masked-softmax": _masked_softmax,
-    "masked-softmax-backward": _masked_softmax_backward,
     "conv": _conv,
     "conv-backward": _conv_backward,
     "isin": _isin,

@@ -13,33 +13,15 @@ import importlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bench.kernels.sweep import sweep
-from warpcall_kernels import ops
+from warpcall_kernels import Op, ops
 from warpcall_kernels.measuring._clock import Clock, clock
 from warpcall_kernels.op.cases import Case
-
-
-@dataclass(frozen=True)
-class Knob:
-    """Constants of a module that are chosen together.
-
-    Args:
-        module: of this package.
-        names: of the constants; "TILES[2]" is an entry of a dict.
-        candidates: values for them, in the order of `names`.
-        cases: beginnings of the names of large cases, the op's own or odd ones.
-    """
-
-    module: str
-    names: tuple[str, ...]
-    candidates: Sequence[tuple[Any, ...]]
-    cases: tuple[str, ...]
-
+from warpcall_kernels.op.declaration import TunedConstants
 
 _TILES = [
     ((i, j, w),)
@@ -54,85 +36,67 @@ _TILES = [
 ]
 _SQUARES = [((side, warps),) for side, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
 _WORDS = [((*shape, most),) for shape in ((8, 32), (16, 16), (16, 32)) for most in (None, 64)]
-_SOFTMAX = Knob(
-    "_softmax.rows",
-    ("TILE_BYTES", "MOST_WARPS"),
-    [(nbytes, warps) for nbytes in (1024, 2048, 4096) for warps in (8, 16)],
-    ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16", "[4096"),
-)
-_LONG = [((4096, 8),), ((8192, 16),), ((8192, 32),), ((16384, 32),)]
-_LONG_BYTES = [((16384, 8),), ((16384, 16),), ((32768, 16),), ((65536, 32),)]
-KNOBS: Mapping[str, Sequence[Knob]] = {
+KNOBS: Mapping[str, Sequence[TunedConstants]] = {
     "permute": (
-        Knob("_transpose.plan", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
-        Knob("_transpose.plan", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
-        Knob("_transpose.plan", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
-        Knob("_transpose.unaligned", ("SHAPES[2]",), _WORDS, ("2D odd",)),
-        Knob("_transpose.plan", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
-        Knob("_transpose.plan", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
-        Knob("_transpose.plan", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
+        TunedConstants("_transpose.plan", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
+        TunedConstants("_transpose.plan", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
+        TunedConstants("_transpose.plan", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
+        TunedConstants("_transpose.unaligned", ("SHAPES[2]",), _WORDS, ("2D odd",)),
+        TunedConstants("_transpose.plan", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
+        TunedConstants("_transpose.plan", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
+        TunedConstants("_transpose.plan", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
     ),
     "transpose-add": (
-        Knob("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
-        Knob("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[1021",)),
-        Knob("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
-        Knob("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
-    ),
-    "masked-softmax": (
-        _SOFTMAX,
-        Knob("_softmax.forward_long", ("LONG[4]",), _LONG, ("[335,100003] fp32 key",)),
-        Knob("_softmax.forward_long", ("LONG_MASKED",), _LONG, ("[670,50021] bf16 key", "[3353,10007] fp32 key")),
-    ),
-    "masked-softmax-backward": (
-        _SOFTMAX,
-        Knob("masked_softmax_backward", ("LONG_STEP",), _LONG_BYTES, ("[670,50021] bf16", "[3353,10007] fp32")),
-        Knob("masked_softmax_backward", ("LONGER_STEP",), _LONG_BYTES, ("[335,100003] fp32",)),
+        TunedConstants("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
+        TunedConstants("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[1021",)),
+        TunedConstants("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
+        TunedConstants("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
     ),
     "conv": (
-        Knob(
+        TunedConstants(
             "_conv.forward",
             ("FMA_PIECES", "FMA_WARPS"),
             [(128, 1), (128, 2), (256, 2), (256, 4), (512, 4)],
             ("[8,1024,2048] H16 K7 padK-1 bf16", "[8,1024,2048] H16 K31 padK-1 fp32"),
         ),
-        Knob(
+        TunedConstants(
             "_conv.forward",
             ("DOT_TILE", "DOT_WARPS", "DOT_PROGRAMS"),
             [(4096, 4, 528), (4096, 4, 264), (2048, 4, 528), (2048, 2, 1056), (8192, 8, 264)],
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
-        Knob("_conv.forward", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
-        Knob("_conv.forward", ("INNER_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
+        TunedConstants("_conv.forward", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
+        TunedConstants("_conv.forward", ("INNER_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
     ),
     "conv-backward": (
-        Knob(
+        TunedConstants(
             "_conv.backward",
             ("PIECES", "WARPS_NARROW", "WARPS", "PARTS"),
             [(256, 2, 4, 1056), (128, 2, 2, 2048), (128, 2, 4, 2048), (256, 4, 8, 2112)],
             ("[8,1024,2048] H16 K7 padK-1", "[4,1024,8192] H16 K3 padK-1 bf16"),
         ),
-        Knob(
+        TunedConstants(
             "_conv.backward",
             ("DOT_BLOCKS", "DOT_WARPS"),
             [(64, 4), (64, 2), (128, 4), (128, 8)],
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
-        Knob("_conv.backward", ("SHORT",), [(0,), (512,), (8192,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
+        TunedConstants("_conv.backward", ("SHORT",), [(0,), (512,), (8192,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
     ),
     "isin": (
-        Knob(
+        TunedConstants(
             "_isin.plan",
             ("LARGE_SLOTS", "FILTER_SLOTS"),
             [(4, 32), (4, 16), (4, 64), (2, 16)],
             ("M=67108864 N=16777216 i32 sparse", "M=67108864 N=16777216 i64"),
         ),
-        Knob(
+        TunedConstants(
             "_isin.plan",
             ("SET_BLOCK", "SET_WARPS", "SET_BLOCKS"),
             [(128, 2, 4), (128, 2, 1), (128, 4, 4), (256, 2, 4), (256, 4, 2)],
             ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i32 sparse"),
         ),
-        Knob(
+        TunedConstants(
             "_isin.plan",
             ("HELD_WORDS", "BLOCK", "HELD_WARPS"),
             [(1024, 1024, 8), (512, 1024, 8), (256, 512, 4), (1024, 512, 8)],
@@ -145,19 +109,24 @@ KNOBS: Mapping[str, Sequence[Knob]] = {
 def run(given: argparse.Namespace) -> int:
     """Time all candidates of the ops that the command line names."""
     watch = clock(torch.device("cuda"))
-    for name, knobs in KNOBS.items():
-        if not given.op or name in given.op:
-            for knob in knobs:
-                _measure(name, knob, watch, given.rounds)
+    for op in tunable():
+        if not given.op or op.name in given.op:
+            for constants in KNOBS.get(op.name, op.tuning):
+                _measure(op.name, constants, watch, given.rounds)
     return 0
+
+
+def tunable() -> list[Op]:
+    """The ops that declare constants to tune."""
+    return [op for op in ops().values() if op.tuning or op.name in KNOBS]
 
 
 def large_cases(name: str) -> list[Case]:
     """Those of an op, and its odd ones."""
-    return [*(case for case in ops()[name].cases if case.size == "large"), *sweep(name)]
+    return [*(case for case in ops()[name].cases if case.size == "large"), *sweep(ops()[name])]
 
 
-def _measure(name: str, knob: Knob, watch: Clock, rounds: int) -> None:
+def _measure(name: str, knob: TunedConstants, watch: Clock, rounds: int) -> None:
     op = ops()[name]
     module = importlib.import_module(f"warpcall_kernels.{knob.module}")
     cases = [next(c for c in large_cases(name) if c.name.startswith(begin)) for begin in knob.cases]

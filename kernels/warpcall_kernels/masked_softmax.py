@@ -12,25 +12,28 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels._softmax import common_cases, forward_long
+from warpcall_kernels._softmax import common_cases
 from warpcall_kernels._softmax import rows as _softmax
-from warpcall_kernels._softmax.forward import masked_softmax_kernel
-from warpcall_kernels._softmax.forward_long import LONG, masked_softmax_long_kernel
-from warpcall_kernels._softmax.mask import BYTES, how_to_read
-from warpcall_kernels._softmax.short_rows import Run, masked_softmax_short_kernel
-from warpcall_kernels._transpose import strides as _dims
+from warpcall_kernels._softmax.forward_plan import plan
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.op.cases import Case, Sample
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Param,
+    Size,
+    TensorLike,
+    TunedConstants,
+)
 from warpcall_kernels.op.launch import (
-    VECTOR_BYTES,
     Launch,
     Layout,
     check_device,
@@ -44,10 +47,6 @@ from warpcall_kernels.op.launch import (
 # Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}
 MASKS = (torch.bool, torch.uint8)
-# Bytes of a row that begins anywhere from which on its edges are taken apart. On an H200: 65 bf16 77.8 us, with
-# edges 54.8; 33 fp32 44.5 and 36.3; but 63 fp16 52.3 and 53.9, 33 bf16 97 and 103.
-EDGES_BYTES = 128
-FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors are sane
 
 
 def _launch(
@@ -57,22 +56,22 @@ def _launch(
     scale: float = 1.0,
     causal: bool = False,
 ) -> Tensor:
-    plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+    launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
     check_device(x, mask=mask, lengths=lengths)
     out = x.new_empty(x.shape)
     if not out.numel():
         return out
     if not runs_kernel(x):
         return out.copy_(masked_softmax_reference(x, mask, lengths, scale, causal))
-    if plan is None:  # strides that fit no plan: of copies they do
+    if launch is None:  # strides that fit no plan: of copies they do
         x = x.contiguous()
-        plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
-    if plan is None:
+        launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+    if launch is None:
         mask = None if mask is None else mask.expand(x.shape).contiguous()
         lengths = None if lengths is None else lengths.expand(x.shape[:-1]).contiguous()
-        plan = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
-        assert plan is not None
-    plan(x, mask, lengths, out)
+        launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
+        assert launch is not None
+    launch(x, mask, lengths, out)
     return out
 
 
@@ -88,82 +87,7 @@ def _plan(
     mask_meta = None if mask is None else meta(mask)
     lengths_meta = None if lengths is None else meta(lengths)
     _infer(meta(x), mask_meta, lengths_meta, scale, causal)
-    shape, x_strides, dtype, address = x
-    if not math.prod(shape) or (x_strides[-1] > _softmax.MAX_COLUMN_STRIDE and shape[-1] > 1):
-        return None
-    absent = (0,) * (len(shape) - 1)
-    along_mask = None if mask is None else _dims.broadcast_strides(*mask[:2], len(shape))
-    along = (
-        x_strides[:-1],
-        absent if along_mask is None else along_mask[:-1],
-        absent if lengths is None else _dims.broadcast_strides(*lengths[:2], len(absent)),
-        _softmax.row_index_strides(len(absent)) if causal else absent,
-        _dims.contiguous_strides(shape)[:-1],
-    )
-    rows = _softmax.plan_rows(shape[:-1], along, None if mask is None else 1)
-    if rows is None:
-        return None
-
-    columns, itemsize = shape[-1], dtype.itemsize
-    strides = rows.strides
-    stride_xk, stride_mk = x_strides[-1], 0 if along_mask is None else along_mask[-1]
-    align = mask_align = 1
-    if stride_xk == 1:
-        align = _dims.alignment(itemsize, [address // itemsize, columns, *strides[0], *strides[4]])
-    if mask is not None and stride_mk == 1:
-        mask_align = _dims.alignment(1, [mask[3], columns, *strides[1]])
-    operands = (strides[0],), strides[4], (stride_xk,), (address,)
-    run = Run.of(columns, itemsize, align, *operands)
-    edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
-    if edges:
-        align = VECTOR_BYTES // itemsize
-        own = mask is not None and stride_mk == 1 and mask[3] % align == 0
-        same = own and _softmax.congruent((strides[1],), strides[4], align)
-        mask_align = align if same else 1
-    whole = columns // align * align
-    tile = _softmax.Tile.of(whole, itemsize, rows.count, LONG[itemsize])
-    if mask is not None and mask_align < align and (itemsize == 2 or not tile.long):
-        masked = forward_long.LONG_MASKED, forward_long.MASKED_BYTES
-        tile = _softmax.Tile.of(whole, itemsize, rows.count, *masked)
-    widest = _softmax.reach(rows, tile, columns, (stride_xk, stride_mk))
-    low, high = FOLDED_SCALES
-    arguments: dict[str, Any] = {
-        "scale": float(scale),
-        "columns": columns,
-        "places": rows.outer,
-        "inner": rows.inner,
-        "count": rows.count,
-        "diagonal": columns - shape[-2] + 1 if causal else 0,
-        "x_strides": strides[0],
-        "mask_strides": strides[1],
-        "lengths_strides": strides[2],
-        "q_strides": strides[3],
-        "out_strides": strides[4],
-        "stride_mk": stride_mk,
-        "CAUSAL": causal,
-        "FOLDED": low <= scale <= high,
-        "WIDE": widest >= 2**31,
-        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
-    }
-    words = (None, None if mask is None else tl.uint8)
-    if run is not None:
-        arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
-        return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
-    arguments |= {"stride_xk": stride_xk, "EDGES": edges, "ALIGN": align}
-    arguments |= {"BLOCK": tile.block, "num_warps": tile.warps}
-    if tile.long:
-        arguments |= {"mask_nbytes": 0, "HOW": BYTES.value}
-        if mask is not None:
-            how = how_to_read(itemsize, align, mask_align, stride_mk, mask[3])
-            arguments |= {"mask_nbytes": _dims.reach(*mask[:2]), "HOW": how.value}
-        return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
-    arguments |= {
-        "MASK_ALIGN": mask_align,
-        "SHARED": strides[1][2] == 0 and not edges,
-        "EVEN": tile.block == columns and lengths is None and not causal and not edges,
-        "ROWS": tile.rows,
-    }
-    return Launch(masked_softmax_kernel, rows.grid(tile.rows), arguments, words)
+    return plan(x, mask, lengths, scale, causal)
 
 
 def _infer(
@@ -347,6 +271,30 @@ CASES = (
     _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
 )  # fmt: skip
 
+
+def _sweep() -> Iterator[Case]:
+    for shape, dtype, name in common_cases.sweep_shapes():
+        mask = Sample((1, shape[1]), torch.bool, "mask")
+        yield Case(f"{name} key", {"x": Sample(shape, dtype), "mask": mask}, {}, "large")
+    square = {"x": Sample((61, 701, 701), torch.float16)}
+    yield Case("[61,701,701] fp16 causal", square, {"causal": True}, "large")
+    x = Sample((4093, 4099), torch.bfloat16)
+    lengths = Sample((4093,), torch.int64, "integers", 0, 4099)
+    yield Case("[4093,4099] bf16 lengths", {"x": x, "lengths": lengths}, {}, "large")
+
+
+STEPS = [((4096, 8),), ((8192, 16),), ((8192, 32),), ((16384, 32),)]
+TUNING = (
+    common_cases.TILE_CONSTANTS,
+    TunedConstants("_softmax.forward_long", ("LONG[4]",), STEPS, ("[335,100003] fp32 key",)),
+    TunedConstants(
+        "_softmax.forward_long",
+        ("LONG_MASKED",),
+        STEPS,
+        ("[670,50021] bf16 key", "[3353,10007] fp32 key"),
+    ),
+)
+
 OP = Op(
     name="masked-softmax",
     function=masked_softmax,
@@ -389,4 +337,6 @@ OP = Op(
         ),
         Size("lengths", "one a batch, or a row", "none", choices=("none", "batch", "rows")),
     ),
+    sweep=tuple(_sweep()),
+    tuning=TUNING,
 )

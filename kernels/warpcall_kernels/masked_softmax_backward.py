@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,7 +28,16 @@ from warpcall_kernels._softmax.backward_packed import masked_softmax_backward_pa
 from warpcall_kernels._softmax.short_rows import Run, masked_softmax_backward_short_kernel
 from warpcall_kernels._transpose import strides as _dims
 from warpcall_kernels.op.cases import Case, Sample
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike, dtype_name
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Param,
+    TensorLike,
+    TunedConstants,
+    dtype_name,
+)
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import (
     VECTOR_BYTES,
@@ -249,6 +259,26 @@ CASES = (
     _case("[4096, 32768] bf16", (4096, 32768), torch.bfloat16, large=True),
 )
 
+
+def _sweep() -> Iterator[Case]:
+    # Integers: the sums of what is no softmax are long and cancel, and only those of integers are exact.
+    for shape, dtype, name in common_cases.sweep_shapes():
+        values = Sample(shape, dtype, "integers", -3, 4)
+        yield Case(name, {"grad_output": values, "output": values}, {}, "large")
+
+
+STEPS = [((16384, 8),), ((16384, 16),), ((32768, 16),), ((65536, 32),)]
+TUNING = (
+    common_cases.TILE_CONSTANTS,
+    TunedConstants(
+        "masked_softmax_backward",
+        ("LONG_STEP",),
+        STEPS,
+        ("[670,50021] bf16", "[3353,10007] fp32"),
+    ),
+    TunedConstants("masked_softmax_backward", ("LONGER_STEP",), STEPS, ("[335,100003] fp32",)),
+)
+
 OP = Op(
     name="masked-softmax-backward",
     function=masked_softmax_backward,
@@ -267,4 +297,6 @@ OP = Op(
     ),
     params=(Param("scale", "float", "as masked-softmax was given", default=1.0),),
     tolerance=TOLERANCE,
+    sweep=tuple(_sweep()),
+    tuning=TUNING,
 )

@@ -1,4 +1,4 @@
-"""Which calls of masked softmax and its gradient are common, so that their kernels are compiled ahead."""
+"""Cases and tuned constants that masked softmax and its gradient share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,44 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from warpcall_kernels.op.cases import COMMON_SIZES
+import torch
 
-# One row, few rows, and enough for all multiprocessors.
+from warpcall_kernels.op.cases import COMMON_SIZES, SHORT_DTYPES
+from warpcall_kernels.op.declaration import TunedConstants
+
+# Common calls, whose kernels are compiled ahead: one row, few rows, and enough for all multiprocessors.
 ROWS = (1, 16, 1024)
 COLUMNS = (*COMMON_SIZES, 10, 32, 128, 333, 512, 768, 2048, 8192, 50257)
 COMMON_SHAPES = tuple(itertools.product(ROWS, COLUMNS))
 DEMO = (30, 82, 82)
+
+# Positions and dtype of the rows in the cases of `sweep`, which have `SWEEP_ELEMENTS` in all.
+SWEEP_ROWS = (
+    (1, torch.float32),
+    (3, torch.float16),
+    (17, torch.bfloat16),
+    (100, torch.float32),
+    (1000, torch.float16),
+    (4099, torch.bfloat16),
+    (10_007, torch.float32),
+    (50_021, torch.bfloat16),
+    (100_003, torch.float32),
+)
+SWEEP_ELEMENTS = 1 << 25
+
+TILE_CONSTANTS = TunedConstants(
+    "_softmax.rows",
+    ("TILE_BYTES", "MOST_WARPS"),
+    [(nbytes, warps) for nbytes in (1024, 2048, 4096) for warps in (8, 16)],
+    ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16", "[4096"),
+)
+
+
+def sweep_shapes() -> Iterator[tuple[tuple[int, int], torch.dtype, str]]:
+    """Shapes and dtypes of the sweep, each with the beginning of its case's name."""
+    for columns, dtype in SWEEP_ROWS:
+        rows = SWEEP_ELEMENTS // columns
+        yield (rows, columns), dtype, f"[{rows},{columns}] {SHORT_DTYPES[dtype]}"
 
 
 def common_calls() -> Iterator[dict[str, Any]]:

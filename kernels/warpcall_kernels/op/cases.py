@@ -13,6 +13,20 @@ from torch import Tensor
 # Of what servers are sent, for the ops' common calls: powers of two, and sizes that are not aligned.
 COMMON_SIZES = (16, 64, 256, 1024, 4096, 100, 1000)
 
+# How the names of cases write a dtype.
+SHORT_DTYPES = {
+    torch.bool: "bool",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.complex64: "c64",
+}
+
 Values = Literal["normal", "special", "integers", "mask"]
 Layout = Literal["contiguous", "transposed", "strided", "offset", "expanded"]
 

@@ -168,6 +168,23 @@ class Size:
     choices: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class TunedConstants:
+    """Constants of a module that were chosen together by timing, and how to time them again.
+
+    Args:
+        module: the module that holds them, relative to this package, such as "_softmax.rows".
+        names: the constants; "TILES[2]" names an entry of a dict.
+        candidates: the values to time, each in the order of `names`.
+        cases: the cases to time, by the beginnings of their names: large cases or those of `sweep`.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    candidates: Sequence[tuple[Any, ...]]
+    cases: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)  # equal by identity, and so hashable
 class Op:
     """A named operation and all that the rest of the house needs to know about it.
@@ -190,6 +207,8 @@ class Op:
         derive: from one shape and dtype, the checked parameters and the sizes by name, the inputs of
             a benchmark; without it, all required inputs have that shape and dtype.
         sizes: what `derive` takes by name.
+        sweep: further large cases for benchmarks only, of odd sizes that no kernel was tuned for.
+        tuning: the constants that `python -m bench.kernels tune` times.
     """
 
     name: str
@@ -208,6 +227,8 @@ class Op:
     common: tuple[Case, ...] = ()
     derive: Callable[..., Mapping[str, Sample]] | None = None
     sizes: tuple[Size, ...] = ()
+    sweep: tuple[Case, ...] = ()
+    tuning: tuple[TunedConstants, ...] = ()
 
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""
