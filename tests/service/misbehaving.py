@@ -30,11 +30,11 @@ def hang(op: Op, params: Mapping[str, Any]) -> Function:
 
 
 def wait(op: Op, params: Mapping[str, Any]) -> Function:
-    """Waits, with rows of 13, until there is the file that GATE names."""
+    """Waits, with rows of 13, until there is the file that CONTINUE_FILE names."""
 
     def function(**inputs: Any) -> Any:
-        gate = Path(os.environ["GATE"])
-        while inputs["x"].shape[-1] == 13 and not gate.exists():
+        file = Path(os.environ["CONTINUE_FILE"])
+        while inputs["x"].shape[-1] == 13 and not file.exists():
             time.sleep(0.05)
         return op.reference(**inputs, **params).contiguous()
 

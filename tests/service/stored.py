@@ -53,8 +53,8 @@ def finished(
 def result(rounds: int, seed: int, **change: Any) -> dict[str, Any]:
     """The sampler's answer for a case."""
     drawn = np.random.default_rng(seed).lognormal(3, 0.05, (len(IMPLEMENTATIONS), rounds))
-    told = zip(IMPLEMENTATIONS, drawn.tolist(), strict=True)
-    implementations = [implementation(name, samples) for name, samples in told]
+    drawn_by_name = zip(IMPLEMENTATIONS, drawn.tolist(), strict=True)
+    implementations = [implementation(name, samples) for name, samples in drawn_by_name]
     return {**SHOWN, "rounds": rounds, "implementations": implementations, **change}
 
 

@@ -69,9 +69,9 @@ def test_a_log_that_is_read_again_says_what_is_missing(pipe: FullPipe, sqlite: D
         dropped = metrics(http)[DROPPED]
         assert 0 < dropped < MAX_LINES
 
-        told = pipe.read(b"lines of the log were dropped")
+        text = pipe.read(b"lines of the log were dropped")
 
-        assert b'"path": "/v1/kernels/permute"' in told
+        assert b'"path": "/v1/kernels/permute"' in text
         ends(server)
 
 
@@ -124,9 +124,9 @@ def test_what_processes_print_is_in_the_log_as_json(sqlite: Database, tmp_path: 
         lines = logged(server)
         others = [line for line in log_of(server).splitlines() if not line.startswith("{")]
 
-    told = [line["message"] for line in lines if line.get("logger") == "warpcall.child"]
+    messages = [line["message"] for line in lines if line.get("logger") == "warpcall.child"]
     for name in ("auto", "a job of permute"):
-        assert sum(text.startswith(f"{name} wrote: this is no JSON") for text in told) > 0
+        assert sum(text.startswith(f"{name} wrote: this is no JSON") for text in messages) > 0
     assert [line.partition(" ")[0] for line in others] == ["Warpcall"]
 
 
@@ -201,13 +201,13 @@ def test_a_clock_that_jumps_changes_nothing_but_the_time(sqlite: Database, tmp_p
     with (
         running_server({**settings, **hook}) as server,
         speak_to(server, key) as http,
-        speak_to(server, brief) as his,
+        speak_to(server, brief) as short_lived,
     ):
         for seconds, status in ((0, 200), (day_s, 401), (-day_s, 200)):
             job = submit(http, fresh=True)
             jump(seconds)
             serves(http)
-            assert his.get("/v1/kernels").status_code == status
+            assert short_lived.get("/v1/kernels").status_code == status
             assert ended(http, job)["state"] == "succeeded"
 
         ends(server)

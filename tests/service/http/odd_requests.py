@@ -168,20 +168,20 @@ def _call(draw: random.Random) -> bytes:
 def _infer(draw: random.Random) -> bytes:
     """An inference request, with what a region of shared memory is registered by now and then."""
     x = np.ones(draw.choices((1, 2, 3, 31), k=draw.randint(0, 3)), np.float32)
-    told: dict[str, object] = {"name": draw.choice(("x", "x", "x", "a")), "shape": list(x.shape)}
-    told["datatype"] = draw.choice(("FP32", "FP32", "FP32", "INT8", "BYTES", "BF16", 1))
+    tensor: dict[str, object] = {"name": draw.choice(("x", "x", "x", "a")), "shape": list(x.shape)}
+    tensor["datatype"] = draw.choice(("FP32", "FP32", "FP32", "INT8", "BYTES", "BF16", 1))
     data = b""
     kind = draw.choice(("json", "binary", "binary", "shared"))
     if kind == "json":
-        told["data"] = x.tolist()
+        tensor["data"] = x.tolist()
     elif kind == "binary":
         data = x.tobytes()
-        told["parameters"] = {"binary_data_size": len(data)}
+        tensor["parameters"] = {"binary_data_size": len(data)}
     else:
-        told["parameters"] = {"shared_memory_region": "a", "shared_memory_byte_size": x.nbytes}
+        tensor["parameters"] = {"shared_memory_region": "a", "shared_memory_byte_size": x.nbytes}
     dims = draw.choice((",".join(map(str, range(x.ndim))), "", "9", 1, True, None))
     parameters = {"dims": dims, "binary_data_output": draw.choice((True, False, 1))}
-    request = {"inputs": [told], "parameters": parameters, "id": draw.choice(("a", 1, None))}
+    request = {"inputs": [tensor], "parameters": parameters, "id": draw.choice(("a", 1, None))}
     if draw.random() < 0.2:
         request["outputs"] = [{"name": draw.choice(("out", "y")), "parameters": {}}]
     text = json.dumps(request).encode()

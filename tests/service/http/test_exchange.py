@@ -30,7 +30,7 @@ NAP_S = 0.0005  # of a slow reader, between two reads
 def read_from(app: ASGIApp, client: socket.socket, read: Callable[[], Awaitable[bytes]]) -> bytes:
     """Send `app` a request over `client`, on a loop as the server has it; what `read` gets."""
 
-    async def play() -> bytes:
+    async def run_client() -> bytes:
         loop = asyncio.get_running_loop()
         config = uvicorn.Config(app, lifespan="off", log_config=None)
         config.load()
@@ -45,7 +45,7 @@ def read_from(app: ASGIApp, client: socket.socket, read: Callable[[], Awaitable[
         return got
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, client:
-        return runner.run(play())
+        return runner.run(run_client())
 
 
 def test_a_client_that_only_stops_sending_reads_nothing_of_a_later_call() -> None:

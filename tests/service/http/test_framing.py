@@ -92,7 +92,7 @@ def chunked(draw: random.Random, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_requests_are_told_apart_however_their_bytes_arrive(seed: int) -> None:
+def test_requests_are_separated_however_their_bytes_arrive(seed: int) -> None:
     draw = random.Random(seed)
     data, expected = some_requests(draw)
     recorder, at = Recorder(), 0

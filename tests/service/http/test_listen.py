@@ -88,11 +88,11 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/warpcall.sock", "x" * 200])
-def test_a_path_that_cannot_be_is_said(tmp_path: Path, name: str) -> None:
+def test_an_impossible_path_is_an_error_that_names_the_setting(tmp_path: Path, name: str) -> None:
     assert "WARPCALL_UDS: cannot listen" in _refused(tmp_path / name, tmp_path)
 
 
-def test_a_client_is_told_that_nobody_listens(tmp_path: Path) -> None:
+def test_a_client_gets_an_error_if_nobody_listens(tmp_path: Path) -> None:
     path = tmp_path / "nobody.sock"
 
     missing = f"cannot reach {path}: No such file"

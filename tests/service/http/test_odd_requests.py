@@ -27,7 +27,7 @@ from tests.service.http.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggli
 from tests.service.requests import log_of, metrics, well
 
 CONNECTIONS = 64  # at a time
-QUIET_S = 0.05  # without an answer, before the server is told that no more will come
+QUIET_S = 0.05  # without a response, before the client closes its sending side
 HANGS_S = 30.0
 WARM_UP = 500  # requests, before memory is looked at
 MAX_GROWTH_BYTES = 48 << 20
@@ -49,7 +49,7 @@ def serving(request: pytest.FixtureRequest) -> Iterator[tuple[Server, str]]:
 
 
 async def exchange(port: int, data: bytes) -> tuple[bytes, bool]:
-    """What comes back, and whether the server had to be told that no more will come."""
+    """The response, and whether the client had to close its sending side to get one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     came, ended = bytearray(), False
     try:

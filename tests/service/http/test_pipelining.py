@@ -31,7 +31,7 @@ NAUGHTY = 40  # connections
 
 
 class App:
-    """Answers each request with its path and body; the first one when it is told to."""
+    """Answers each request with its path and body; the first one when the test allows it."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -118,7 +118,7 @@ def pipelined() -> tuple[bytes, list[bytes]]:
 
 
 @pytest.mark.parametrize("step", [1 << 20, 32 << 10, 4099, 100, 7])
-def test_requests_of_all_kinds_are_told_apart(step: int) -> None:
+def test_requests_of_all_kinds_are_separated(step: int) -> None:
     data, expected = pipelined()
 
     async def scene() -> bytes:

@@ -53,14 +53,14 @@ pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def beside(
     database: Database, folder: Path, under: Sequence[str] = (), **settings: str
 ) -> Iterator[Server]:
-    """A server on this database; jobs that wait on it go on when `gate` is there, beside its folder."""
+    """A server on this database; its waiting jobs go on once `continue_file` is beside its folder."""
     own = {
         "WARPCALL_DATA_DIR": str(folder),
         "WARPCALL_ARENA_BYTES": "16MiB",
         "WARPCALL_JOB_LEASE_S": str(LEASE_S),
         "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
         "PYTHONPATH": str(Path(__file__).parents[3]),
-        "GATE": str(folder.parent / "gate"),
+        "CONTINUE_FILE": str(folder.parent / "continue_file"),
     }
     with running_server({**database.settings, **own, **settings}, under) as server:
         yield server
@@ -99,7 +99,7 @@ def waiting_on(server: Server) -> Job:
         return reached(http, submit(http, **WAITS), lambda found: found["cases_done"] == 1)
 
 
-def goes_on_undisturbed(job: Job, server: Server, other: Server, gate: Path) -> None:
+def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: Path) -> None:
     """The job that waits on `server` ends there, although `other` has come, and runs a job."""
     process = measurer(server)
     with client(other) as http:
@@ -107,7 +107,7 @@ def goes_on_undisturbed(job: Job, server: Server, other: Server, gate: Path) -> 
         assert (own["state"], own["attempts"]) == ("succeeded", 1)
         assert said(other, f"the job {own['id']} ended on cpu: ok")
         assert lives(process)
-        gate.touch()
+        continue_file.touch()
         done = ended(http, job)
         assert (done["state"], done["attempts"]) == ("succeeded", 1)
         assert states(http, done) == [*RUN, *END]
@@ -129,7 +129,7 @@ def test_a_server_that_stood_still_ends_its_run_and_the_other_ones_result_stays(
                 until(lambda: not any(map(lives, old)))
                 until(lambda: said(a, f"another server has taken the job {job['id']} over"))
                 unharmed = lives(new), show(http, job)["state"] in RUN
-                (tmp_path / "gate").touch()
+                (tmp_path / "continue_file").touch()
                 done = ended(http, job)
                 seen = states(http, done)
                 once = measured_once(http, done)
@@ -154,7 +154,7 @@ def test_a_clock_that_is_ahead_or_jumps_takes_no_job_from_a_server_that_lives(
         with beside(database, tmp_path / "b", CLOCK=str(ahead), **path) as b:
             ahead.write_text("86400")
             behind.write_text("-86400")
-            goes_on_undisturbed(job, a, b, tmp_path / "gate")
+            goes_on_undisturbed(job, a, b, tmp_path / "continue_file")
 
 
 def test_a_server_with_the_same_host_and_path_is_another_one(
@@ -168,7 +168,7 @@ def test_a_server_with_the_same_host_and_path_is_another_one(
     with beside(database, folder, apart) as a:
         job = waiting_on(a)
         with beside(database, folder, apart) as b:
-            goes_on_undisturbed(job, a, b, tmp_path / "gate")
+            goes_on_undisturbed(job, a, b, tmp_path / "continue_file")
 
 
 def test_a_server_on_a_copy_of_the_folder_is_another_one(
@@ -179,7 +179,7 @@ def test_a_server_on_a_copy_of_the_folder_is_another_one(
         job = waiting_on(a)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         with beside(database, tmp_path / "b") as b:
-            goes_on_undisturbed(job, a, b, tmp_path / "gate")
+            goes_on_undisturbed(job, a, b, tmp_path / "continue_file")
 
 
 def test_of_two_servers_with_one_folder_one_runs_jobs(database: Database, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_of_two_servers_with_one_folder_one_runs_jobs(database: Database, tmp_pa
         with beside(database, tmp_path / "a") as b, client(b) as http:
             until(lambda: said(b, "no jobs run here: another server has"))
             second = submit(http)
-            (tmp_path / "gate").touch()
+            (tmp_path / "continue_file").touch()
             done = [ended(http, one) for one in (job, second)]
             assert processes(b) == []
 
@@ -203,7 +203,7 @@ def test_a_job_ends_once_although_its_connections_are_cut_at_every_write(
         "DO $$ BEGIN PERFORM pg_terminate_backend(pid) FROM pg_stat_activity "
         f"WHERE datname = '{name}'; END $$"
     )
-    (tmp_path / "gate").touch()
+    (tmp_path / "continue_file").touch()
     with beside(database, tmp_path / "a") as a, beside(database, tmp_path / "b") as b:
         with client(a) as http:
             job = submit(http, cases=CASES)
