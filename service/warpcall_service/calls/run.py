@@ -13,7 +13,7 @@ from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
 from warpcall_service.formats.json_pool import JsonWriter
 from warpcall_service.formats.media_types import accepted
-from warpcall_service.formats.responses import Answer, Format
+from warpcall_service.formats.responses import Format, ResponseBody
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
@@ -49,13 +49,13 @@ class Calls:
         format_ = self._format(exchange)
         timeout_s = self.timeout_s(exchange, watchdog)
         body = Body(exchange, watchdog, self._settings.max_body_bytes)
-        upload = await self._uploads.read(exchange, body, op, format_.check)
+        upload = await self._uploads.read_call(exchange, body, op, format_.check)
         try:
             timing = await self.compute(exchange, watchdog, upload, timeout_s)
             writer = self.writer(exchange, upload)
-            answer = await format_.write(upload.plan, upload.outputs(), writer)
+            response = await format_.write(upload.plan, upload.outputs(), writer)
             headers = [(b"content-type", format_.media_type)]
-            await self.send(exchange, watchdog, upload, timing, headers, answer)
+            await self.send(exchange, watchdog, upload, timing, headers, response)
         finally:
             upload.release()
 
@@ -105,29 +105,31 @@ class Calls:
         upload: Upload,
         timing: Timing,
         headers: Headers,
-        answer: Answer,
+        response: ResponseBody,
     ) -> None:
-        """Send the answer, whose data lie in the memory of `upload`."""
-        if len(answer.head) > JOIN_BYTES:
-            answer = await self._parked(exchange, answer, upload)
-        headers = head_of(headers, len(answer.head) + len(answer.data), timing)
+        """Send the response, whose data lie in the memory of `upload`."""
+        if len(response.head) > JOIN_BYTES:
+            response = await self._parked(exchange, response, upload)
+        headers = response_headers(headers, len(response.head) + len(response.data), timing)
         watchdog.begin_response()
-        await exchange.stream(headers, answer.head, answer.data, watchdog.progress)
+        await exchange.stream(headers, response.head, response.data, watchdog.progress)
 
-    async def _parked(self, exchange: Exchange, answer: Answer, upload: Upload) -> Answer:
+    async def _parked(
+        self, exchange: Exchange, response: ResponseBody, upload: Upload
+    ) -> ResponseBody:
         """The same with its head, if that is long, in the arena: no slow reader keeps the heap."""
-        nbytes = len(answer.head)
-        view = await self._room(exchange, upload, nbytes + len(answer.data))
-        await copy_in_chunks(view, memoryview(answer.head))
-        await copy_in_chunks(view[nbytes:], answer.data)
-        return Answer(b"", view)
+        nbytes = len(response.head)
+        view = await self._allocate(exchange, upload, nbytes + len(response.data))
+        await copy_in_chunks(view, memoryview(response.head))
+        await copy_in_chunks(view[nbytes:], response.data)
+        return ResponseBody(b"", view)
 
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
         """What writes JSON for the answer of a call; a long text lies in the arena."""
-        room = functools.partial(self._room, exchange, upload)
-        return JsonWriter(self._uploads.json, exchange.caller.name, room)
+        allocate = functools.partial(self._allocate, exchange, upload)
+        return JsonWriter(self._uploads.json, exchange.caller.name, allocate)
 
-    async def _room(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
+    async def _allocate(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(
             nbytes, self._settings.queue_timeout_s, exchange.caller.name, beside=upload.target
         )
@@ -155,8 +157,8 @@ class Calls:
         return timeout_s
 
 
-def head_of(headers: Headers, nbytes: int, timing: Timing) -> Headers:
-    """The headers of the answer of a call: these, and what each has."""
+def response_headers(headers: Headers, nbytes: int, timing: Timing) -> Headers:
+    """The headers of the response of a call: these, and what each has."""
     stages = (
         f"queue;dur={timing.queue_ms:.3f}, h2d;dur={timing.h2d_ms:.3f}, "
         f"kernel;dur={timing.kernel_ms:.3f}, d2h;dur={timing.d2h_ms:.3f}"

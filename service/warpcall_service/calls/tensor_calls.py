@@ -10,7 +10,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked, Checker
-from warpcall_service.calls.run import Calls, head_of
+from warpcall_service.calls.run import Calls, response_headers
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.tensor_session import Check, Infos, TensorSession
 from warpcall_service.calls.upload import Upload, Uploads
@@ -71,7 +71,7 @@ class TensorCalls(Calls):
         def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
             return self._checker.call(name, given, tensors, stored)
 
-        await self._answer(exchange, watchdog, op, check)
+        await self._run_and_respond(exchange, watchdog, op, check)
 
     async def _program(self, exchange: Exchange, watchdog: ClientWatchdog, _: str) -> None:
         exchange.op = "program"
@@ -85,7 +85,7 @@ class TensorCalls(Calls):
                 )
             return self._checker.program(given[wire.PROGRAM_KEY], tensors, stored)
 
-        await self._answer(exchange, watchdog, programs.DECLARATION, check)
+        await self._run_and_respond(exchange, watchdog, programs.DECLARATION, check)
 
     async def _put(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
         """Leave the tensors of the body on a device; one of them under this id."""
@@ -109,13 +109,13 @@ class TensorCalls(Calls):
             upload = await self._read(exchange, watchdog, session, PUT, lambda plan: None)
             try:
                 timing = await self.compute(exchange, watchdog, upload, timeout_s)
-                said = json.dumps({"kept": session.commit()}).encode()
+                document = json.dumps({"kept": session.commit()}).encode()
             finally:
                 upload.release()
         finally:
             session.close()
-        headers = head_of([(b"content-type", JSON.encode())], len(said), timing)
-        await exchange.respond(200, headers, said)
+        headers = response_headers([(b"content-type", JSON.encode())], len(document), timing)
+        await exchange.respond(200, headers, document)
 
     async def _get(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
         """Answer with a tensor that is on a device."""
@@ -130,7 +130,7 @@ class TensorCalls(Calls):
         session = self._session(exchange, check, {id_: id_})
         try:
             watchdog.pause()
-            plan = await session.plan("get", [], {})
+            plan = await session.plan_call("get", [], {})
             format_.check(plan)
             slot = await session.acquire(
                 plan.output_nbytes, self._settings.queue_timeout_s, exchange.caller.name
@@ -141,7 +141,7 @@ class TensorCalls(Calls):
         finally:
             session.close()
 
-    async def _answer(
+    async def _run_and_respond(
         self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any], check: Check
     ) -> None:
         format_ = self._format(exchange)
@@ -175,7 +175,7 @@ class TensorCalls(Calls):
             watchdog.pause()
             given = params.from_query(exchange.scope["query_string"], op)
             return await uploads.without_body(body, op, given, check)
-        return await uploads.read(exchange, body, op, check)
+        return await uploads.read_call(exchange, body, op, check)
 
     async def _finish(
         self,
@@ -189,10 +189,10 @@ class TensorCalls(Calls):
         try:
             timing = await self.compute(exchange, watchdog, upload, timeout_s)
             writer = self.writer(exchange, upload)
-            answer = await format_.write(upload.plan, upload.outputs(), writer, session.commit())
+            response = await format_.write(upload.plan, upload.outputs(), writer, session.commit())
             session.close()  # a slow reader holds no memory of the device
             headers = [(b"content-type", format_.media_type)]
-            await self.send(exchange, watchdog, upload, timing, headers, answer)
+            await self.send(exchange, watchdog, upload, timing, headers, response)
         finally:
             upload.release()
 

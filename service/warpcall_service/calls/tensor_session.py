@@ -90,7 +90,9 @@ class TensorSession:
     def remember(self, key: Hashable, plan: Plan) -> None:
         """Not this one."""
 
-    async def plan(self, op: str, tensors: Sequence[InputTensor], given: Mapping[str, Any]) -> Plan:
+    async def plan_call(
+        self, op: str, tensors: Sequence[InputTensor], given: Mapping[str, Any]
+    ) -> Plan:
         """As the engine's, for the whole session; reserves room for what stays."""
         for tensor in tensors:
             if tensor.name in self.used:

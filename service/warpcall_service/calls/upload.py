@@ -64,7 +64,7 @@ class Host(Protocol):
 
     def remember(self, key: Hashable, plan: Plan) -> None: ...
 
-    async def plan(
+    async def plan_call(
         self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
     ) -> Plan: ...
 
@@ -99,7 +99,7 @@ class Uploads:
         self.json = json
         self.json_semaphore = json_semaphore or FairSemaphore(MAX_LARGE_JSON_CALLS)
 
-    async def read(
+    async def read_call(
         self,
         exchange: Exchange,
         body: Body,
@@ -129,9 +129,9 @@ class Uploads:
         self, body: Body, op: Mapping[str, Any], given: params.Params, check: Callable[[Plan], None]
     ) -> Upload:
         """A call of `op` whose tensors the host has, and that has parameters only."""
-        plan = await self._engine.plan(op["name"], [], given)
+        plan = await self._engine.plan_call(op["name"], [], given)
         check(plan)
-        return await self.completed(body, plan, await self.place(body, plan, later=False))
+        return await self.complete(body, plan, await self.allocate_call(body, plan, later=False))
 
     async def _safetensors(
         self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
@@ -161,7 +161,7 @@ class Uploads:
                 )
             body.watchdog.pause()
             tensors = [InputTensor.of(info) for info in header.tensors]
-            plan = await self._engine.plan(op["name"], tensors, given)
+            plan = await self._engine.plan_call(op["name"], tensors, given)
             if nbytes + len(query) <= CACHED_HEADER_BYTES:
                 self._engine.remember(key, plan)
         expected = 8 + nbytes + plan.input_nbytes
@@ -171,11 +171,11 @@ class Uploads:
                 field="body",
             )
         check(plan)
-        slot = await self.place(body, plan)
+        slot = await self.allocate_call(body, plan)
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
-            return await self.completed(body, plan, slot)
+            return await self.complete(body, plan, slot)
         except BaseException:
             slot.release()
             raise
@@ -190,7 +190,7 @@ class Uploads:
             raise TooLarge(
                 f"a JSON body must have at most {limit} bytes, got {body.declared}", field="body"
             )
-        text = await self.room(body, limit if body.declared is None else body.declared)
+        text = await self.allocate(body, limit if body.declared is None else body.declared)
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watchdog.pause()
@@ -200,13 +200,13 @@ class Uploads:
                 text.release()
                 given = params.merge(params.from_query(query, op), call.params)
                 tensors = [InputTensor.of(info) for info in call.tensors]
-                plan = await self._engine.plan(op["name"], tensors, given)
+                plan = await self._engine.plan_call(op["name"], tensors, given)
                 check(plan)
-                slot = await self.place(body, plan, later=False)
+                slot = await self.allocate_call(body, plan, later=False)
                 await call.write(slot.view)
         finally:
             text.release()
-        return await self.completed(body, plan, slot)
+        return await self.complete(body, plan, slot)
 
     async def _form(
         self,
@@ -221,7 +221,7 @@ class Uploads:
             raise InvalidInput(
                 "a form must come with its Content-Length, not chunked", field="content-length"
             )
-        source = await self.room(body, body.declared)
+        source = await self.allocate(body, body.declared)
         try:
             form = multipart.Form(boundary, source.view, op)
             while data := await body.chunk():
@@ -232,16 +232,16 @@ class Uploads:
             form.finish()
             body.watchdog.pause()
             given = params.merge(params.from_query(query, op), form.params)
-            plan = await self._engine.plan(op["name"], form.tensors, given)
+            plan = await self._engine.plan_call(op["name"], form.tensors, given)
             check(plan)
-            target = await self.room(body, plan.output_nbytes, beside=source)
+            target = await self.allocate(body, plan.output_nbytes, beside=source)
         except BaseException:
             source.release()
             raise
         return Upload(plan, source, target, 0)
 
-    async def place(self, body: Body, plan: Plan, *, later: bool = True) -> Slot:
-        """Memory for the inputs of a call, and its outputs; `completed` follows once they are here.
+    async def allocate_call(self, body: Body, plan: Plan, *, later: bool = True) -> Slot:
+        """Memory for the inputs of a call, and its outputs; `complete` follows once they are here.
 
         Args:
             later: a client that sends slowly would hold the memory of large outputs for nothing, so
@@ -249,18 +249,18 @@ class Uploads:
                 less.
         """
         if later and plan.output_nbytes > LATER_BYTES:
-            return await self.room(body, plan.input_nbytes, deferred_nbytes=plan.output_nbytes)
-        return await self.room(body, _behind(plan) + plan.output_nbytes)
+            return await self.allocate(body, plan.input_nbytes, deferred_nbytes=plan.output_nbytes)
+        return await self.allocate(body, _behind(plan) + plan.output_nbytes)
 
-    async def completed(self, body: Body, plan: Plan, slot: Slot) -> Upload:
-        """A call whose inputs are in the slot that `place` gave, with memory for its outputs."""
+    async def complete(self, body: Body, plan: Plan, slot: Slot) -> Upload:
+        """A call whose inputs are in the slot that `allocate_call` gave, with memory for its outputs."""
         if not slot.deferred_nbytes:
             return Upload(plan, slot, slot, _behind(plan))
         body.watchdog.pause()
         target = await slot.arena.acquire_deferred(slot, self._settings.call_timeout_s)
         return Upload(plan, slot, target, 0)
 
-    async def room(
+    async def allocate(
         self, body: Body, nbytes: int, *, beside: Slot | None = None, deferred_nbytes: int = 0
     ) -> Slot:
         """A slot for the caller, who has time to send again from then on."""

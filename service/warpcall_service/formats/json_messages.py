@@ -1,13 +1,13 @@
 """Messages between the server and its JSON process, on a stream socket.
 
-A message is the two lengths of `LENGTHS`, a head in JSON, then data. Questions by their `kind`:
+A message is the two lengths of `LENGTHS`, a head in JSON, then data. Requests by their `kind`:
 
-- "call": the data are the JSON body of a call. The answer's head has `tensors` (name, dtype, shape,
+- "call": the data are the JSON body of a call. The head of the reply has `tensors` (name, dtype, shape,
   begin, end) and `params`, its data are the bytes of the tensors.
-- "infer": the data are the JSON of an inference request. The answer's head has `request`, which is
+- "infer": the data are the JSON of an inference request. The head of the reply has `request`, which is
   that JSON without the values of its tensors, and `tensors`, whose bytes are the data.
-- "write": the head has a `document` and its `holes`, the data are the bytes of tensors. The answer's
-  data are the document as JSON text, with the tensors' values in the holes.
+- "write": the head has a `document` and its `holes`, the data are the bytes of tensors. The
+  data of the reply are the document as JSON text, with the tensors' values in the holes.
 
 A head with `problem` instead says what is wrong with the JSON.
 """
@@ -28,7 +28,7 @@ LENGTHS = struct.Struct("<IQ")  # bytes of the head, bytes of the data
 # Both sides parse a head at once: this many bytes take the server at most 4 ms.
 MAX_HEAD_BYTES = 128 << 10
 
-Told = tuple[str, str, Sequence[int], int, int]
+TensorRecord = tuple[str, str, Sequence[int], int, int]
 
 
 class Hole(NamedTuple):
@@ -43,13 +43,13 @@ class Hole(NamedTuple):
     info: TensorInfo
 
 
-def tell(info: TensorInfo) -> Told:
+def encode_tensor(info: TensorInfo) -> TensorRecord:
     """A tensor as JSON has it."""
     return info.name, info.dtype, info.shape, info.begin, info.end
 
 
-def told(tensor: Told) -> TensorInfo:
-    """The tensor that `tell` wrote."""
+def decode_tensor(tensor: TensorRecord) -> TensorInfo:
+    """The tensor that `encode_tensor` wrote."""
     name, dtype, shape, begin, end = tensor
     return TensorInfo(name, dtype, tuple(shape), begin, end)
 

@@ -26,13 +26,13 @@ from warpcall_service.formats.json_messages import (
     Hole,
     arrays_of,
     count_of,
+    decode_tensor,
     encode_head,
+    encode_tensor,
     fill,
-    tell,
-    told,
 )
 from warpcall_service.formats.oip_request import InferRequest
-from warpcall_service.formats.responses import Answer
+from warpcall_service.formats.responses import ResponseBody
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.worker_handle import without_secrets
 from warpcall_service.processes.child_log import ChildLog
@@ -49,7 +49,7 @@ BASE_MEMORY_BYTES = 512 << 20
 MEMORY_PER_BYTE = 160
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # more would map memory that is never used
 
-Room = Callable[[int], Awaitable[memoryview]]  # memory for so many bytes
+Allocate = Callable[[int], Awaitable[memoryview]]  # memory for so many bytes
 
 
 class JsonPool:
@@ -73,17 +73,17 @@ class JsonPool:
         """
         if len(text) <= INLINE_BYTES:
             return json_call.decode(bytes(text))
-        head, data = await self._ask({"kind": "call"}, text, user, _heap)
-        tensors = tuple(map(told, head["tensors"]))
+        head, data = await self._request({"kind": "call"}, text, user, _heap)
+        tensors = tuple(map(decode_tensor, head["tensors"]))
         return JsonCall(tensors, arrays_of(tensors, data), head["params"])
 
     async def read_infer(self, text: memoryview, user: str) -> InferRequest:
         """The inference request in this JSON; raises as `read_call`."""
         if len(text) <= INLINE_BYTES:
-            return oip_request.decode(bytes(text))
-        head, data = await self._ask({"kind": "infer"}, text, user, _heap)
-        request = oip_request.check(head["request"])
-        arrays = arrays_of(map(told, head["tensors"]), data)
+            return oip_request.decode_request(bytes(text))
+        head, data = await self._request({"kind": "infer"}, text, user, _heap)
+        request = oip_request.check_request(head["request"])
+        arrays = arrays_of(map(decode_tensor, head["tensors"]), data)
         inputs = [
             dataclasses.replace(given, data=arrays.get(given.info.name)) for given in request.inputs
         ]
@@ -95,25 +95,25 @@ class JsonPool:
         holes: Sequence[Hole],
         tensors: memoryview,
         user: str,
-        room: Room,
+        allocate: Allocate,
         *,
         compact: bool = False,
-    ) -> Answer:
+    ) -> ResponseBody:
         """The text of a document, with the values of tensors in its holes.
 
         Args:
             tensors: bytes, where each hole's `info` says.
-            room: gives memory for a long text.
+            allocate: gives memory for a long text.
         """
         if count_of(holes) <= INLINE_VALUES:
-            return Answer(fill(document, holes, tensors, compact).encode(), tensors[:0])
+            return ResponseBody(fill(document, holes, tensors, compact).encode(), tensors[:0])
         head = {
             "kind": "write",
             "document": document,
-            "holes": [(hole.path, tell(hole.info)) for hole in holes],
+            "holes": [(hole.path, encode_tensor(hole.info)) for hole in holes],
             "compact": compact,
         }
-        return Answer(b"", (await self._ask(head, tensors, user, room))[1])
+        return ResponseBody(b"", (await self._request(head, tensors, user, allocate))[1])
 
     def close(self) -> None:
         """End the process."""
@@ -121,18 +121,18 @@ class JsonPool:
             self._process.kill()
             self._process = None
 
-    async def _ask(
-        self, question: Mapping[str, Any], data: memoryview, user: str, room: Room
+    async def _request(
+        self, request: Mapping[str, Any], data: memoryview, user: str, allocate: Allocate
     ) -> tuple[Mapping[str, Any], memoryview]:
         async with self._semaphore.acquire(user, len(data)):
-            process, self._process = self._process, None  # nobody else may ask until it answered
+            process, self._process = self._process, None  # nobody else may use it until it replied
             if process is not None and not process.alive:
                 process.kill()
                 process = None
             process = process or _Process(self._memory_bytes)
             try:
                 async with asyncio.timeout(BASE_TIMEOUT_S + TIMEOUT_S_PER_BYTE * len(data)):
-                    answer = await process.ask(encode_head(question), data, room)
+                    reply = await process.request(encode_head(request), data, allocate)
             except BaseException as error:
                 process.kill()
                 if isinstance(error, OSError | EOFError):  # TimeoutError is one
@@ -142,9 +142,9 @@ class JsonPool:
                     ) from None
                 raise
             self._process = process
-        if problem := answer[0].get("problem"):
+        if problem := reply[0].get("problem"):
             raise Problem.from_json(problem["status"], problem)
-        return answer
+        return reply
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class JsonWriter:
 
     pool: JsonPool
     user: str
-    room: Room
+    allocate: Allocate
 
     async def write(
         self,
@@ -162,15 +162,15 @@ class JsonWriter:
         tensors: memoryview,
         *,
         compact: bool = False,
-    ) -> Answer:
+    ) -> ResponseBody:
         """The text of a document, with the values of tensors in its holes."""
         return await self.pool.write(
-            document, holes, tensors, self.user, self.room, compact=compact
+            document, holes, tensors, self.user, self.allocate, compact=compact
         )
 
 
 class _Process:
-    """The server's handle of one process: start it, ask it, end it."""
+    """The server's handle of one process: start it, exchange messages, end it."""
 
     def __init__(self, memory_bytes: int) -> None:
         try:
@@ -210,10 +210,10 @@ class _Process:
         """Whether it has not ended, as far as the kernel knows."""
         return self._process.poll() is None
 
-    async def ask(
-        self, head: bytes, data: memoryview, room: Room
+    async def request(
+        self, head: bytes, data: memoryview, allocate: Allocate
     ) -> tuple[Mapping[str, Any], memoryview]:
-        """Put a question and receive the answer.
+        """Send a request and receive the reply.
 
         Raises:
             OSError, EOFError: the process ended.
@@ -225,12 +225,12 @@ class _Process:
         lengths = memoryview(bytearray(LENGTHS.size))
         await self._receive(lengths)
         head_nbytes, data_nbytes = LENGTHS.unpack(lengths)
-        told = memoryview(bytearray(head_nbytes))
-        await self._receive(told)
-        answer = json.loads(bytes(told))
-        received = await room(data_nbytes)
+        reply_head = memoryview(bytearray(head_nbytes))
+        await self._receive(reply_head)
+        reply = json.loads(bytes(reply_head))
+        received = await allocate(data_nbytes)
         await self._receive(received)
-        return answer, received
+        return reply, received
 
     def kill(self) -> None:
         """End it now, whatever it does."""

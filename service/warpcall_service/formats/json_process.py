@@ -25,10 +25,10 @@ from warpcall_service.formats.json_messages import (
     LENGTHS,
     MAX_HEAD_BYTES,
     Hole,
+    decode_tensor,
     encode_head,
+    encode_tensor,
     fill,
-    tell,
-    told,
 )
 from warpcall_service.formats.params import from_json
 from warpcall_service.processes.parent import end_with
@@ -36,11 +36,11 @@ from warpcall_service.text import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 
 PIECE_BYTES = 1 << 20  # received at once
 
-Answer = tuple[Mapping[str, Any], Sequence[memoryview | bytes]]
+Reply = tuple[Mapping[str, Any], Sequence[memoryview | bytes]]
 
 
 def main() -> None:
-    """Answer questions until the server closes the socket or ends."""
+    """Answer requests until the server closes the socket or ends."""
     parser = argparse.ArgumentParser()
     for name in ("parent", "fd", "memory-bytes"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -60,15 +60,15 @@ def main() -> None:
 
 
 def _serve(sock: socket.socket) -> bool:
-    """Answer one question; False if there will be no more."""
-    question = _receive(sock)
-    if question is not None:
-        _send(sock, _answer(*question))
-    return question is not None
+    """Answer one request; False if there will be no more."""
+    request = _receive(sock)
+    if request is not None:
+        _send(sock, _handle(*request))
+    return request is not None
 
 
-def _answer(head: Mapping[str, Any], data: bytearray) -> Answer:
-    """The answer to a question. Any error but a Problem ends the process, which is replaced."""
+def _handle(head: Mapping[str, Any], data: bytearray) -> Reply:
+    """The reply to a request. Any error but a Problem ends the process, which is replaced."""
     try:
         if head["kind"] == "call":
             return _bounded(_read_call(data))
@@ -76,21 +76,24 @@ def _answer(head: Mapping[str, Any], data: bytearray) -> Answer:
             return _bounded(_read_infer(data))
         return _write(head, data)
     except Problem as problem:
-        told = problem.to_json() | {"detail": problem.detail[:MAX_DETAIL_CHARS]}
+        record = problem.to_json() | {"detail": problem.detail[:MAX_DETAIL_CHARS]}
         if problem.field is not None:
-            told["field"] = problem.field[:MAX_FIELD_CHARS]
-        return {"problem": told}, ()
+            record["field"] = problem.field[:MAX_FIELD_CHARS]
+        return {"problem": record}, ()
 
 
-def _read_call(text: bytearray) -> Answer:
+def _read_call(text: bytearray) -> Reply:
     call = json_call.decode(bytes(text))
     arrays = [call.arrays[info.name].view("u1").data for info in call.tensors]
-    return {"tensors": [tell(info) for info in call.tensors], "params": call.params}, arrays
+    return {
+        "tensors": [encode_tensor(info) for info in call.tensors],
+        "params": call.params,
+    }, arrays
 
 
-def _read_infer(text: bytearray) -> Answer:
+def _read_infer(text: bytearray) -> Reply:
     body = from_json(bytes(text), oip_request.WHAT, constants=True)
-    request = oip_request.check(body)
+    request = oip_request.check_request(body)
     given = [tensor for tensor in request.inputs if tensor.data is not None]
     arrays = [json_values.to_array(tensor.data, tensor.info).view("u1").data for tensor in given]
     for entry in body["inputs"]:
@@ -100,27 +103,27 @@ def _read_infer(text: bytearray) -> Answer:
     begin = 0
     for tensor, array in zip(given, arrays, strict=True):
         info, end = tensor.info, begin + len(array)
-        placed.append(tell(wire.TensorInfo(info.name, info.dtype, info.shape, begin, end)))
+        placed.append(encode_tensor(wire.TensorInfo(info.name, info.dtype, info.shape, begin, end)))
         begin = end
     return {"request": body, "tensors": placed}, arrays
 
 
-def _write(head: Mapping[str, Any], data: bytearray) -> Answer:
-    holes = [Hole(tuple(path), told(tensor)) for path, tensor in head["holes"]]
+def _write(head: Mapping[str, Any], data: bytearray) -> Reply:
+    holes = [Hole(tuple(path), decode_tensor(tensor)) for path, tensor in head["holes"]]
     text = fill(head["document"], holes, memoryview(data), head["compact"])
     return {}, [text.encode()]
 
 
-def _bounded(answer: Answer) -> Answer:
+def _bounded(reply: Reply) -> Reply:
     """Refuse what the server would be slow to parse."""
-    nbytes = len(encode_head(answer[0]))
+    nbytes = len(encode_head(reply[0]))
     if nbytes > MAX_HEAD_BYTES:
         raise InvalidInput(
             f"a JSON body without the values of its tensors must have at most {MAX_HEAD_BYTES} "
             f"bytes, got {nbytes}",
             field="body",
         )
-    return answer
+    return reply
 
 
 def _receive(sock: socket.socket) -> tuple[Mapping[str, Any], bytearray] | None:
@@ -148,10 +151,10 @@ def _exactly(sock: socket.socket, nbytes: int) -> bytearray | None:
     return received
 
 
-def _send(sock: socket.socket, answer: Answer) -> None:
-    head = encode_head(answer[0])
-    sock.sendall(LENGTHS.pack(len(head), sum(len(part) for part in answer[1])) + head)
-    for part in answer[1]:
+def _send(sock: socket.socket, reply: Reply) -> None:
+    head = encode_head(reply[0])
+    sock.sendall(LENGTHS.pack(len(head), sum(len(part) for part in reply[1])) + head)
+    for part in reply[1]:
         sock.sendall(part)
 
 

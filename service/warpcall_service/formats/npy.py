@@ -34,7 +34,7 @@ _NAMES = {code: name for name, code in _CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Npy:
+class NpyHeader:
     """What a .npy header says: wire code, shape, and whether the bytes lie column by column."""
 
     dtype: str
@@ -76,7 +76,7 @@ def header_nbytes(start: bytes, field: str) -> int | None:
     return nbytes
 
 
-def decode_header(header: bytes, field: str) -> Npy:
+def decode_header(header: bytes, field: str) -> NpyHeader:
     """Read a whole .npy header.
 
     Raises:
@@ -125,7 +125,7 @@ def decode_header(header: bytes, field: str) -> Npy:
             f"got shape {_brief(shape)}",
             field=field,
         )
-    return Npy(_CODES[dtype.str], shape, bool(fortran_order))
+    return NpyHeader(_CODES[dtype.str], shape, bool(fortran_order))
 
 
 def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:

@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenTensor:
+class RequestInput:
     """An input: `data` as JSON has it or as an array, or bytes after the JSON (`binary`), or in `shared` memory."""
 
     info: TensorInfo
@@ -46,7 +46,7 @@ class GivenTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedOutput:
+class RequestedOutput:
     """An output by name: as bytes after the JSON, in `shared` memory, or else in the JSON."""
 
     name: str
@@ -67,23 +67,23 @@ class InferRequest:
 
     id: str | None
     parameters: Mapping[str, str | int | float | bool]
-    inputs: tuple[GivenTensor, ...]
-    outputs: tuple[WantedOutput, ...] | None
+    inputs: tuple[RequestInput, ...]
+    outputs: tuple[RequestedOutput, ...] | None
     binary: bool
     timeout_s: float | None
 
 
-def decode(text: bytes) -> InferRequest:
+def decode_request(text: bytes) -> InferRequest:
     """Read and check the JSON; NaN and Infinity are taken, which tritonclient writes.
 
     Raises:
         InvalidInput: anything but the object above; it names the tensor or member at fault.
     """
-    return check(from_json(text, WHAT, constants=True))
+    return check_request(from_json(text, WHAT, constants=True))
 
 
-def check(body: Mapping[str, Any]) -> InferRequest:
-    """Check the JSON of a request; raises as `decode`."""
+def check_request(body: Mapping[str, Any]) -> InferRequest:
+    """Check the JSON of a request; raises as `decode_request`."""
     for member in body:
         if member not in _MEMBERS:
             raise _bad(f"a request has {', '.join(sorted(_MEMBERS))}, got {brief(member)}", member)
@@ -109,7 +109,7 @@ def params_of(request: InferRequest, op: Mapping[str, Any]) -> Params:
     return {**request.parameters, **from_text(texts.items(), op)}
 
 
-def _input(entry: object) -> GivenTensor:
+def _input(entry: object) -> RequestInput:
     name, given = _named(entry, "an input", {"name", "shape", "datatype", "parameters", "data"})
     wire.check_name(name)
     for member in ("shape", "datatype"):
@@ -150,11 +150,11 @@ def _input(entry: object) -> GivenTensor:
         )
     if data is not None and datatype == "BF16":
         raise _bad(f"{name} is BF16, which comes as binary data or in shared memory only", name)
-    told = binary_nbytes if shared is None else shared.nbytes
-    if binary_nbytes is not None and told != info.nbytes:
+    declared_nbytes = binary_nbytes if shared is None else shared.nbytes
+    if binary_nbytes is not None and declared_nbytes != info.nbytes:
         raise _bad(
             f"{name} of shape {shape} and datatype {datatype} has {info.nbytes} bytes, "
-            f"its binary_data_size is {told}",
+            f"its binary_data_size is {declared_nbytes}",
             name,
         )
     if shared is not None and shared.nbytes < info.nbytes:
@@ -163,10 +163,10 @@ def _input(entry: object) -> GivenTensor:
             f"its shared_memory_byte_size is {shared.nbytes}",
             name,
         )
-    return GivenTensor(info, data, binary_nbytes is not None, shared)
+    return RequestInput(info, data, binary_nbytes is not None, shared)
 
 
-def _output(entry: object, binary: bool) -> WantedOutput:
+def _output(entry: object, binary: bool) -> RequestedOutput:
     name, given = _named(entry, "an output", {"name", "parameters"})
     parameters = _parameters(given, name)
     asked = _flag(parameters, "binary_data", name)
@@ -174,7 +174,7 @@ def _output(entry: object, binary: bool) -> WantedOutput:
     _refuse_rest(parameters, frozenset(), "binary_data", name)
     if shared is not None and asked:
         raise _bad(f"{name} goes as binary data or to shared memory, not both", name)
-    return WantedOutput(name, shared is None and (binary if asked is None else asked), shared)
+    return RequestedOutput(name, shared is None and (binary if asked is None else asked), shared)
 
 
 def _named(entry: object, what: str, members: set[str]) -> tuple[str, Mapping[str, Any]]:

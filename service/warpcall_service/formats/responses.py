@@ -20,7 +20,7 @@ NO_TENSORS: StoredTensors = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResponseBody:
     """Bytes to send: `head`, then `data`, which lies in the arena."""
 
     head: bytes
@@ -31,7 +31,7 @@ class Writer(Protocol):
     """Writes JSON; large documents in another process, into the arena."""
 
     @property
-    def room(self) -> Callable[[int], Awaitable[memoryview]]: ...
+    def allocate(self) -> Callable[[int], Awaitable[memoryview]]: ...
 
     async def write(
         self,
@@ -40,7 +40,7 @@ class Writer(Protocol):
         tensors: memoryview,
         *,
         compact: bool = False,
-    ) -> Answer: ...
+    ) -> ResponseBody: ...
 
 
 class Format(Protocol):
@@ -53,11 +53,11 @@ class Format(Protocol):
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
-    ) -> Answer:
+    ) -> ResponseBody:
         """The answer from the bytes of the output region, and what it says of outputs that stay."""
 
 
-class Safetensors:
+class SafetensorsFormat:
     """All outputs, as the region has them."""
 
     media_type = wire.MEDIA_TYPE.encode()
@@ -70,14 +70,14 @@ class Safetensors:
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
-    ) -> Answer:
+    ) -> ResponseBody:
         if stored:
             metadata = {wire.KEPT_KEY: json.dumps(stored)}
-            return Answer(wire.encode_header(plan.outputs, metadata), outputs)
-        return Answer(self._head(plan.outputs), outputs)
+            return ResponseBody(wire.encode_header(plan.outputs, metadata), outputs)
+        return ResponseBody(self._head(plan.outputs), outputs)
 
 
-class Npy:
+class NpyFormat:
     """A single output, of a dtype that numpy has a name for."""
 
     media_type = npy.MEDIA_TYPE.encode()
@@ -94,11 +94,13 @@ class Npy:
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
-    ) -> Answer:
-        return Answer(npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs)
+    ) -> ResponseBody:
+        return ResponseBody(
+            npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs
+        )
 
 
-class Json:
+class JsonFormat:
     """Small outputs, as values."""
 
     media_type = JSON.encode()
@@ -116,7 +118,7 @@ class Json:
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
-    ) -> Answer:
+    ) -> ResponseBody:
         tensors = {
             info.name: {"dtype": info.dtype, "shape": info.shape, "data": None}
             for info in plan.outputs
@@ -128,4 +130,8 @@ class Json:
 
 def formats(max_json_bytes: int) -> Mapping[Media, Format]:
     """Every format by the name that Accept comes down to."""
-    return {"safetensors": Safetensors(), "npy": Npy(), "json": Json(max_json_bytes)}
+    return {
+        "safetensors": SafetensorsFormat(),
+        "npy": NpyFormat(),
+        "json": JsonFormat(max_json_bytes),
+    }

@@ -82,7 +82,7 @@ class LocalEngine:
         """Whether a lane can take a call now."""
         return any(lane.state == "ready" for lane in self._lanes)
 
-    async def plan(
+    async def plan_call(
         self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
     ) -> Plan:
         """Check a call before its bytes are read, and lay out what it gives.

@@ -57,20 +57,20 @@ class Inference:
             await self._run(exchange, watchdog, op["name"])
             ok = True
         finally:
-            self._statistics.note(exchange, ok=ok)
+            self._statistics.record(exchange, ok=ok)
 
     async def _run(self, exchange: Exchange, watchdog: ClientWatchdog, model: str) -> None:
         timeout_s = self._calls.timeout_s(exchange, watchdog)
         body = open_body(exchange, watchdog, self._settings.max_body_bytes)
-        upload, answer = await self._reader.read(exchange, body, self._models.op(model))
-        asked_s = answer.request.timeout_s
+        upload, response = await self._reader.read_call(exchange, body, self._models.op(model))
+        asked_s = response.request.timeout_s
         if asked_s is not None:
             asked_s = min(max(asked_s, MIN_TIMEOUT_S), self._settings.call_timeout_s)
             timeout_s = asked_s if timeout_s is None else min(asked_s, timeout_s)
         try:
             timing = await self._calls.compute(exchange, watchdog, upload, timeout_s)
             writer = self._calls.writer(exchange, upload)
-            headers, sent = await answer.write(upload.plan, upload.outputs(), writer)
+            headers, sent = await response.write(upload.plan, upload.outputs(), writer)
             await self._calls.send(exchange, watchdog, upload, timing, headers, sent)
         finally:
             upload.release()

@@ -11,7 +11,7 @@ from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
-from warpcall_service.formats.oip_request import GivenTensor
+from warpcall_service.formats.oip_request import RequestInput
 from warpcall_service.lanes.plan import InputTensor
 
 MAX_LIST = 64  # entries of a parameter that comes as a tensor; the op's declaration may allow fewer
@@ -32,7 +32,7 @@ class Layout:
     nbytes: int
 
     @staticmethod
-    def of(inputs: Iterable[GivenTensor]) -> Layout:
+    def of(inputs: Iterable[RequestInput]) -> Layout:
         """Put binary inputs first, as they come: one piece, unless one would not be aligned."""
         tensors: dict[str, InputTensor] = {}
         pieces: list[tuple[int, int]] = []
@@ -56,7 +56,7 @@ class Layout:
         return memory[tensor.offset : tensor.offset + tensor.nbytes]
 
 
-def check_list(given: GivenTensor) -> None:
+def check_list(given: RequestInput) -> None:
     """Raise InvalidInput unless this tensor may be a parameter that is a list of integers."""
     info = given.info
     if info.dtype != "I64" or len(info.shape) != 1 or info.shape[0] > MAX_LIST:
@@ -67,7 +67,7 @@ def check_list(given: GivenTensor) -> None:
         )
 
 
-def list_of(given: GivenTensor, data: memoryview | None) -> list[int]:
+def list_of(given: RequestInput, data: memoryview | None) -> list[int]:
     """The integers in a parameter's tensor, from its JSON or else from these bytes."""
     if data is None:
         array = json_values.to_array(given.data, given.info)

@@ -74,7 +74,9 @@ class Models:
                 for tensor, given in zip(metadata["inputs"], op["inputs"], strict=True)
             ],
             "output": [_configured(tensor) for tensor in metadata["outputs"]],
-            "parameters": {param["name"]: {"string_value": _told(param)} for param in op["params"]},
+            "parameters": {
+                param["name"]: {"string_value": _describe_param(param)} for param in op["params"]
+            },
         }
 
 
@@ -115,7 +117,7 @@ def _configured(tensor: Model) -> Model:
     }
 
 
-def _told(param: Mapping[str, Any]) -> str:
+def _describe_param(param: Mapping[str, Any]) -> str:
     """A parameter in words."""
     need = "required" if param["required"] else f"default {param['default']}"
     return f"{param['kind']}, {need}: {param['doc']}"

@@ -26,7 +26,7 @@ def paths(kinds: Iterable[type[Problem]]) -> Schema:
         "200": {
             "description": "The outputs",
             "headers": {"Inference-Header-Content-Length": _LENGTH["schema_only"]},
-            "content": {"application/json": {"schema": _ANSWER}, **_BINARY},
+            "content": {"application/json": {"schema": _RESPONSE}, **_BINARY},
         },
         **error_responses(kinds),
     }
@@ -110,7 +110,7 @@ _REQUEST: Schema = {
         },
     },
 }
-_ANSWER: Schema = {
+_RESPONSE: Schema = {
     "type": "object",
     "required": ["model_name", "model_version", "outputs"],
     "properties": {

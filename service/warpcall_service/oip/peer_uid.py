@@ -23,13 +23,13 @@ TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 Address = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
 
 
-class Peers:
+class PeerUids:
     """Remembers each connection's account: it does not change, and the table is long."""
 
     def __init__(self) -> None:
-        self._accounts: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
+        self._uids: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
 
-    def account(self, exchange: Exchange) -> int:
+    def uid(self, exchange: Exchange) -> int:
         """The uid of the program that sent the request.
 
         Raises:
@@ -41,26 +41,26 @@ class Peers:
                     "shared memory is for programs on the server's own machine that connect "
                     f"themselves, this request has the header {name.decode()}"
                 )
-        uid = self._accounts.get(exchange.connection)
+        uid = self._uids.get(exchange.connection)
         if uid is None:
-            uid = _account(exchange.connection)
+            uid = _uid_of(exchange.connection)
             if uid is None:
                 raise Forbidden(
                     "shared memory is for programs on the server's own machine: connect to "
                     "127.0.0.1, [::1] or its Unix socket"
                 )
-            self._accounts[exchange.connection] = uid
+            self._uids[exchange.connection] = uid
         return uid
 
 
-def _account(connection: Connection) -> int | None:
+def _uid_of(connection: Connection) -> int | None:
     transport = connection.transport
     sock = transport.get_extra_info("socket")
     if sock is None:
         return None
     if sock.family == socket.AF_UNIX:
-        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        uid: int = struct.unpack("3i", told)[1]  # of pid, uid, gid
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        uid: int = struct.unpack("3i", credentials)[1]  # of pid, uid, gid
         return uid
     peer, ours = _address(sock.getpeername()), _address(sock.getsockname())
     if not peer[0].is_loopback:

@@ -18,7 +18,7 @@ from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service.calls.upload import CACHED_HEADER_BYTES, Upload, Uploads
 from warpcall_service.formats import json_values, oip_request
 from warpcall_service.formats.json_pool import INLINE_BYTES
-from warpcall_service.formats.oip_request import GivenTensor, InferRequest
+from warpcall_service.formats.oip_request import InferRequest, RequestInput
 from warpcall_service.formats.params import Params, merge
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
@@ -27,13 +27,13 @@ from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.oip.layout import Layout, check_list, list_of
-from warpcall_service.oip.response import HEADER_LENGTH, InferAnswer
+from warpcall_service.oip.response import HEADER_LENGTH, InferResponse
 from warpcall_service.oip.shared_memory import Region, SharedMemory
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 # A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
-_decode_again = functools.lru_cache(256)(oip_request.decode)
+_decode_again = functools.lru_cache(256)(oip_request.decode_request)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
@@ -46,11 +46,11 @@ class _Placed:
     """
 
     request: InferRequest
-    answer: InferAnswer
+    response: InferResponse
     regions: Mapping[str, Region]
     layout: Layout
     given: Params
-    late: tuple[GivenTensor, ...]
+    late: tuple[RequestInput, ...]
     plan: Plan | None
     slot: Slot
 
@@ -66,10 +66,10 @@ class InferReader:
         self._uploads = uploads
         self._shared = shared
 
-    async def read(
+    async def read_call(
         self, exchange: Exchange, body: Body, op: Mapping[str, Any]
-    ) -> tuple[Upload, InferAnswer]:
-        """Read a call of `op`, and what its answer is to be.
+    ) -> tuple[Upload, InferResponse]:
+        """Read a call of `op`, and what its response is to be.
 
         Raises:
             Problem: what is wrong with it, or that there is no room; no memory is kept then.
@@ -87,7 +87,7 @@ class InferReader:
         else:
             placed = await self._place_large(exchange, body, op, nbytes)
         try:
-            return await self._fill(body, op, placed), placed.answer
+            return await self._fill(body, op, placed), placed.response
         except BaseException:
             placed.slot.release()
             raise
@@ -124,19 +124,19 @@ class InferReader:
     ) -> _Placed:
         """The text waits in the arena; what it becomes is on the heap, for few calls at a time."""
         limit = int(self._settings.max_json_bytes)
-        room = await self._uploads.room(body, limit if nbytes is None else nbytes)
+        slot = await self._uploads.allocate(body, limit if nbytes is None else nbytes)
         try:
             if nbytes is None:
-                nbytes = await body.all_into(room.view, "the JSON")
+                nbytes = await body.all_into(slot.view, "the JSON")
             else:
-                await body.into(room.view, "the JSON")
+                await body.into(slot.view, "the JSON")
             body.watchdog.pause()
             async with self._uploads.json_semaphore.acquire(body.user, nbytes):
-                request = await self._uploads.json.read_infer(room.view[:nbytes], body.user)
-                room.release()
+                request = await self._uploads.json.read_infer(slot.view[:nbytes], body.user)
+                slot.release()
                 return await self._place(exchange, body, op, request, nbytes)
         finally:
-            room.release()
+            slot.release()
 
     async def _place(
         self,
@@ -155,7 +155,7 @@ class InferReader:
         layout = Layout.of(g for g in request.inputs if g.binary or g.info.name not in lists)
         self._check_length(body, json_nbytes, request)
         regions = self._regions(exchange, request)
-        answer = InferAnswer(request, regions, int(self._settings.max_json_bytes))
+        response = InferResponse(request, regions, int(self._settings.max_json_bytes))
         params = oip_request.params_of(request, op)
         for given in as_params:
             check_list(given)
@@ -168,13 +168,13 @@ class InferReader:
         }
         plan = None
         if late:
-            slot = await self._uploads.room(body, layout.nbytes)
+            slot = await self._uploads.allocate(body, layout.nbytes)
         else:
-            plan = await self._plan(op, tensors, layout, params, answer)
-            slot = await self._uploads.place(body, plan)
+            plan = await self._plan(op, tensors, layout, params, response)
+            slot = await self._uploads.allocate_call(body, plan)
         for name, array in arrays.items():
             await copy_in_chunks(layout.view(name, slot.view), array.view(np.uint8).data)
-        return _Placed(request, answer, regions, layout, params, late, plan, slot)
+        return _Placed(request, response, regions, layout, params, late, plan, slot)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
         """Take the rest of the body, and what is in shared memory."""
@@ -188,7 +188,7 @@ class InferReader:
                 region = placed.regions[given.shared.region]
                 await region.read(given.shared.offset, layout.view(given.info.name, slot.view))
         if placed.plan is not None:
-            return await self._uploads.completed(body, placed.plan, slot)
+            return await self._uploads.complete(body, placed.plan, slot)
         params = placed.given
         for given in placed.late:
             data = layout.view(given.info.name, slot.view)
@@ -196,22 +196,22 @@ class InferReader:
         names = {given.info.name for given in placed.late}
         tensors = [given for given in placed.request.inputs if given.info.name in layout.tensors]
         plan = await self._plan(
-            op, [t for t in tensors if t.info.name not in names], layout, params, placed.answer
+            op, [t for t in tensors if t.info.name not in names], layout, params, placed.response
         )
-        target = await self._uploads.room(body, plan.output_nbytes, beside=slot)
+        target = await self._uploads.allocate(body, plan.output_nbytes, beside=slot)
         return Upload(plan, slot, target, 0)
 
     async def _plan(
         self,
         op: Mapping[str, Any],
-        tensors: list[GivenTensor],
+        tensors: list[RequestInput],
         layout: Layout,
         params: Params,
-        answer: InferAnswer,
+        response: InferResponse,
     ) -> Plan:
         inputs = [layout.tensors[given.info.name] for given in tensors]
-        plan = await self._engine.plan(op["name"], inputs, params)
-        answer.check(plan)
+        plan = await self._engine.plan_call(op["name"], inputs, params)
+        response.check(plan)
         return plan
 
     def _check_length(self, body: Body, json_nbytes: int, request: InferRequest) -> None:
@@ -226,9 +226,9 @@ class InferReader:
 
     def _regions(self, exchange: Exchange, request: InferRequest) -> dict[str, Region]:
         """The shared memory that a request names, all of it the caller's own."""
-        told = [given.shared for given in request.inputs]
-        told += [wanted.shared for wanted in request.outputs or ()]
-        spans = [span for span in told if span is not None]
+        named = [given.shared for given in request.inputs]
+        named += [wanted.shared for wanted in request.outputs or ()]
+        spans = [span for span in named if span is not None]
         if not spans:
             return {}
         owner = self._shared.owner(exchange)
@@ -239,11 +239,11 @@ class InferReader:
 
 
 def _decode(text: bytes) -> InferRequest:
-    decode = _decode_again if len(text) <= CACHED_HEADER_BYTES else oip_request.decode
+    decode = _decode_again if len(text) <= CACHED_HEADER_BYTES else oip_request.decode_request
     return decode(text)
 
 
-async def _early(given: GivenTensor, regions: Mapping[str, Region]) -> list[int]:
+async def _early(given: RequestInput, regions: Mapping[str, Region]) -> list[int]:
     """A parameter that comes as a tensor in the JSON or in shared memory."""
     if given.shared is None:
         return list_of(given, None)

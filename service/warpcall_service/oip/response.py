@@ -1,4 +1,4 @@
-"""The answer to an inference request: JSON, then the bytes of those outputs that go as bytes."""
+"""The response to an inference request: JSON, then the bytes of those outputs that go as bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service.formats.json_messages import Hole
 from warpcall_service.formats.oip_datatypes import DATATYPES
-from warpcall_service.formats.oip_request import InferRequest, Span, WantedOutput
-from warpcall_service.formats.responses import Answer, Writer
+from warpcall_service.formats.oip_request import InferRequest, RequestedOutput, Span
+from warpcall_service.formats.responses import ResponseBody, Writer
 from warpcall_service.http.problems import Headers
 from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
@@ -24,7 +24,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True, slots=True)
-class InferAnswer:
+class InferResponse:
     """What a request asks for.
 
     Attributes:
@@ -62,16 +62,16 @@ class InferAnswer:
             json_nbytes += info.nbytes
         if json_nbytes > self.max_json_bytes:
             raise TooLarge(
-                f"an answer holds at most {self.max_json_bytes} bytes of tensors as JSON, "
+                f"a response holds at most {self.max_json_bytes} bytes of tensors as JSON, "
                 f"{plan.op} gives {json_nbytes}: ask for binary_data, or for binary_data_output",
                 field="outputs",
             )
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer
-    ) -> tuple[Headers, Answer]:
-        """The answer from the bytes of the output region, where those to send are moved together."""
-        told: list[dict[str, Any]] = []
+    ) -> tuple[Headers, ResponseBody]:
+        """The response from the bytes of the output region, where those to send are moved together."""
+        entries: list[dict[str, Any]] = []
         holes: list[Hole] = []
         binary: list[TensorInfo] = []
         for info in plan.outputs:
@@ -97,30 +97,30 @@ class InferAnswer:
             else:
                 shape = (math.prod(info.shape),)
                 flat = TensorInfo(info.name, info.dtype, shape, info.begin, info.end)
-                holes.append(Hole(("outputs", len(told)), flat))
+                holes.append(Hole(("outputs", len(entries)), flat))
                 entry["data"] = None
-            told.append(entry)
-        answer = {"model_name": plan.op, "model_version": VERSION, "outputs": told}
+            entries.append(entry)
+        response = {"model_name": plan.op, "model_version": VERSION, "outputs": entries}
         if self.request.id is not None:
-            answer["id"] = self.request.id
-        said = await writer.write(answer, holes, outputs, compact=True)
+            response["id"] = self.request.id
+        document = await writer.write(response, holes, outputs, compact=True)
         if not binary:
-            return [(b"content-type", b"application/json")], said
+            return [(b"content-type", b"application/json")], document
         data = _together(binary, outputs)
         headers = [
             (b"content-type", b"application/octet-stream"),
-            (HEADER_LENGTH.lower().encode(), b"%d" % (len(said.head) + len(said.data))),
+            (HEADER_LENGTH.lower().encode(), b"%d" % (len(document.head) + len(document.data))),
         ]
-        if not said.data:
-            return headers, Answer(said.head, data)
-        joined = await writer.room(len(said.data) + len(data))
-        await copy_in_chunks(joined, said.data)
-        await copy_in_chunks(joined[len(said.data) :], data)
-        return headers, Answer(b"", joined)
+        if not document.data:
+            return headers, ResponseBody(document.head, data)
+        joined = await writer.allocate(len(document.data) + len(data))
+        await copy_in_chunks(joined, document.data)
+        await copy_in_chunks(joined[len(document.data) :], data)
+        return headers, ResponseBody(b"", joined)
 
-    def _wanted(self, name: str) -> WantedOutput | None:
+    def _wanted(self, name: str) -> RequestedOutput | None:
         if self.request.outputs is None:
-            return WantedOutput(name, self.request.binary, None)
+            return RequestedOutput(name, self.request.binary, None)
         return next((wanted for wanted in self.request.outputs if wanted.name == name), None)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
 from warpcall_service.http.exchange import SLICE_BYTES, Exchange
-from warpcall_service.oip.peer_uid import Peers
+from warpcall_service.oip.peer_uid import PeerUids
 from warpcall_service.text import brief
 
 FOLDER = "/dev/shm"  # nosec B108  # where shm_open keeps them; nothing is made there
@@ -32,7 +32,7 @@ class Owner:
     """Who registered a region: a user, from an account of this machine."""
 
     user: str
-    account: int
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class SharedMemory:
     def __init__(self, max_nbytes: int) -> None:
         self._max_nbytes = max_nbytes
         self._regions: dict[Owner, dict[str, Region]] = {}
-        self._peers = Peers()
+        self._peers = PeerUids()
 
     @property
     def allowed(self) -> bool:
@@ -154,7 +154,7 @@ class SharedMemory:
         """
         if not self.allowed:
             raise Forbidden("this server takes no tensors in shared memory")
-        return Owner(exchange.caller.name, self._peers.account(exchange))
+        return Owner(exchange.caller.name, self._peers.uid(exchange))
 
     def register(self, owner: Owner, name: str, key: str, offset: int, nbytes: int) -> None:
         """Lend the server `nbytes` bytes from byte `offset` of the segment `key`.
@@ -170,7 +170,7 @@ class SharedMemory:
                 field="name",
             )
         with _opened(key, os.O_RDWR) as (_, found):
-            if owner.account not in (0, found.st_uid) and found.st_mode & _ANYONE != _ANYONE:
+            if owner.uid not in (0, found.st_uid) and found.st_mode & _ANYONE != _ANYONE:
                 raise Forbidden(f"the shared memory {brief(key)} belongs to another account")
             if offset + nbytes > found.st_size:
                 raise InvalidInput(

@@ -40,7 +40,9 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
     @router.get("/status", response_model=list[RegionModel], responses=local_only)
     async def all_regions(request: Request) -> Response:
         """The caller's regions."""
-        return JSONResponse([_told(region) for region in shared.regions(owner_of(request))])
+        return JSONResponse(
+            [_describe_region(region) for region in shared.regions(owner_of(request))]
+        )
 
     @router.get(
         "/region/{region}/status",
@@ -49,7 +51,7 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
     )
     async def one_region(request: Request, region: str) -> Response:
         """One of the caller's regions."""
-        return JSONResponse([_told(shared.region(owner_of(request), region))])
+        return JSONResponse([_describe_region(shared.region(owner_of(request), region))])
 
     @router.post(
         "/region/{region}/register",
@@ -87,7 +89,7 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
     return router
 
 
-def _told(region: Region) -> dict[str, Any]:
+def _describe_region(region: Region) -> dict[str, Any]:
     return {
         "name": region.name,
         "key": region.key,

@@ -30,7 +30,7 @@ class _Duration:
 
 
 @dataclass(slots=True)
-class _Record:
+class _ModelStatistics:
     last_ms: int = 0  # when the last inference ended, since 1970
     durations: defaultdict[str, _Duration] = field(default_factory=lambda: defaultdict(_Duration))
 
@@ -39,31 +39,31 @@ class Statistics:
     """Counts since the server's start, by model."""
 
     def __init__(self) -> None:
-        self._records: defaultdict[str, _Record] = defaultdict(_Record)
+        self._models: defaultdict[str, _ModelStatistics] = defaultdict(_ModelStatistics)
 
-    def note(self, exchange: Exchange, *, ok: bool) -> None:
+    def record(self, exchange: Exchange, *, ok: bool) -> None:
         """Count an inference that came to its end; one whose client left in between failed."""
-        record = self._records[exchange.op]
+        counts = self._models[exchange.op]
         took_ms = (time.monotonic() - exchange.began) * 1e3
-        record.durations["success" if ok else "fail"].add(took_ms)
+        counts.durations["success" if ok else "fail"].add(took_ms)
         if ok:
-            record.last_ms = time.time_ns() // 1_000_000
+            counts.last_ms = time.time_ns() // 1_000_000
             for name, stage in _STAGES.items():
-                record.durations[name].add(exchange.stages_ms[stage])
+                counts.durations[name].add(exchange.stages_ms[stage])
 
     def of(self, model: str) -> dict[str, Any]:
         """What GET /v2/models/{model}/stats says of it."""
-        record = self._records[model]
+        counts = self._models[model]
         names = ("success", "fail", *_STAGES, "cache_hit", "cache_miss")
-        count = record.durations["success"].count
+        count = counts.durations["success"].count
         return {
             "name": model,
             "version": VERSION,
-            "last_inference": record.last_ms,
+            "last_inference": counts.last_ms,
             "inference_count": count,
             "execution_count": count,
             "inference_stats": {
-                name: {"count": record.durations[name].count, "ns": record.durations[name].ns}
+                name: {"count": counts.durations[name].count, "ns": counts.durations[name].ns}
                 for name in names
             },
             "batch_stats": [],

@@ -116,7 +116,7 @@ def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> N
         try:
             lane = engine.every_lane[0]
             lease = lane.lease = Watched(lane)
-            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
             took_s: list[float] = []
 
             async def flood() -> None:
@@ -166,7 +166,7 @@ def test_a_block_waits_for_the_calls_before_it_and_they_for_one_block() -> None:
             lane = engine.every_lane[0]
             old = lane.lease
             lease = lane.lease = Lease(old._busy, old._waiting, old._pump, turn_s=PATIENCE_S)
-            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
             await lease.acquire()
             early = [asyncio.create_task(call(engine, plan)) for _ in range(20)]
             await until_queued(engine, 20)
@@ -224,7 +224,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         job_service = JobService(settings, engine, store, Ledger())
         await engine.start()
         try:
-            plan = await engine.plan("permute", [X], {"dims": [1, 0]})
+            plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
             lane = psutil.Process(engine.status()[0].pid)
             job = await job_service.submit(LOCAL, asked, None)
             earlier = ServerIdentity(tmp_path)

@@ -60,7 +60,7 @@ def send(engine: LocalEngine, number: signal.Signals | int) -> None:
 
 
 async def permute(engine: LocalEngine, nbytes: int) -> Plan:
-    return await engine.plan("permute", [InputTensor("x", "U8", (nbytes,))], {"dims": [0]})
+    return await engine.plan_call("permute", [InputTensor("x", "U8", (nbytes,))], {"dims": [0]})
 
 
 async def call(engine: LocalEngine, plan: Plan, timeout_s: float) -> None:
@@ -103,7 +103,7 @@ def test_no_more_plans_than_allowed_wait_for_a_lane_that_is_replaced() -> None:
 
         def plan(nbytes: int) -> asyncio.Task[Plan]:
             x = InputTensor("x", "U8", (nbytes,))
-            return asyncio.create_task(engine.plan("permute", [x], {"dims": [0]}))
+            return asyncio.create_task(engine.plan_call("permute", [x], {"dims": [0]}))
 
         await engine.start()
         try:
