@@ -98,7 +98,7 @@ def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tenso
         result: Tensor = program.run(y=copy, keep=["y"]).take("y").get()
         return result
 
-    def handles() -> Tensor:
+    def through_stored_tensors() -> Tensor:
         now = gpu.put(x)
         for _ in range(steps):
             now = gpu.permute(now, dims=(0, 1), keep=True)
@@ -114,7 +114,7 @@ def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tenso
         "program of permutes": lambda: copies.run(y=copy).outputs["y"],
         "program of sums": lambda: sums.run(y=total).outputs["y"],
         "put, program, get": kept,
-        f"put, {steps} calls, get": handles,
+        f"put, {steps} calls, get": through_stored_tensors,
     }
 
 
@@ -123,8 +123,8 @@ def _measure(server: Server, gpu: Client, call: Callable[[], Tensor]) -> Sample:
     began = time.perf_counter()
     call()
     total_s = time.perf_counter() - began
-    for handle in gpu.tensors():
-        handle.delete()
+    for tensor in gpu.tensors():
+        tensor.delete()
     return Sample(total_s, _kernel_s(server) - before)
 
 

@@ -37,17 +37,17 @@ from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-from warpcall._tensors import {remote}Given{tensor}
+from warpcall._tensors import {names}
 
 
 class {name}(ABC):
-    """One method per op{how}. With `keep` outputs stay on the device, as remote tensors."""
+    """One method per op{how}. With `keep` outputs stay on the device, as stored tensors."""
 
     @abstractmethod
     {begin}def call(
         self,
         name: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
         *,
         keep: bool = False,
@@ -63,7 +63,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping{sequence}
 
-from warpcall._steps import Ref, Source, Step
+from warpcall._steps import Ref, Step, StepInput
 
 
 class ProgramOps(ABC):
@@ -71,7 +71,7 @@ class ProgramOps(ABC):
 
     @abstractmethod
     def step(
-        self, op: str, inputs: Mapping[str, Source | None], params: Mapping[str, object]
+        self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
         """Add any op."""
 '''
@@ -96,16 +96,18 @@ class Flavour:
     absent: str
 
 
-SYNC = Flavour("Given[ArrayT]", "ArrayT", "RemoteTensor[ArrayT]", "", "self.call", "None unless")
+SYNC = Flavour(
+    "TensorInput[ArrayT]", "ArrayT", "StoredTensor[ArrayT]", "", "self.call", "None unless"
+)
 ASYNC = Flavour(
-    "Given[ArrayT]",
+    "TensorInput[ArrayT]",
     "ArrayT",
-    "AsyncRemoteTensor[ArrayT]",
+    "AsyncStoredTensor[ArrayT]",
     "async ",
     "await self.call",
     "None unless",
 )
-PROGRAM = Flavour("Source", "Ref", "", "", "self.step", "There only if")
+PROGRAM = Flavour("StepInput", "Ref", "", "", "self.step", "There only if")
 
 
 def render(found: Mapping[str, Op]) -> dict[str, str]:
@@ -124,8 +126,7 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
                 name="Ops",
                 how=", blocking",
                 begin="",
-                remote="",
-                tensor=", RemoteTensor",
+                names="StoredTensor, TensorInput",
             ),
         ),
         "async_ops.py": (
@@ -135,8 +136,7 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
                 name="AsyncOps",
                 how=", to be awaited",
                 begin="async ",
-                remote="AsyncRemoteTensor, ",
-                tensor="",
+                names="AsyncStoredTensor, TensorInput",
             ),
         ),
         "program_ops.py": (PROGRAM, PROGRAM_HEAD.format(sequence=sequence)),
@@ -172,7 +172,7 @@ def _method(op: Op, flavour: Flavour) -> str:
             *_overload(begin, [*arguments, "keep: Literal[False] = False"], gives),
             *_overload(begin, [*arguments, "keep: Literal[True]"], keeps),
         ]
-        arguments = [re.sub(r": Given\[ArrayT\]( \| None)?", ": Any", a) for a in arguments]
+        arguments = [re.sub(r": TensorInput\[ArrayT\]( \| None)?", ": Any", a) for a in arguments]
         arguments.append("keep: bool = False")
         returns = "Any"
     else:

@@ -5,7 +5,7 @@
     with Client("http://gpu-box:8000") as gpu:
         y = gpu.permute(x, dims=(2, 0, 1))
 
-Public: Client, AsyncClient, Answer, RemoteTensor and Program (each with its Async form), and the errors
+Public: Client, AsyncClient, Answer, StoredTensor and Program (each with its Async form), and the errors
 of `warpcall.errors`.
 """
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from warpcall._client import AsyncClient, Client
     from warpcall._core import Answer
     from warpcall._program import AsyncProgram, Program
-    from warpcall._tensors import AsyncRemoteTensor, RemoteTensor
+    from warpcall._tensors import AsyncStoredTensor, StoredTensor
 
 __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "AsyncClient",
     "AsyncProgram",
-    "AsyncRemoteTensor",
+    "AsyncStoredTensor",
     "Busy",
     "Client",
     "Forbidden",
@@ -51,7 +51,7 @@ __all__ = [
     "NotFound",
     "Problem",
     "Program",
-    "RemoteTensor",
+    "StoredTensor",
     "TimedOut",
     "TooLarge",
     "TransportError",
@@ -66,10 +66,10 @@ _LAZY = (
     "Answer",
     "AsyncClient",
     "AsyncProgram",
-    "AsyncRemoteTensor",
+    "AsyncStoredTensor",
     "Client",
     "Program",
-    "RemoteTensor",
+    "StoredTensor",
 )
 
 

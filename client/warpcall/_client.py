@@ -14,7 +14,7 @@ from warpcall._generated.ops import Ops
 from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
-from warpcall._tensors import AsyncRemoteTensor, Given, Handle, RemoteTensor
+from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, StoredTensor, TensorInput
 from warpcall._transport.base import Transport, run_now
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
@@ -28,7 +28,7 @@ RETRIES = 4
 class _Base:
     """What both flavours are made of; Client says what the arguments mean."""
 
-    _handle: ClassVar[type[Handle[Any]]]
+    _stored_type: ClassVar[type[BaseStoredTensor[Any]]]
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class _Base:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
         config = configure(url, api_key)
         transport, display = self._transport(config), Display(progress)
-        self._core = Core(config, transport, timeout_s, retries, display, self._handle)
+        self._core = Core(config, transport, timeout_s, retries, display, self._stored_type)
 
     @staticmethod
     def _transport(config: Config) -> Transport:
@@ -83,7 +83,7 @@ class Client(_Base, Ops):
         InvalidInput: a url, key, timeout or number of retries that cannot be.
     """
 
-    _handle = RemoteTensor
+    _stored_type = StoredTensor
 
     @staticmethod
     def _transport(config: Config) -> Transport:
@@ -97,7 +97,7 @@ class Client(_Base, Ops):
     def call(
         self,
         name: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
         *,
         keep: bool = False,
@@ -106,7 +106,7 @@ class Client(_Base, Ops):
         """Run any op and get its outputs by name, with device and timing.
 
         Args:
-            keep: leave the outputs on the device; they are in the answer's `kept`.
+            keep: leave the outputs on the device; they are in the answer's `stored`.
             ttl_s: seconds after its last use, for what is kept; by default the server's.
 
         Raises:
@@ -131,7 +131,7 @@ class Client(_Base, Ops):
         id: str | None = None,
         ttl_s: float | None = None,
         device: str | None = None,
-    ) -> RemoteTensor[ArrayT]:
+    ) -> StoredTensor[ArrayT]:
         """Leave an array on the server's device; calls take what this returns in its place.
 
         Args:
@@ -143,10 +143,10 @@ class Client(_Base, Ops):
             Busy: you, or all together, keep so much that it does not fit at present.
             TooLarge: more than you may keep.
         """
-        kept: RemoteTensor[ArrayT] = run_now(self._core.put(array, id, ttl_s, device))
-        return kept
+        stored: StoredTensor[ArrayT] = run_now(self._core.put(array, id, ttl_s, device))
+        return stored
 
-    def tensors(self) -> list[RemoteTensor[Array]]:
+    def tensors(self) -> list[StoredTensor[Array]]:
         """All that you keep on the server, whichever program put it there; numpy arrays."""
         return run_now(self._core.tensors())
 
@@ -194,7 +194,7 @@ class AsyncClient(_Base, AsyncOps):
         y = await gpu.permute(x, dims=(2, 0, 1))
     """
 
-    _handle = AsyncRemoteTensor
+    _stored_type = AsyncStoredTensor
 
     @staticmethod
     def _transport(config: Config) -> Transport:
@@ -207,7 +207,7 @@ class AsyncClient(_Base, AsyncOps):
     async def call(
         self,
         name: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
         *,
         keep: bool = False,
@@ -228,12 +228,12 @@ class AsyncClient(_Base, AsyncOps):
         id: str | None = None,
         ttl_s: float | None = None,
         device: str | None = None,
-    ) -> AsyncRemoteTensor[ArrayT]:
+    ) -> AsyncStoredTensor[ArrayT]:
         """Client.put, awaited."""
-        kept: AsyncRemoteTensor[ArrayT] = await self._core.put(array, id, ttl_s, device)
-        return kept
+        stored: AsyncStoredTensor[ArrayT] = await self._core.put(array, id, ttl_s, device)
+        return stored
 
-    async def tensors(self) -> list[AsyncRemoteTensor[Array]]:
+    async def tensors(self) -> list[AsyncStoredTensor[Array]]:
         """Client.tensors, awaited."""
         return await self._core.tensors()
 
@@ -275,7 +275,7 @@ class AsyncClient(_Base, AsyncOps):
 
 
 def _is_tensor(value: object) -> bool:
-    return is_array(value) or isinstance(value, Handle)
+    return is_array(value) or isinstance(value, BaseStoredTensor)
 
 
 def _only(answer: Answer[Any]) -> Any:

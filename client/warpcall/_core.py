@@ -17,7 +17,7 @@ from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
 from warpcall._progress import Display
-from warpcall._tensors import Given, Handle, headers_of, new_id, split
+from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
 from warpcall._text import clean
 from warpcall._transport.base import (
     ConnectionFailed,
@@ -47,7 +47,7 @@ class Answer(Generic[ArrayT]):
 
     Attributes:
         outputs: arrays of the inputs' kind, by name.
-        kept: outputs that stay on the server's device, by name.
+        stored: outputs that stay on the server's device, by name.
         device: where it ran, such as "cuda:0 (NVIDIA H200)".
         timing_ms: the server's stages in milliseconds: queue, h2d, kernel, d2h.
         request_id: names this call in the server's log.
@@ -57,20 +57,20 @@ class Answer(Generic[ArrayT]):
     device: str
     timing_ms: dict[str, float]
     request_id: str
-    kept: dict[str, Handle[ArrayT]] = field(default_factory=dict)
+    stored: dict[str, BaseStoredTensor[ArrayT]] = field(default_factory=dict)
 
     def take(self, name: str) -> Any:
         """The output `name`, here or there; TransportError if the server, perhaps of another
         version, gave none."""
         found = self.find(name)
         if found is None:
-            got = ", ".join((*self.outputs, *self.kept)) or "none"
+            got = ", ".join((*self.outputs, *self.stored)) or "none"
             raise TransportError(f"the answer must have the output {name}, got {got}")
         return found
 
     def find(self, name: str) -> Any:
         """The output `name`, here or there; None if there is none."""
-        return self.outputs.get(name, self.kept.get(name))
+        return self.outputs.get(name, self.stored.get(name))
 
 
 class Core:
@@ -83,7 +83,7 @@ class Core:
         retries: further tries after busy, unavailable or a broken connection. Calls are pure, so
             a second one does no harm.
         display: shows the transfer of large bodies.
-        handle: what tells callers of a tensor on the server.
+        stored_type: the class of stored tensors, StoredTensor or AsyncStoredTensor.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Core:
         timeout_s: float,
         retries: int,
         display: Display,
-        handle: type[Handle[Any]],
+        stored_type: type[BaseStoredTensor[Any]],
     ) -> None:
         self.config = config
         self.transport = transport
@@ -101,7 +101,7 @@ class Core:
         self.retries = retries
         self._display = display
         self._memory = Buffers()
-        self._handle = handle
+        self._stored_type = stored_type
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:
             self._headers["Authorization"] = f"Bearer {config.api_key}"
@@ -114,7 +114,7 @@ class Core:
     async def call(
         self,
         name: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object],
         *,
         keep: bool = False,
@@ -122,24 +122,24 @@ class Core:
     ) -> Answer[ArrayT]:
         """Run an op; inputs and parameters that are None are left out."""
         given = {k: v for k, v in params.items() if v is not None}
-        kept = {wire.EVERY: new_id()} if keep else {}
-        return await self.run(_kernel_path(name), name, inputs, given, kept, ttl_s)
+        store = {wire.EVERY: new_id()} if keep else {}
+        return await self.run(_kernel_path(name), name, inputs, given, store, ttl_s)
 
     async def run(
         self,
         path: str,
         label: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object],
-        keep: Mapping[str, str],
+        store: Mapping[str, str],
         ttl_s: float | None,
     ) -> Answer[ArrayT]:
-        """Run an op or a program, keeping outputs under these ids."""
-        tensors, handles = split(self, inputs)
+        """Run an op or a program, storing outputs under these ids."""
+        tensors, stored = split(self, inputs)
         body = encode(tensors, params)
-        kind = next(iter(handles.values()))._kind if handles and not tensors else kind_of(tensors)
+        kind = next(iter(stored.values()))._kind if stored and not tensors else kind_of(tensors)
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
-        headers |= headers_of(handles, keep, ttl_s)
+        headers |= headers_of(stored, store, ttl_s)
         reply = await self._exchange("POST", path, headers, body, label, tensors=True)
         try:
             outputs, metadata = decode_all(reply.body, kind)
@@ -150,7 +150,7 @@ class Core:
             device=reply.headers.get("x-warpcall-device", ""),
             timing_ms=parse_server_timing(reply.headers.get("server-timing", "")),
             request_id=reply.headers.get("x-request-id", ""),
-            kept=self._handles(metadata.get(wire.KEPT_KEY, "{}"), kind) if keep else {},
+            stored=self._stored_tensors(metadata.get(wire.STORED_KEY, "{}"), kind) if store else {},
         )
 
     async def close(self) -> None:
@@ -161,15 +161,15 @@ class Core:
     async def put(
         self, array: ArrayT, id_: str | None, ttl_s: float | None, device: str | None
     ) -> Any:
-        """Leave an array on the server's device; its handle."""
+        """Store an array on the server's device."""
         id_ = new_id() if id_ is None else id_
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
         headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
         body, path = encode(tensors, {}), f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange("PUT", path, headers, body, "put")
-        told = self._handles(
-            reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.KEPT_KEY
+        told = self._stored_tensors(
+            reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.STORED_KEY
         )
         return told["x"]
 
@@ -190,21 +190,23 @@ class Core:
             await self._exchange("DELETE", f"{wire.TENSORS_PATH}/{id_}", {}, None, "delete")
 
     async def tensors(self) -> list[Any]:
-        """Handles of all that the caller keeps on the server."""
+        """Stored tensors of all that the caller keeps on the server."""
         found = await self._object(wire.TENSORS_PATH)
         listed = found.get("tensors")
         if not isinstance(listed, list):
             raise TransportError(f"{self.config.url} must list tensors, got {found!r:.60}")
         kind: Kind[Any] = Kind()
-        return [self._handle(self, told, kind) for told in listed]
+        return [self._stored_type(self, told, kind) for told in listed]
 
-    def _handles(self, text: str, kind: Kind[ArrayT], member: str = "") -> dict[str, Any]:
+    def _stored_tensors(self, text: str, kind: Kind[ArrayT], member: str = "") -> dict[str, Any]:
         try:
             told = json.loads(text)
             named = dict(told[member] if member else told)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise TransportError(f"the server must tell what it keeps, got {text!r:.60}") from error
-        return {name: self._handle(self, entry, kind) for name, entry in named.items()}
+            raise TransportError(
+                f"the server must describe stored tensors, got {text!r:.60}"
+            ) from error
+        return {name: self._stored_type(self, entry, kind) for name, entry in named.items()}
 
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
         """The JSON at a path."""

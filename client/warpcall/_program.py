@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from warpcall import wire
 from warpcall._arrays import is_array
 from warpcall._generated.program_ops import ProgramOps
-from warpcall._steps import Ref, Source, Step
-from warpcall._tensors import Handle, new_id
+from warpcall._steps import Ref, Step, StepInput
+from warpcall._tensors import BaseStoredTensor, new_id
 from warpcall._transport.base import run_now
 from warpcall.errors import InvalidInput
 
@@ -29,7 +29,7 @@ class Steps(ProgramOps):
         self._names: dict[int, str] = {}  # of inputs, by identity; `_inputs` keeps them alive
 
     def step(
-        self, op: str, inputs: Mapping[str, Source | None], params: Mapping[str, object]
+        self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
         """Add any op; nothing runs yet."""
         name = f"{op.replace('-', '_').replace('.', '_')}_{len(self._steps) + 1}"
@@ -70,9 +70,9 @@ class Steps(ProgramOps):
             return f"{value.step.name}.{value.output}"
         known = self._names.get(id(value))
         if known is None:
-            if not is_array(value) and not isinstance(value, Handle):
+            if not is_array(value) and not isinstance(value, BaseStoredTensor):
                 raise InvalidInput(
-                    f"{name} must be an array, a remote tensor or an output of a step, "
+                    f"{name} must be an array, a stored tensor or an output of a step, "
                     f"got {type(value).__name__}",
                     field=name,
                 )
@@ -89,7 +89,7 @@ class Program(Steps):
         y = p.masked_softmax(t, causal=True)
         print(p.run(y=y).outputs["y"])
 
-    Arrays and remote tensors that its ops are given go with it. The server checks all of it before
+    Arrays and stored tensors that its ops are given go with it. The server checks all of it before
     anything runs, and names the step at fault: `masked_softmax_2` is the second one.
     """
 
@@ -99,7 +99,7 @@ class Program(Steps):
         """Run it, again if you like.
 
         Args:
-            keep: names of outputs that stay on the device; they are in the answer's `kept`.
+            keep: names of outputs that stay on the device; they are in the answer's `stored`.
             ttl_s: seconds after its last use, for what is kept; by default the server's.
             outputs: what to give, by any names.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warpcall._tensors import Handle
+from warpcall._tensors import BaseStoredTensor
 
 if TYPE_CHECKING:
     import torch
@@ -32,4 +32,6 @@ class Step:
         return Ref(self, output)
 
 
-Source: TypeAlias = "Array | torch.Tensor | Handle[Any] | Ref"  # what an op in a program takes
+StepInput: TypeAlias = (
+    "Array | torch.Tensor | BaseStoredTensor[Any] | Ref"  # what an op in a program takes
+)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warpcall._core import Core
 
 
-class Handle(Generic[ArrayT]):
+class BaseStoredTensor(Generic[ArrayT]):
     """A tensor on a server's device.
 
     Attributes:
@@ -41,7 +41,9 @@ class Handle(Generic[ArrayT]):
             self.device = str(told["device"])
             self.expires = datetime.fromisoformat(told["expires"])
         except (TypeError, KeyError, ValueError, OverflowError, InvalidInput) as error:
-            raise TransportError(f"the server must tell of a tensor, got {told!r:.60}") from error
+            raise TransportError(
+                f"the server must describe a stored tensor, got {told!r:.60}"
+            ) from error
 
     def __repr__(self) -> str:
         return (
@@ -50,7 +52,7 @@ class Handle(Generic[ArrayT]):
         )
 
 
-class RemoteTensor(Handle[ArrayT]):
+class StoredTensor(BaseStoredTensor[ArrayT]):
     """A tensor on a server's device, as Client.put gives it; in calls it stands for an array."""
 
     def get(self) -> ArrayT:
@@ -72,15 +74,15 @@ class RemoteTensor(Handle[ArrayT]):
         self.delete()
 
 
-class AsyncRemoteTensor(Handle[ArrayT]):
-    """RemoteTensor for AsyncClient; its methods are awaited."""
+class AsyncStoredTensor(BaseStoredTensor[ArrayT]):
+    """StoredTensor for AsyncClient; its methods are awaited."""
 
     async def get(self) -> ArrayT:
-        """RemoteTensor.get, awaited."""
+        """StoredTensor.get, awaited."""
         return await self._core.fetch(self.id, self._kind)
 
     async def delete(self) -> None:
-        """RemoteTensor.delete, awaited."""
+        """StoredTensor.delete, awaited."""
         await self._core.delete(self.id)
 
     async def __aenter__(self) -> Self:
@@ -90,29 +92,31 @@ class AsyncRemoteTensor(Handle[ArrayT]):
         await self.delete()
 
 
-Given: TypeAlias = ArrayT | Handle[ArrayT]  # what a call takes
+TensorInput: TypeAlias = ArrayT | BaseStoredTensor[ArrayT]  # what a call takes
 
 
-def split(core: Core, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Handle[Any]]]:
+def split(
+    core: Core, inputs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, BaseStoredTensor[Any]]]:
     """The inputs that are sent, and those that are there; without those that are None.
 
     Raises:
         InvalidInput: one that is on another server.
     """
-    handles = {name: value for name, value in inputs.items() if isinstance(value, Handle)}
-    for name, handle in handles.items():
-        there = handle._core.config.url
+    stored = {name: value for name, value in inputs.items() if isinstance(value, BaseStoredTensor)}
+    for name, tensor in stored.items():
+        there = tensor._core.config.url
         if there != core.config.url:
             raise InvalidInput(
                 f"{name} must be on {core.config.url}, got a tensor on {there}", field=name
             )
-    sent = {n: v for n, v in inputs.items() if v is not None and n not in handles}
-    return sent, handles
+    sent = {n: v for n, v in inputs.items() if v is not None and n not in stored}
+    return sent, stored
 
 
 def headers_of(
-    handles: Mapping[str, Handle[Any]],
-    keep: Mapping[str, str],
+    stored: Mapping[str, BaseStoredTensor[Any]],
+    store: Mapping[str, str],
     ttl_s: float | None = None,
     device: str | None = None,
 ) -> dict[str, str]:
@@ -122,19 +126,19 @@ def headers_of(
         InvalidInput: a name that no header can have.
     """
     headers = {}
-    for name in (*handles, *keep, device or ""):
+    for name in (*stored, *store, device or ""):
         if not name.isascii() or not name.isprintable() or {",", "="} & set(name):
             raise InvalidInput(
                 f"names of tensors and devices must be plain text, got {name!r}", field=name
             )
     if device is not None:
         headers[wire.DEVICE_HEADER] = device
-    if handles:
+    if stored:
         headers[wire.TENSORS_HEADER] = wire.encode_names(
-            {name: handle.id for name, handle in handles.items()}
+            {name: tensor.id for name, tensor in stored.items()}
         )
-    if keep:
-        headers[wire.KEEP_HEADER] = wire.encode_names(keep)
+    if store:
+        headers[wire.STORE_HEADER] = wire.encode_names(store)
     if ttl_s is not None:
         headers[wire.TTL_HEADER] = f"{ttl_s:.3f}"
     return headers

@@ -22,7 +22,7 @@ from warpcall.errors import InvalidInput
 MEDIA_TYPE = "application/vnd.safetensors"
 PARAMS_KEY = "params"  # the metadata entry that carries an op's parameters, as JSON
 PROGRAM_KEY = "program"  # the parameter that is a whole program: its steps and its outputs
-KEPT_KEY = "kept"  # the metadata entry of an answer that tells of outputs that stay, as JSON
+STORED_KEY = "stored"  # the metadata entry of an answer that tells of outputs that stay, as JSON
 # The library allows 100 MB. 256 tensors with names of 64 characters need 38 KiB, a program of 60 KiB
 # needs up to 80 KiB as a string in JSON.
 MAX_HEADER_BYTES = 128 << 10
@@ -38,7 +38,7 @@ MAX_NAME_CHARS = 255  # of a tensor
 # `out` alone under an id that the server chooses, and `*=y` every output, as `y.out` and so on.
 TENSORS_PATH = "/v1/tensors"
 TENSORS_HEADER = "X-Warpcall-Tensors"
-KEEP_HEADER = "X-Warpcall-Keep"
+STORE_HEADER = "X-Warpcall-Store"
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which the caller no longer waits
 TTL_HEADER = "X-Warpcall-Ttl"  # seconds after its last use, for what the call keeps
 DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, what ran it

@@ -84,11 +84,11 @@ def test_a_method_follows_its_declaration() -> None:
     assert isinstance(awaited.body[-1], ast.AsyncFunctionDef)
     assert {plain.name, keeping.name, method.name} == {"blend_two"}
     assert ast.unparse(plain.args) == (
-        "self, a: Given[ArrayT], b: Given[ArrayT] | None=None, *, dims: Sequence[int], "
+        "self, a: TensorInput[ArrayT], b: TensorInput[ArrayT] | None=None, *, dims: Sequence[int], "
         "sharp: bool=False, order: int | None=None, keep: Literal[False]=False"
     )
     assert returned(plain) == "tuple[ArrayT, ArrayT | None]"
-    assert returned(keeping) == "tuple[RemoteTensor[ArrayT], RemoteTensor[ArrayT] | None]"
+    assert returned(keeping) == "tuple[StoredTensor[ArrayT], StoredTensor[ArrayT] | None]"
     assert "Dtypes: float32, bool." in (ast.get_docstring(method) or "")
     assert isinstance(program.body[-1], ast.FunctionDef)
     assert returned(program.body[-1]) == "tuple[Ref, Ref]"

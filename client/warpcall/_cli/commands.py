@@ -119,12 +119,12 @@ def run(
         files, params = split_words(declaration, words)
         names = [i["name"] for i in declaration["inputs"]]
         files, ids = tensors.take_ids(files, names)
-        handles = tensors.find(gpu, list(ids.values())) if ids else {}
-        inputs: dict[str, Any] = {name: handles[id_] for name, id_ in ids.items()}
+        stored = tensors.find(gpu, list(ids.values())) if ids else {}
+        inputs: dict[str, Any] = {name: stored[id_] for name, id_ in ids.items()}
         inputs |= read_inputs(files, [name for name in names if name not in ids])
         answer = gpu.call(op, inputs, params, keep=keep)
         if keep:
-            tensors.print_handles(answer.kept, as_json=as_json)
+            tensors.print_stored(answer.stored, as_json=as_json)
             return
     if out is not None:
         write_outputs(answer.outputs, out)

@@ -13,7 +13,7 @@ from warpcall import Client, NotFound
 from warpcall._arrays import code_of_dtype
 from warpcall._cli.files import UsageError, check_target, read_inputs, write_outputs
 from warpcall._cli.output import Json, Url, console, print_json, table_of
-from warpcall._tensors import Handle
+from warpcall._tensors import BaseStoredTensor
 
 MARK = "@"  # before the id of a tensor, where a file might stand
 
@@ -24,7 +24,7 @@ app = typer.Typer(help="Tensors that stay on the server's device.", no_args_is_h
 def list_(as_json: Json = False, url: Url = None) -> None:
     """List what you keep there."""
     with Client(url) as gpu:
-        print_handles({handle.id: handle for handle in gpu.tensors()}, as_json=as_json)
+        print_stored({tensor.id: tensor for tensor in gpu.tensors()}, as_json=as_json)
 
 
 @app.command()
@@ -44,8 +44,8 @@ def put(
     """Put a file there; ops then take it as name=@ID."""
     (array,) = read_inputs([f"x={file}"], ["x"]).values()
     with Client(url) as gpu:
-        handle = gpu.put(array, id=id, ttl_s=ttl_s, device=device)
-        print_handles({handle.id: handle}, as_json=as_json)
+        tensor = gpu.put(array, id=id, ttl_s=ttl_s, device=device)
+        print_stored({tensor.id: tensor}, as_json=as_json)
 
 
 @app.command()
@@ -69,13 +69,13 @@ def delete(
 ) -> None:
     """Free some."""
     with Client(url) as gpu:
-        for handle in find(gpu, ids).values():
-            handle.delete()
+        for tensor in find(gpu, ids).values():
+            tensor.delete()
 
 
 def find(gpu: Client, ids: Sequence[str]) -> dict[str, Any]:
-    """Their handles, or NotFound."""
-    there = {handle.id: handle for handle in gpu.tensors()}
+    """The stored tensors with these ids, or NotFound."""
+    there = {tensor.id: tensor for tensor in gpu.tensors()}
     for id_ in ids:
         if id_ not in there:
             known = ", ".join(there) or "none"
@@ -100,18 +100,18 @@ def take_ids(words: Sequence[str], declared: Sequence[str]) -> tuple[list[str], 
     return files, ids
 
 
-def print_handles(handles: Mapping[str, Handle[Any]], *, as_json: bool) -> None:
+def print_stored(stored: Mapping[str, BaseStoredTensor[Any]], *, as_json: bool) -> None:
     """What is on the device, by the name that it has here."""
     told = {
         name: {
-            "id": h.id,
-            "dtype": code_of_dtype(h.dtype),
-            "shape": list(h.shape),
-            "nbytes": h.nbytes,
-            "device": h.device,
-            "expires": h.expires.isoformat(),
+            "id": t.id,
+            "dtype": code_of_dtype(t.dtype),
+            "shape": list(t.shape),
+            "nbytes": t.nbytes,
+            "device": t.device,
+            "expires": t.expires.isoformat(),
         }
-        for name, h in handles.items()
+        for name, t in stored.items()
     }
     if as_json:
         print_json(told)

@@ -8,17 +8,17 @@ from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-from warpcall._tensors import AsyncRemoteTensor, Given
+from warpcall._tensors import AsyncStoredTensor, TensorInput
 
 
 class AsyncOps(ABC):
-    """One method per op, to be awaited. With `keep` outputs stay on the device, as remote tensors."""
+    """One method per op, to be awaited. With `keep` outputs stay on the device, as stored tensors."""
 
     @abstractmethod
     async def call(
         self,
         name: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
         *,
         keep: bool = False,
@@ -29,9 +29,9 @@ class AsyncOps(ABC):
     @overload
     async def conv(
         self,
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
-        bias: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT] | None = None,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
@@ -40,14 +40,14 @@ class AsyncOps(ABC):
     @overload
     async def conv(
         self,
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
-        bias: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT] | None = None,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
         keep: Literal[True],
-    ) -> AsyncRemoteTensor[ArrayT]: ...
+    ) -> AsyncStoredTensor[ArrayT]: ...
     async def conv(
         self,
         x: Any,
@@ -85,9 +85,9 @@ class AsyncOps(ABC):
     @overload
     async def conv_backward(
         self,
-        grad_output: Given[ArrayT],
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
@@ -97,16 +97,16 @@ class AsyncOps(ABC):
     @overload
     async def conv_backward(
         self,
-        grad_output: Given[ArrayT],
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
         keep: Literal[True],
     ) -> tuple[
-        AsyncRemoteTensor[ArrayT], AsyncRemoteTensor[ArrayT], AsyncRemoteTensor[ArrayT] | None
+        AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT] | None
     ]: ...
     async def conv_backward(
         self,
@@ -148,8 +148,8 @@ class AsyncOps(ABC):
     @overload
     async def isin(
         self,
-        elements: Given[ArrayT],
-        test_elements: Given[ArrayT],
+        elements: TensorInput[ArrayT],
+        test_elements: TensorInput[ArrayT],
         *,
         assume_unique: bool = False,
         invert: bool = False,
@@ -158,13 +158,13 @@ class AsyncOps(ABC):
     @overload
     async def isin(
         self,
-        elements: Given[ArrayT],
-        test_elements: Given[ArrayT],
+        elements: TensorInput[ArrayT],
+        test_elements: TensorInput[ArrayT],
         *,
         assume_unique: bool = False,
         invert: bool = False,
         keep: Literal[True],
-    ) -> AsyncRemoteTensor[ArrayT]: ...
+    ) -> AsyncStoredTensor[ArrayT]: ...
     async def isin(
         self,
         elements: Any,
@@ -204,9 +204,9 @@ class AsyncOps(ABC):
     @overload
     async def masked_softmax(
         self,
-        x: Given[ArrayT],
-        mask: Given[ArrayT] | None = None,
-        lengths: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        mask: TensorInput[ArrayT] | None = None,
+        lengths: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
@@ -215,14 +215,14 @@ class AsyncOps(ABC):
     @overload
     async def masked_softmax(
         self,
-        x: Given[ArrayT],
-        mask: Given[ArrayT] | None = None,
-        lengths: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        mask: TensorInput[ArrayT] | None = None,
+        lengths: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
         keep: Literal[True],
-    ) -> AsyncRemoteTensor[ArrayT]: ...
+    ) -> AsyncStoredTensor[ArrayT]: ...
     async def masked_softmax(
         self,
         x: Any,
@@ -259,8 +259,8 @@ class AsyncOps(ABC):
     @overload
     async def masked_softmax_backward(
         self,
-        grad_output: Given[ArrayT],
-        output: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
         *,
         scale: float = 1.0,
         keep: Literal[False] = False,
@@ -268,12 +268,12 @@ class AsyncOps(ABC):
     @overload
     async def masked_softmax_backward(
         self,
-        grad_output: Given[ArrayT],
-        output: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
         *,
         scale: float = 1.0,
         keep: Literal[True],
-    ) -> AsyncRemoteTensor[ArrayT]: ...
+    ) -> AsyncStoredTensor[ArrayT]: ...
     async def masked_softmax_backward(
         self,
         grad_output: Any,
@@ -306,12 +306,12 @@ class AsyncOps(ABC):
 
     @overload
     async def permute(
-        self, x: Given[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
     ) -> ArrayT: ...
     @overload
     async def permute(
-        self, x: Given[ArrayT], *, dims: Sequence[int], keep: Literal[True]
-    ) -> AsyncRemoteTensor[ArrayT]: ...
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[True]
+    ) -> AsyncStoredTensor[ArrayT]: ...
     async def permute(
         self,
         x: Any,
@@ -346,12 +346,12 @@ class AsyncOps(ABC):
 
     @overload
     async def transpose_add(
-        self, a: Given[ArrayT], b: Given[ArrayT], *, keep: Literal[False] = False
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[False] = False
     ) -> ArrayT: ...
     @overload
     async def transpose_add(
-        self, a: Given[ArrayT], b: Given[ArrayT], *, keep: Literal[True]
-    ) -> AsyncRemoteTensor[ArrayT]: ...
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[True]
+    ) -> AsyncStoredTensor[ArrayT]: ...
     async def transpose_add(
         self,
         a: Any,

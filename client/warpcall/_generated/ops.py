@@ -8,17 +8,17 @@ from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
-from warpcall._tensors import Given, RemoteTensor
+from warpcall._tensors import StoredTensor, TensorInput
 
 
 class Ops(ABC):
-    """One method per op, blocking. With `keep` outputs stay on the device, as remote tensors."""
+    """One method per op, blocking. With `keep` outputs stay on the device, as stored tensors."""
 
     @abstractmethod
     def call(
         self,
         name: str,
-        inputs: Mapping[str, Given[ArrayT] | None],
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
         *,
         keep: bool = False,
@@ -29,9 +29,9 @@ class Ops(ABC):
     @overload
     def conv(
         self,
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
-        bias: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT] | None = None,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
@@ -40,14 +40,14 @@ class Ops(ABC):
     @overload
     def conv(
         self,
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
-        bias: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT] | None = None,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
         keep: Literal[True],
-    ) -> RemoteTensor[ArrayT]: ...
+    ) -> StoredTensor[ArrayT]: ...
     def conv(
         self,
         x: Any,
@@ -85,9 +85,9 @@ class Ops(ABC):
     @overload
     def conv_backward(
         self,
-        grad_output: Given[ArrayT],
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
@@ -97,15 +97,15 @@ class Ops(ABC):
     @overload
     def conv_backward(
         self,
-        grad_output: Given[ArrayT],
-        x: Given[ArrayT],
-        weight: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
         keep: Literal[True],
-    ) -> tuple[RemoteTensor[ArrayT], RemoteTensor[ArrayT], RemoteTensor[ArrayT] | None]: ...
+    ) -> tuple[StoredTensor[ArrayT], StoredTensor[ArrayT], StoredTensor[ArrayT] | None]: ...
     def conv_backward(
         self,
         grad_output: Any,
@@ -146,8 +146,8 @@ class Ops(ABC):
     @overload
     def isin(
         self,
-        elements: Given[ArrayT],
-        test_elements: Given[ArrayT],
+        elements: TensorInput[ArrayT],
+        test_elements: TensorInput[ArrayT],
         *,
         assume_unique: bool = False,
         invert: bool = False,
@@ -156,13 +156,13 @@ class Ops(ABC):
     @overload
     def isin(
         self,
-        elements: Given[ArrayT],
-        test_elements: Given[ArrayT],
+        elements: TensorInput[ArrayT],
+        test_elements: TensorInput[ArrayT],
         *,
         assume_unique: bool = False,
         invert: bool = False,
         keep: Literal[True],
-    ) -> RemoteTensor[ArrayT]: ...
+    ) -> StoredTensor[ArrayT]: ...
     def isin(
         self,
         elements: Any,
@@ -202,9 +202,9 @@ class Ops(ABC):
     @overload
     def masked_softmax(
         self,
-        x: Given[ArrayT],
-        mask: Given[ArrayT] | None = None,
-        lengths: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        mask: TensorInput[ArrayT] | None = None,
+        lengths: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
@@ -213,14 +213,14 @@ class Ops(ABC):
     @overload
     def masked_softmax(
         self,
-        x: Given[ArrayT],
-        mask: Given[ArrayT] | None = None,
-        lengths: Given[ArrayT] | None = None,
+        x: TensorInput[ArrayT],
+        mask: TensorInput[ArrayT] | None = None,
+        lengths: TensorInput[ArrayT] | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
         keep: Literal[True],
-    ) -> RemoteTensor[ArrayT]: ...
+    ) -> StoredTensor[ArrayT]: ...
     def masked_softmax(
         self,
         x: Any,
@@ -257,8 +257,8 @@ class Ops(ABC):
     @overload
     def masked_softmax_backward(
         self,
-        grad_output: Given[ArrayT],
-        output: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
         *,
         scale: float = 1.0,
         keep: Literal[False] = False,
@@ -266,12 +266,12 @@ class Ops(ABC):
     @overload
     def masked_softmax_backward(
         self,
-        grad_output: Given[ArrayT],
-        output: Given[ArrayT],
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
         *,
         scale: float = 1.0,
         keep: Literal[True],
-    ) -> RemoteTensor[ArrayT]: ...
+    ) -> StoredTensor[ArrayT]: ...
     def masked_softmax_backward(
         self,
         grad_output: Any,
@@ -304,12 +304,12 @@ class Ops(ABC):
 
     @overload
     def permute(
-        self, x: Given[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
     ) -> ArrayT: ...
     @overload
     def permute(
-        self, x: Given[ArrayT], *, dims: Sequence[int], keep: Literal[True]
-    ) -> RemoteTensor[ArrayT]: ...
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[True]
+    ) -> StoredTensor[ArrayT]: ...
     def permute(
         self,
         x: Any,
@@ -344,12 +344,12 @@ class Ops(ABC):
 
     @overload
     def transpose_add(
-        self, a: Given[ArrayT], b: Given[ArrayT], *, keep: Literal[False] = False
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[False] = False
     ) -> ArrayT: ...
     @overload
     def transpose_add(
-        self, a: Given[ArrayT], b: Given[ArrayT], *, keep: Literal[True]
-    ) -> RemoteTensor[ArrayT]: ...
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[True]
+    ) -> StoredTensor[ArrayT]: ...
     def transpose_add(
         self,
         a: Any,

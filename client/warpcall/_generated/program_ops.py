@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from warpcall._steps import Ref, Source, Step
+from warpcall._steps import Ref, Step, StepInput
 
 
 class ProgramOps(ABC):
@@ -13,15 +13,15 @@ class ProgramOps(ABC):
 
     @abstractmethod
     def step(
-        self, op: str, inputs: Mapping[str, Source | None], params: Mapping[str, object]
+        self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
         """Add any op."""
 
     def conv(
         self,
-        x: Source,
-        weight: Source,
-        bias: Source | None = None,
+        x: StepInput,
+        weight: StepInput,
+        bias: StepInput | None = None,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
@@ -51,9 +51,9 @@ class ProgramOps(ABC):
 
     def conv_backward(
         self,
-        grad_output: Source,
-        x: Source,
-        weight: Source,
+        grad_output: StepInput,
+        x: StepInput,
+        weight: StepInput,
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
@@ -86,8 +86,8 @@ class ProgramOps(ABC):
 
     def isin(
         self,
-        elements: Source,
-        test_elements: Source,
+        elements: StepInput,
+        test_elements: StepInput,
         *,
         assume_unique: bool = False,
         invert: bool = False,
@@ -120,9 +120,9 @@ class ProgramOps(ABC):
 
     def masked_softmax(
         self,
-        x: Source,
-        mask: Source | None = None,
-        lengths: Source | None = None,
+        x: StepInput,
+        mask: StepInput | None = None,
+        lengths: StepInput | None = None,
         *,
         scale: float = 1.0,
         causal: bool = False,
@@ -151,8 +151,8 @@ class ProgramOps(ABC):
 
     def masked_softmax_backward(
         self,
-        grad_output: Source,
-        output: Source,
+        grad_output: StepInput,
+        output: StepInput,
         *,
         scale: float = 1.0,
     ) -> Ref:
@@ -179,7 +179,7 @@ class ProgramOps(ABC):
 
     def permute(
         self,
-        x: Source,
+        x: StepInput,
         *,
         dims: Sequence[int],
     ) -> Ref:
@@ -209,8 +209,8 @@ class ProgramOps(ABC):
 
     def transpose_add(
         self,
-        a: Source,
-        b: Source,
+        a: StepInput,
+        b: StepInput,
     ) -> Ref:
         """Add `b` to the transpose of `a`.
 

@@ -161,7 +161,7 @@ def _json_answer(outputs: list[str]) -> Schema:
         "required": ["outputs"],
         "properties": {
             "outputs": {"type": "object", "properties": {name: tensor for name in outputs}},
-            "kept": {"type": "object", "description": "outputs that stay on the device"},
+            "stored": {"type": "object", "description": "outputs that stay on the device"},
         },
     }
 

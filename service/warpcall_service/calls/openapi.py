@@ -68,9 +68,9 @@ _ID: Schema = {
 }
 _KEPT: Schema = {
     "type": "object",
-    "required": ["kept"],
+    "required": ["stored"],
     "properties": {
-        "kept": {
+        "stored": {
             "type": "object",
             "additionalProperties": {"$ref": "#/components/schemas/TensorModel"},
         }
@@ -106,7 +106,7 @@ def _put(operation: str, summary: str, **more: Any) -> Schema:
 
 _BYTES: Schema = {media: {"schema": BINARY} for media in (wire.MEDIA_TYPE, npy.MEDIA_TYPE)}
 _JSON_ANSWER: Schema = {
-    JSON: {"schema": {"type": "object", "properties": {"outputs": _TENSORS, "kept": {}}}}
+    JSON: {"schema": {"type": "object", "properties": {"outputs": _TENSORS, "stored": {}}}}
 }
 
 PATHS: dict[str, Schema] = {

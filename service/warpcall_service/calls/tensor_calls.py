@@ -27,7 +27,7 @@ from warpcall_service.text import brief
 
 PROGRAMS = "/v1/programs"
 TENSORS = "/v1/tensors"
-HEADERS = (wire.TENSORS_HEADER, wire.KEEP_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
+HEADERS = (wire.TENSORS_HEADER, wire.STORE_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
 STORED_TENSOR_HEADERS = frozenset(name.lower().encode() for name in HEADERS)
 PUT: Mapping[str, Any] = {"name": "put", "params": []}
 
@@ -90,7 +90,7 @@ class TensorCalls(Calls):
     async def _put(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
         """Leave the tensors of the body on a device; one of them under this id."""
         exchange.op = "put"
-        _refuse(exchange, wire.TENSORS_HEADER, wire.KEEP_HEADER)
+        _refuse(exchange, wire.TENSORS_HEADER, wire.STORE_HEADER)
         if id_:
             wire.check_tensor_id(id_, "id")
 
@@ -109,7 +109,7 @@ class TensorCalls(Calls):
             upload = await self._read(exchange, watchdog, session, PUT, lambda plan: None)
             try:
                 timing = await self.compute(exchange, watchdog, upload, timeout_s)
-                document = json.dumps({"kept": session.commit()}).encode()
+                document = json.dumps({"stored": session.commit()}).encode()
             finally:
                 upload.release()
         finally:

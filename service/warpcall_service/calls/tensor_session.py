@@ -59,7 +59,7 @@ class TensorSession:
         self._name = exchange.op
         self._check = check
         self._reserved: dict[str, StoredTensor] = {}
-        self.keep = wire.decode_names(_header(exchange, wire.KEEP_HEADER), wire.KEEP_HEADER)
+        self.keep = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
         self._ttl_s = self._read_ttl_s(_header(exchange, wire.TTL_HEADER))
         wanted = wire.decode_names(_header(exchange, wire.TENSORS_HEADER), wire.TENSORS_HEADER)
         found = {
@@ -161,25 +161,25 @@ class TensorSession:
         if wire.EVERY in keep:
             if len(keep) > 1:
                 raise InvalidInput(
-                    f"{wire.KEEP_HEADER} must be {wire.EVERY} or names of outputs, got both",
-                    field=wire.KEEP_HEADER,
+                    f"{wire.STORE_HEADER} must be {wire.EVERY} or names of outputs, got both",
+                    field=wire.STORE_HEADER,
                 )
             base = keep[wire.EVERY]
             keep = {name: f"{base}.{name}" if base else "" for name in outputs}
         for name in keep:
             if name not in outputs:
                 raise InvalidInput(
-                    f"{wire.KEEP_HEADER} must name outputs, {', '.join(outputs)}, got {brief(name)}",
-                    field=wire.KEEP_HEADER,
+                    f"{wire.STORE_HEADER} must name outputs, {', '.join(outputs)}, got {brief(name)}",
+                    field=wire.STORE_HEADER,
                 )
         ids = {name: id_ or secrets.token_hex(8) for name, id_ in keep.items()}
         if len(set(ids.values())) < len(ids):
             raise InvalidInput(
-                f"{wire.KEEP_HEADER} must give each id once, got {brief(wire.encode_names(ids))}",
-                field=wire.KEEP_HEADER,
+                f"{wire.STORE_HEADER} must give each id once, got {brief(wire.encode_names(ids))}",
+                field=wire.STORE_HEADER,
             )
         for id_ in ids.values():
-            wire.check_tensor_id(id_, wire.KEEP_HEADER)
+            wire.check_tensor_id(id_, wire.STORE_HEADER)
         return ids
 
     def _check_peak(self, checked: Checked) -> None:

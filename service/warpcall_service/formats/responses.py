@@ -72,7 +72,7 @@ class SafetensorsFormat:
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
     ) -> ResponseBody:
         if stored:
-            metadata = {wire.KEPT_KEY: json.dumps(stored)}
+            metadata = {wire.STORED_KEY: json.dumps(stored)}
             return ResponseBody(wire.encode_header(plan.outputs, metadata), outputs)
         return ResponseBody(self._head(plan.outputs), outputs)
 
@@ -123,7 +123,7 @@ class JsonFormat:
             info.name: {"dtype": info.dtype, "shape": info.shape, "data": None}
             for info in plan.outputs
         }
-        document = {"outputs": tensors, "kept": stored} if stored else {"outputs": tensors}
+        document = {"outputs": tensors, "stored": stored} if stored else {"outputs": tensors}
         holes = [Hole(("outputs", info.name), info) for info in plan.outputs]
         return await writer.write(document, holes, outputs)
 

@@ -43,7 +43,7 @@ TENSORS: Schema = {
     "schema": {"type": "string"},
 }
 KEEP: Schema = {
-    "name": wire.KEEP_HEADER,
+    "name": wire.STORE_HEADER,
     "in": "header",
     "required": False,
     "description": "outputs to keep on the device and under which ids, such as `out=y`; `*=y` keeps "

@@ -108,7 +108,7 @@ def test_it_takes_kept_tensors_and_keeps_outputs(tensor_client: httpx.Client) ->
         "steps": [step(TURN, inputs={"x": "p"}), step(ADD, inputs={"a": "t", "b": "p"})],
         "outputs": {"y": "s", "t": "t"},
     }
-    headers = {"X-Warpcall-Tensors": "p=photo", "X-Warpcall-Keep": "t=turned"}
+    headers = {"X-Warpcall-Tensors": "p=photo", "X-Warpcall-Store": "t=turned"}
 
     answer = send(tensor_client, program, {}, **headers)
     in_json = tensor_client.post(
@@ -119,7 +119,7 @@ def test_it_takes_kept_tensors_and_keeps_outputs(tensor_client: httpx.Client) ->
 
     np.testing.assert_array_equal(load(answer.content)["y"], X + X)
     np.testing.assert_array_equal(get(tensor_client, "turned"), X.T)
-    assert in_json.json()["kept"]["t"]["id"] == "turned"
+    assert in_json.json()["stored"]["t"]["id"] == "turned"
     assert memory(tensor_client) == 48
 
 
@@ -279,7 +279,7 @@ def test_a_program_that_needs_more_memory_than_there_is_is_refused(
 def test_nothing_of_a_refused_program_is_kept(tensor_client: httpx.Client) -> None:
     wrong = {"steps": [TURN, ADD], "outputs": {"y": "s"}}
 
-    answer = send(tensor_client, wrong, None, **{"X-Warpcall-Keep": "*=a"})
+    answer = send(tensor_client, wrong, None, **{"X-Warpcall-Store": "*=a"})
 
     assert answer.status_code == 422
     assert listed(tensor_client) == []

@@ -86,7 +86,7 @@ def test_a_full_quota_harms_nobody_else(users: tuple[httpx.Client, httpx.Client]
     busy = put(alice, "more", np.zeros(20 * KB, np.uint8))
     too_large = put(alice, "more", np.zeros(65 * KB, np.uint8))
     kept_output = alice.post(
-        f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=t0", "X-Warpcall-Keep": "out=o"}
+        f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=t0", "X-Warpcall-Store": "out=o"}
     )
     plain = alice.post(f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=t0"})
     others = put(bob, "b", np.zeros(20 * KB, np.uint8)), put(bob, "c", np.zeros(20 * KB, np.uint8))
@@ -148,7 +148,7 @@ def test_a_call_that_waits_with_a_tensor_when_the_lane_dies_is_told(
 ) -> None:
     alice, _ = users
     put(alice, "x")
-    headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
+    headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "out=y"}
     alice.post(f"{PERMUTE}?dims=0,1", headers=headers)  # checked once: the next ones only wait
     lane = lane_of(shared[0])
     lane.suspend()

@@ -20,7 +20,7 @@ from warpcall import wire
 def test_a_tensor_comes_back_as_it_was(tensor_client: httpx.Client) -> None:
     said = put(tensor_client, "photo")
 
-    told = said.json()["kept"]["x"]
+    told = said.json()["stored"]["x"]
     expires = datetime.fromisoformat(told.pop("expires"))
     assert told == {"id": "photo", "dtype": "F32", "shape": [2, 3], "nbytes": 24, "device": "cpu"}
     assert 500 < (expires - datetime.now(UTC)).total_seconds() < 601
@@ -67,7 +67,7 @@ def test_several_at_once_get_ids_of_the_servers(tensor_client: httpx.Client) -> 
     body = save({"layer.0.weight": X, "b": X.T.copy()})
 
     told = tensor_client.put(ALL, content=body, headers={"content-type": SAFETENSORS}).json()[
-        "kept"
+        "stored"
     ]
 
     assert told.keys() == {"layer.0.weight", "b"}
@@ -80,7 +80,7 @@ def test_a_call_takes_them_and_leaves_its_output_there(tensor_client: httpx.Clie
 
     plain = tensor_client.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x"})
     kept_too = tensor_client.post(
-        f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
+        f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "out=y"}
     )
     back = tensor_client.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=y"})
 
@@ -103,13 +103,13 @@ def test_some_inputs_come_with_the_call_and_some_outputs_go_with_it(
         headers={
             "content-type": SAFETENSORS,
             "X-Warpcall-Tensors": "weight=weight",
-            "X-Warpcall-Keep": "grad_weight",
+            "X-Warpcall-Store": "grad_weight",
             "accept": "application/json",
         },
     ).json()
 
     assert answer["outputs"].keys() == {"grad_x"}
-    assert get(tensor_client, answer["kept"]["grad_weight"]["id"]).shape == (2, 3)
+    assert get(tensor_client, answer["stored"]["grad_weight"]["id"]).shape == (2, 3)
 
 
 def test_an_output_that_is_a_view_of_a_kept_tensor_has_memory_of_its_own(
@@ -117,7 +117,7 @@ def test_an_output_that_is_a_view_of_a_kept_tensor_has_memory_of_its_own(
 ) -> None:
     put(tensor_client, "x")
     tensor_client.post(
-        f"{PERMUTE}?dims=0,1", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=y"}
+        f"{PERMUTE}?dims=0,1", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "out=y"}
     )
 
     put(tensor_client, "x", np.zeros_like(X))
@@ -138,7 +138,7 @@ def test_what_is_put_under_an_id_in_use_takes_its_place(tensor_client: httpx.Cli
 
 def test_it_can_take_its_own_place(tensor_client: httpx.Client) -> None:
     put(tensor_client, "x")
-    headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "out=x"}
+    headers = {"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "out=x"}
 
     for _ in range(3):
         assert tensor_client.post(f"{PERMUTE}?dims=1,0", headers=headers).status_code == 200
@@ -170,14 +170,14 @@ WRONG_CALLS: tuple[tuple[dict[str, str], str | None, str], ...] = (
     ({"X-Warpcall-Tensors": "x=x,x=x"}, "X-Warpcall-Tensors", "each name once"),
     ({"X-Warpcall-Tensors": "x=../x"}, "X-Warpcall-Tensors", "1 to 64 of A-Z"),
     ({"X-Warpcall-Tensors": "y=x"}, "y", "permute has no input 'y'"),
-    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "y=z"}, "X-Warpcall-Keep", "must name outputs, out, got 'y'"),
-    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "*=a,out=b"}, "X-Warpcall-Keep", "got both"),
-    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Keep": "*=" + "a" * 64}, "X-Warpcall-Keep", "1 to 64"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "y=z"}, "X-Warpcall-Store", "must name outputs, out, got 'y'"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "*=a,out=b"}, "X-Warpcall-Store", "got both"),
+    ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "*=" + "a" * 64}, "X-Warpcall-Store", "1 to 64"),
     ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Ttl": "0"}, "X-Warpcall-Ttl", "above 0"),
     ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Ttl": "1e3"}, "X-Warpcall-Ttl", "got '1e3'"),
     ({"X-Warpcall-Tensors": "x=x", "X-Warpcall-Device": "cuda:9"}, "X-Warpcall-Device", "one of cpu, got 'cuda:9'"),
     ({"X-Warpcall-Tensors": ",".join(f"x{i}=x" for i in range(257))}, "X-Warpcall-Tensors", "at most 256"),
-    ({"X-Warpcall-Keep": "out=y"}, "x", "permute needs the input x"),
+    ({"X-Warpcall-Store": "out=y"}, "x", "permute needs the input x"),
 )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def test_an_input_cannot_come_twice(tensor_client: httpx.Client) -> None:
         (ALL, save({}), {}, "body"),
         (f"{ALL}/x", save({"x": X}, metadata={"params": '{"a": 1}'}), {}, "a"),
         (f"{ALL}/x?ttl=5", save({"x": X}), {}, "ttl"),
-        (f"{ALL}/x", save({"x": X}), {"X-Warpcall-Keep": "x=y"}, "X-Warpcall-Keep"),
+        (f"{ALL}/x", save({"x": X}), {"X-Warpcall-Store": "x=y"}, "X-Warpcall-Store"),
         (f"{ALL}/x", save({"x": X})[:-1], {}, "body"),
     ],
 )
@@ -269,7 +269,7 @@ def test_tensors_put_and_used_from_many_threads_stay_apart(tensor_client: httpx.
     def play(i: int) -> bool:
         x = np.full((4, 5), i, np.int32)
         put(tensor_client, f"t{i}", x)
-        headers = {"X-Warpcall-Tensors": f"x=t{i}", "X-Warpcall-Keep": f"out=u{i}"}
+        headers = {"X-Warpcall-Tensors": f"x=t{i}", "X-Warpcall-Store": f"out=u{i}"}
         tensor_client.post(f"{PERMUTE}?dims=1,0", headers=headers)
         same = np.array_equal(get(tensor_client, f"u{i}"), x.T) and np.array_equal(
             get(tensor_client, f"t{i}"), x

@@ -62,7 +62,7 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Authorization", ("Bearer", "Bearer x", "Basic !!!", "")),
     ("Host", ("x", "a b", "", "[::1", "x" * 3000)),
     ("X-Warpcall-Tensors", ("x=a", "x=a, weight=b", "elements=a,test_elements=b", "x=", "=a", "x=a,x=a", ",", "x=../a")),
-    ("X-Warpcall-Keep", ("*", "*=a", "out=a", "out=b", "*=a,out=b", "none=a", "y=a", "out=é")),
+    ("X-Warpcall-Store", ("*", "*=a", "out=a", "out=b", "*=a,out=b", "none=a", "y=a", "out=é")),
     ("X-Warpcall-Ttl", ("60", "0", "-1", "1e9", "nan", "")),
     ("X-Warpcall-Device", ("cpu", "cuda:0", "none", "")),
     ("Range", ("bytes=0-", "bytes=-9")),

@@ -1,4 +1,4 @@
-"""Remote tensors and programs through the SDK, blocking and awaited."""
+"""Stored tensors and programs through the SDK, blocking and awaited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from demo.server import Server, running_server
-from warpcall import AsyncClient, Busy, Client, InvalidInput, NotFound, RemoteTensor
+from warpcall import AsyncClient, Busy, Client, InvalidInput, NotFound, StoredTensor
 from warpcall._arrays import NUMPY_DTYPES
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -24,18 +24,18 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 def gpu(server: Server) -> Iterator[Client]:
     with Client(server.url) as client:
         yield client
-        for handle in client.tensors():
-            handle.delete()
+        for stored in client.tensors():
+            stored.delete()
 
 
-def test_a_remote_tensor_says_what_it_is(gpu: Client) -> None:
-    handle = gpu.put(X, id="photo", ttl_s=100)
+def test_a_stored_tensor_says_what_it_is(gpu: Client) -> None:
+    stored = gpu.put(X, id="photo", ttl_s=100)
 
-    assert (handle.id, handle.dtype, handle.shape, handle.nbytes) == ("photo", X.dtype, (2, 3), 24)
-    assert handle.device == "cpu"
-    assert 90 < (handle.expires - datetime.now(UTC)).total_seconds() <= 100
-    assert repr(handle) == f"RemoteTensor('photo', float32, (2, 3), on 'cpu' of {gpu.url})"
-    np.testing.assert_array_equal(handle.get(), X)
+    assert (stored.id, stored.dtype, stored.shape, stored.nbytes) == ("photo", X.dtype, (2, 3), 24)
+    assert stored.device == "cpu"
+    assert 90 < (stored.expires - datetime.now(UTC)).total_seconds() <= 100
+    assert repr(stored) == f"StoredTensor('photo', float32, (2, 3), on 'cpu' of {gpu.url})"
+    np.testing.assert_array_equal(stored.get(), X)
 
 
 @pytest.mark.parametrize("code", NUMPY_DTYPES)
@@ -61,18 +61,18 @@ def test_strided_empty_and_plain_values_come_back_as_they_look(gpu: Client) -> N
     assert torch.equal(tensor, transposed)
 
 
-def test_ops_take_remote_tensors_in_place_of_arrays(gpu: Client) -> None:
+def test_ops_take_stored_tensors_in_place_of_arrays(gpu: Client) -> None:
     words = np.array([1, 5], np.float32)
 
     with gpu.put(X) as x, gpu.put(words) as test_elements:
         mixed = gpu.isin(x, words)
-        remote = gpu.isin(x, test_elements)
+        result = gpu.isin(x, test_elements)
         by_name = gpu.run("isin", elements=x, test_elements=words, invert=True)
 
     assert_type(mixed, npt.NDArray[Any])
-    assert_type(remote, npt.NDArray[Any])
+    assert_type(result, npt.NDArray[Any])
     np.testing.assert_array_equal(mixed, np.isin(X, words))
-    np.testing.assert_array_equal(remote, mixed)
+    np.testing.assert_array_equal(result, mixed)
     np.testing.assert_array_equal(by_name, ~mixed)
     assert gpu.tensors() == []
 
@@ -81,7 +81,7 @@ def test_outputs_stay_there_and_come_when_they_are_wanted(gpu: Client) -> None:
     kept = gpu.permute(X, dims=(1, 0), keep=True)
     again = gpu.permute(kept, dims=(1, 0), keep=True)
 
-    assert_type(kept, RemoteTensor[npt.NDArray[Any]])
+    assert_type(kept, StoredTensor[npt.NDArray[Any]])
     np.testing.assert_array_equal(kept.get(), X.T)
     np.testing.assert_array_equal(again.get(), X)
 
@@ -100,14 +100,14 @@ def test_all_outputs_of_an_op_stay_those_that_are_there(gpu: Client) -> None:
 
 def test_torch_goes_in_and_torch_comes_back(gpu: Client) -> None:
     x = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
-    handle = gpu.put(x)
+    stored = gpu.put(x)
 
-    y = gpu.permute(handle, dims=(1, 0))
+    y = gpu.permute(stored, dims=(1, 0))
 
     assert_type(y, torch.Tensor)
     assert torch.equal(y, x.t())
-    assert torch.equal(gpu.permute(handle, dims=(1, 0), keep=True).get(), x.t())
-    assert handle.dtype == np.dtype(ml_dtypes.bfloat16)
+    assert torch.equal(gpu.permute(stored, dims=(1, 0), keep=True).get(), x.t())
+    assert stored.dtype == np.dtype(ml_dtypes.bfloat16)
 
 
 def test_another_client_finds_what_is_there(gpu: Client, server: Server) -> None:
@@ -120,13 +120,13 @@ def test_another_client_finds_what_is_there(gpu: Client, server: Server) -> None
 
 
 def test_a_tensor_of_another_server_is_refused_here(gpu: Client) -> None:
-    handle = gpu.put(X)
+    stored = gpu.put(X)
 
     with (
         Client("http://127.0.0.1:9") as other,
         pytest.raises(InvalidInput, match=r"x must be on http://127\.0\.0\.1:9") as refused,
     ):
-        other.permute(handle, dims=(0, 1))
+        other.permute(stored, dims=(0, 1))
 
     assert refused.value.field == "x"
 
@@ -140,14 +140,14 @@ def test_what_no_header_can_say_is_refused_here(gpu: Client, name: str) -> None:
 
 
 def test_what_is_gone_is_said_to_be(gpu: Client) -> None:
-    handle = gpu.put(X)
-    handle.delete()
-    handle.delete()
+    stored = gpu.put(X)
+    stored.delete()
+    stored.delete()
 
     with pytest.raises(NotFound, match="it was deleted"):
-        handle.get()
+        stored.get()
     with pytest.raises(NotFound, match="it was deleted") as refused:
-        gpu.permute(handle, dims=(0, 1))
+        gpu.permute(stored, dims=(0, 1))
 
     assert refused.value.field == "x"
 
@@ -164,7 +164,7 @@ def test_a_program_runs_its_ops_together(gpu: Client) -> None:
 
     assert answer.outputs.keys() == {"y"}
     np.testing.assert_array_equal(answer.take("total").get(), 2 * X)
-    assert answer.kept.keys() == {"total"}
+    assert answer.stored.keys() == {"total"}
     np.testing.assert_array_equal(answer.outputs["y"], gpu.masked_softmax(2 * X, scale=0.5))
     np.testing.assert_array_equal(again.outputs["y"], answer.outputs["y"])
     assert answer.timing_ms.keys() == {"queue", "h2d", "kernel", "d2h"}
@@ -208,7 +208,7 @@ def test_what_cannot_be_in_a_program_is_refused_at_once(gpu: Client) -> None:
 
     with pytest.raises(InvalidInput, match="x must come from this program"):
         program.permute(theirs, dims=(1, 0))
-    with pytest.raises(InvalidInput, match="x must be an array, a remote tensor or an output"):
+    with pytest.raises(InvalidInput, match="x must be an array, a stored tensor or an output"):
         program.permute([1, 2], dims=(0,))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(InvalidInput, match="keep must name outputs, y, got 'z'"):
         other.run(y=theirs, keep=["z"])
@@ -223,7 +223,7 @@ def test_all_of_it_can_be_awaited(server: Server) -> None:
             answer = await program.run(y=total)
             listed = await gpu.tensors()
             back = await kept.get()
-            await asyncio.gather(*(handle.delete() for handle in listed))
+            await asyncio.gather(*(stored.delete() for stored in listed))
             return answer.take("y"), len(listed), back, await gpu.tensors()
 
     total, count, back, left = asyncio.run(play())
@@ -239,7 +239,7 @@ def test_a_put_that_is_sent_again_takes_the_place_of_the_first(server: Server) -
         for _ in range(3):
             gpu.put(X, id="again")
 
-        assert [handle.id for handle in gpu.tensors()] == ["again"]
+        assert [stored.id for stored in gpu.tensors()] == ["again"]
         gpu.tensors()[0].delete()
 
 
