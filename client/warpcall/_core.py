@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any, Generic
 
 from warpcall import wire
@@ -17,8 +16,8 @@ from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
 from warpcall._progress import Display
+from warpcall._replies import first_text, parse_server_timing, problem_of
 from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
-from warpcall._text import clean
 from warpcall._transport.base import (
     ConnectionFailed,
     Gathered,
@@ -29,7 +28,7 @@ from warpcall._transport.base import (
     most_nbytes,
 )
 from warpcall._transport.buffers import Buffers
-from warpcall.errors import Busy, InvalidInput, NotFound, Problem, TransportError, Unavailable
+from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
 
 MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own words then come in time
 FIRST_PAUSE_S = 0.1
@@ -229,7 +228,9 @@ class Core:
         try:
             return json.loads(reply.body.tobytes())
         except (ValueError, RecursionError) as error:
-            raise TransportError(f"{path} must answer in JSON, got {_text(reply)!r}") from error
+            raise TransportError(
+                f"{path} must answer in JSON, got {first_text(reply)!r}"
+            ) from error
 
     async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
         """An answer that comes piece by piece; None if there is nothing (more) to come."""
@@ -319,52 +320,6 @@ def pause_before_retry(
     return jittered if retry_after_s is None else retry_after_s + jittered / 2
 
 
-def problem_of(reply: Reply) -> Problem:
-    """The error that an answer stands for, whoever wrote it: the server or a proxy before it."""
-    retry_after_s = parse_retry_after(reply.headers.get("retry-after"))
-    members: Any = None
-    if "json" in reply.headers.get("content-type", ""):
-        try:
-            members = json.loads(reply.body.tobytes())
-        except (ValueError, RecursionError):
-            members = None
-    if isinstance(members, dict) and ("detail" in members or "title" in members):
-        told = {name: clean(text) for name, text in members.items() if isinstance(text, str)}
-        problem = Problem.from_json(reply.status, told, retry_after_s)
-    else:
-        said = _text(reply)
-        detail = f"the server answered {reply.status}" + (f": {said}" if said else "")
-        status = 503 if reply.status == 502 else reply.status  # a gateway that lost its server
-        problem = Problem.from_json(status, {"detail": detail}, retry_after_s)
-    problem.request_id = problem.request_id or reply.headers.get("x-request-id")
-    return problem
-
-
-def parse_retry_after(text: str | None) -> float | None:
-    """Seconds from a Retry-After header: a number, or a date."""
-    if text is None:
-        return None
-    try:
-        return max(0.0, float(text)) if text.strip()[:1].isdigit() else _until(text)
-    except (ValueError, OverflowError):
-        return None
-
-
-def parse_server_timing(text: str) -> dict[str, float]:
-    """Milliseconds by stage from a Server-Timing header such as "queue;dur=0.1, kernel;dur=2"."""
-    stages = {}
-    for entry in text.split(","):
-        name, *attributes = (part.strip() for part in entry.split(";"))
-        for attribute in attributes:
-            key, _, value = attribute.partition("=")
-            try:
-                if key.strip() == "dur":
-                    stages[name] = float(value.strip('" '))
-            except ValueError:
-                continue
-    return stages
-
-
 def split_arguments(
     name: str, arguments: Mapping[str, Any], is_array: Callable[[object], bool]
 ) -> tuple[dict[str, Any], dict[str, object]]:
@@ -388,15 +343,3 @@ def _kernel_path(name: str) -> str:
             f"the name of an op must be like masked-softmax, got {name!r}", field="name"
         )
     return f"/v1/kernels/{name}"
-
-
-def _until(date: str) -> float:
-    return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
-
-
-def _text(reply: Reply) -> str:
-    """The beginning of a body that should have been JSON, on one line."""
-    text = " ".join(reply.body[:400].tobytes().decode("utf-8", "replace").split())
-    return (
-        "" if text.startswith("<") else clean(text, 120)
-    )  # a proxy's page: its status says it all

@@ -27,7 +27,8 @@ from tests.client.scripted import (
     well,
 )
 from warpcall import AsyncClient, Client, InvalidInput
-from warpcall._core import parse_retry_after, parse_server_timing, pause_before_retry
+from warpcall._core import pause_before_retry
+from warpcall._replies import parse_retry_after, parse_server_timing
 from warpcall._transport.waiters import MAX_CONNECTIONS
 
 

@@ -1,0 +1,70 @@
+"""What replies say beside their tensors: problems, times to wait, times of stages."""
+
+from __future__ import annotations
+
+import json
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from warpcall._text import clean
+from warpcall._transport.base import Reply
+from warpcall.errors import Problem
+
+
+def problem_of(reply: Reply) -> Problem:
+    """The error that an answer stands for, whoever wrote it: the server or a proxy before it."""
+    retry_after_s = parse_retry_after(reply.headers.get("retry-after"))
+    members: Any = None
+    if "json" in reply.headers.get("content-type", ""):
+        try:
+            members = json.loads(reply.body.tobytes())
+        except (ValueError, RecursionError):
+            members = None
+    if isinstance(members, dict) and ("detail" in members or "title" in members):
+        told = {name: clean(text) for name, text in members.items() if isinstance(text, str)}
+        problem = Problem.from_json(reply.status, told, retry_after_s)
+    else:
+        said = first_text(reply)
+        detail = f"the server answered {reply.status}" + (f": {said}" if said else "")
+        status = 503 if reply.status == 502 else reply.status  # a gateway that lost its server
+        problem = Problem.from_json(status, {"detail": detail}, retry_after_s)
+    problem.request_id = problem.request_id or reply.headers.get("x-request-id")
+    return problem
+
+
+def parse_retry_after(text: str | None) -> float | None:
+    """Seconds from a Retry-After header: a number, or a date."""
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text)) if text.strip()[:1].isdigit() else _until(text)
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_server_timing(text: str) -> dict[str, float]:
+    """Milliseconds by stage from a Server-Timing header such as "queue;dur=0.1, kernel;dur=2"."""
+    stages = {}
+    for entry in text.split(","):
+        name, *attributes = (part.strip() for part in entry.split(";"))
+        for attribute in attributes:
+            key, _, value = attribute.partition("=")
+            try:
+                if key.strip() == "dur":
+                    stages[name] = float(value.strip('" '))
+            except ValueError:
+                continue
+    return stages
+
+
+def _until(date: str) -> float:
+    return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
+
+
+def first_text(reply: Reply) -> str:
+    """The beginning of a body that should have been JSON, on one line."""
+    text = " ".join(reply.body[:400].tobytes().decode("utf-8", "replace").split())
+    if text.startswith("<"):  # the page of a proxy; the status is enough
+        return ""
+    return clean(text, 120)
