@@ -123,8 +123,8 @@ def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
         "ready": "Whether the lane can take calls now",
         "queued": "Calls that wait for the lane's process",
         "in_flight": "Calls that the lane's process has",
-        "questions": "Plans and checks of jobs that the lane's process has not answered yet",
-        "arena_used": "Bytes of the arena that are lent to calls",
+        "plan_requests": "Plans and checks of jobs that the lane's process has not answered yet",
+        "arena_used": "Bytes of the arena that are allocated to calls",
         "arena_free": "Bytes of the arena that are free",
         "arena_waiting": "Requests that wait for memory",
     }

@@ -47,7 +47,7 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
             if asker == "a client that left":
                 with socket.create_connection(("127.0.0.1", stuck.port)) as sock:
                     sock.sendall(raw(IDENTITY))
-                    until(lambda: metric(stuck, "warpcall_lane_questions") == 1)
+                    until(lambda: metric(stuck, "warpcall_lane_plan_requests") == 1)
             else:
                 path = "/v1/kernels/permute" if asker == "a call" else "/v1/jobs/preview"
                 asked = pool.submit(http.post, path, json=IDENTITY if asker == "a call" else JOB)

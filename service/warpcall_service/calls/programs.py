@@ -94,7 +94,7 @@ class Checker:
         )
         checked = self._known.get(question)
         if checked is None:
-            checked = await self._engine.ask(question, "the program")
+            checked = await self._engine.request_plan(question, "the program")
             if len(question) <= MAX_MESSAGE_BYTES:
                 self._known[question] = checked
                 if len(self._known) > MAX_REMEMBERED:

@@ -80,7 +80,7 @@ class Calls:
         uploaded = time.monotonic()
         watchdog.pause()
         watchdog.clear_deadline()
-        timing = await self._engine.run(
+        timing = await self._engine.run_on_lane(
             upload.plan,
             upload.source,
             upload.target,

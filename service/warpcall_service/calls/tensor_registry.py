@@ -101,7 +101,7 @@ class TensorRegistry:
 
     def limit_on(self, lane: str) -> int:
         """What they may take there."""
-        return min(int(self._settings.tensor_device_bytes), self._engine.memory_on(lane))
+        return min(int(self._settings.tensor_device_bytes), self._engine.memory_nbytes_of(lane))
 
     def place(self, nbytes: int) -> str:
         """The lane for some: the least loaded that has room, or else the least loaded.
@@ -109,7 +109,7 @@ class TensorRegistry:
         Raises:
             Unavailable: no lane lives.
         """
-        lanes = self._engine.lanes()
+        lanes = self._engine.open_lanes()
         fits = (la for la in lanes if self._device_nbytes[la] + nbytes <= self.limit_on(la))
         return next(fits, lanes[0])
 
@@ -230,7 +230,7 @@ class TensorRegistry:
     def _free_if_unused(self, stored: StoredTensor) -> None:
         if not stored.references and not stored.listed:
             self._count(stored, -1)
-            self._engine.free(stored.lane, [stored.number])
+            self._engine.free_tensors(stored.lane, [stored.number])
 
     def _next_expiry_s(self, who: str) -> float:
         """Until the next tensor of this user, or on this lane, goes if it is not used."""

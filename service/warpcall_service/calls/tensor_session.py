@@ -87,7 +87,7 @@ class TensorSession:
         """None: a plan names tensors by their numbers, which are not used twice."""
         return None
 
-    def remember(self, key: Hashable, plan: Plan) -> None:
+    def cache_plan(self, key: Hashable, plan: Plan) -> None:
         """Not this one."""
 
     async def plan_call(
@@ -144,8 +144,8 @@ class TensorSession:
         )
 
     def _choose(self, used: Mapping[str, StoredTensor], device: str, nbytes: int | None) -> str:
-        if device and device not in self._engine.lanes():
-            known = ", ".join(self._engine.lanes())
+        if device and device not in self._engine.open_lanes():
+            known = ", ".join(self._engine.open_lanes())
             raise InvalidInput(
                 f"{wire.DEVICE_HEADER} must be one of {known}, got {brief(device)}",
                 field=wire.DEVICE_HEADER,
@@ -184,7 +184,7 @@ class TensorSession:
 
     def _check_peak(self, checked: Checked) -> None:
         """Refuse what the device has no memory for, before anything runs."""
-        peak, limit = checked["peak_nbytes"], self._engine.memory_on(self.lane)
+        peak, limit = checked["peak_nbytes"], self._engine.memory_nbytes_of(self.lane)
         there = self._registry.nbytes_on(self.lane)
         step = f" at step {checked['peak_step']}" if checked["peak_step"] else ""
         if peak > limit:

@@ -62,7 +62,7 @@ class Host(Protocol):
 
     def cached_plan(self, key: Hashable) -> Plan | None: ...
 
-    def remember(self, key: Hashable, plan: Plan) -> None: ...
+    def cache_plan(self, key: Hashable, plan: Plan) -> None: ...
 
     async def plan_call(
         self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
@@ -163,7 +163,7 @@ class Uploads:
             tensors = [InputTensor.of(info) for info in header.tensors]
             plan = await self._engine.plan_call(op["name"], tensors, given)
             if nbytes + len(query) <= CACHED_HEADER_BYTES:
-                self._engine.remember(key, plan)
+                self._engine.cache_plan(key, plan)
         expected = 8 + nbytes + plan.input_nbytes
         if body.declared is not None and body.declared != expected:
             raise InvalidInput(

@@ -99,7 +99,7 @@ class Scheduler:
     @property
     def devices(self) -> int:
         """Devices that jobs can run on."""
-        return sum(lane.state not in CLOSED for lane in self._engine.every_lane)
+        return sum(lane.state not in CLOSED for lane in self._engine.all_lanes)
 
     def start(self) -> None:
         """Begin to work, in the running loop."""
@@ -143,7 +143,7 @@ class Scheduler:
             "Whether something runs on the device that cannot be ended",
             labels=["lane"],
         )
-        for lane in self._engine.every_lane:
+        for lane in self._engine.all_lanes:
             running.add_metric([lane.name], float(lane.name in self._runs))
             leased.add_metric([lane.name], self._device_s[lane.name])
             quarantined.add_metric([lane.name], float(lane.state == "quarantined"))
@@ -201,7 +201,7 @@ class Scheduler:
             for number in await self._database.read(queue.to_cancel, runner):
                 self.cancel(number)
         self._queued = await self._database.read(_queued)
-        for lane in self._engine.every_lane if self._queued else ():
+        for lane in self._engine.all_lanes if self._queued else ():
             if self._stopping:
                 return
             if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
@@ -271,7 +271,7 @@ class Scheduler:
 
         recorder = RunRecorder(self._database, claimed.claim, replaced)
         mark = f"{self._identity.id}/{lane.name}/{claimed.id}"
-        run = Run(claimed.task, mark, lane.lease, self._settings, recorder.on_event)
+        run = Run(claimed.task, mark, lane.device_lease, self._settings, recorder.on_event)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
         self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
         log.info("the job %s begins on %s", claimed.id, lane.name)

@@ -175,7 +175,7 @@ class JobService:
             for part in pair.parts():
                 question = await self.database.render_for(user, comparison.question, pair, part)
                 async with self._comparing:
-                    answer = await self._engine.ask(question, "this comparison")
+                    answer = await self._engine.request_plan(question, "this comparison")
                 yield pair.rows(part, answer)
             yield pair.tail()
 
@@ -194,7 +194,7 @@ class JobService:
         # A check takes milliseconds, also of 1,000 cases. But the first one of a process imports
         # the operator's modules, which may take as long as the start of a lane.
         limit_s = self._settings.start_timeout_s if question["modules"] else None
-        answer: Mapping[str, Any] = await self._engine.ask(
+        answer: Mapping[str, Any] = await self._engine.request_plan(
             frame({"job": question}), "this job", limit_s=limit_s
         )
         checked: Checked = answer  # type: ignore[assignment]  # as check.py gives it

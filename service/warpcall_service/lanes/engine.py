@@ -14,11 +14,11 @@ from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
-from warpcall_service.lanes.worker_handle import LaneLost
+from warpcall_service.lanes.worker_handle import WorkerLost
 from warpcall_service.settings import Settings
 
 MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
-CACHED_QUESTION_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key
+MAX_CACHED_REQUEST_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key
 
 
 class EngineError(Exception):
@@ -97,19 +97,19 @@ class LocalEngine:
             TimedOut: it did not answer within `call_timeout_s`.
         """
         told = [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
-        question = frame({"op": op, "params": dict(params), "tensors": told})
-        key = (question, tuple(tensors))
+        request = frame({"op": op, "params": dict(params), "tensors": told})
+        key = (request, tuple(tensors))
         if plan := self.cached_plan(key):
             return plan
-        answer = await self.ask(question, op)
+        answer = await self.request_plan(request, op)
         outputs = [TensorInfo(name, code, tuple(shape)) for name, code, shape in answer["outputs"]]
         plan = Plan.of(op, tensors, answer["params"], outputs)
-        if len(question) <= CACHED_QUESTION_BYTES:
-            self.remember(key, plan)
+        if len(request) <= MAX_CACHED_REQUEST_BYTES:
+            self.cache_plan(key, plan)
         return plan
 
-    async def ask(
-        self, question: bytes, what: str, *, limit_s: float | None = None
+    async def request_plan(
+        self, request: bytes, what: str, *, limit_s: float | None = None
     ) -> dict[str, Any]:
         """A lane's answer to a question about `what`.
 
@@ -125,7 +125,7 @@ class LocalEngine:
         self._asking += 1
         try:
             async with asyncio.timeout(self.settings.call_timeout_s):
-                answer = await self._ask(question, limit_s or self.settings.call_timeout_s)
+                answer = await self._request_plan(request, limit_s or self.settings.call_timeout_s)
         except TimeoutError:
             raise TimedOut(
                 f"{what} was not checked within {self.settings.call_timeout_s:g} s"
@@ -143,7 +143,7 @@ class LocalEngine:
             self._plans.move_to_end(key)
         return plan
 
-    def remember(self, key: Hashable, plan: Plan) -> None:
+    def cache_plan(self, key: Hashable, plan: Plan) -> None:
         """Keep a plan; the least recently used give way."""
         self._plans[key] = plan
         if len(self._plans) > MAX_PLANS:
@@ -173,7 +173,7 @@ class LocalEngine:
         """
         if beside is not None:
             return await beside.arena.acquire(nbytes, timeout_s, user, urgent=True)
-        lane = self._named(lane_name) if lane_name else self._least_loaded()
+        lane = self._lane_named(lane_name) if lane_name else self._least_loaded()
         has, limit = self.nbytes_of(user), self.settings.user_max_bytes
         whole = nbytes + deferred_nbytes
         if has and has + whole > limit:
@@ -194,7 +194,7 @@ class LocalEngine:
             has += lane.arena.nbytes_of(user)
         return has
 
-    async def run(
+    async def run_on_lane(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
     ) -> Timing:
         """Run a call whose inputs lie at the start of `source`; outputs go to `target`.
@@ -215,18 +215,18 @@ class LocalEngine:
             TimedOut: the deadline passed.
         """
         lane = next(lane for lane in self._lanes if lane.arena is source.arena)
-        return await lane.run(plan, source, target, target_offset, deadline)
+        return await lane.run_call(plan, source, target, target_offset, deadline)
 
     @property
-    def every_lane(self) -> Sequence[Lane]:
+    def all_lanes(self) -> Sequence[Lane]:
         """All lanes, for jobs."""
         return self._lanes
 
-    def free(self, lane: str, numbers: Iterable[int]) -> None:
+    def free_tensors(self, lane: str, numbers: Iterable[int]) -> None:
         """Let a lane forget tensors that were kept there."""
-        self._named(lane).free(numbers)
+        self._lane_named(lane).free_tensors(numbers)
 
-    def lanes(self) -> list[str]:
+    def open_lanes(self) -> list[str]:
         """Lanes that take calls, the least loaded first.
 
         Raises:
@@ -235,9 +235,9 @@ class LocalEngine:
         self._least_loaded().check_open()
         return [lane.name for lane in sorted(self._lanes, key=_load) if lane.state not in CLOSED]
 
-    def memory_on(self, lane: str) -> int:
+    def memory_nbytes_of(self, lane: str) -> int:
         """Bytes that tensors may take there; 0 until it was ready once."""
-        return self._named(lane).hello.get("memory_nbytes", 0)
+        return self._lane_named(lane).hello.get("memory_nbytes", 0)
 
     def status(self) -> list[LaneStatus]:
         """Every lane."""
@@ -256,20 +256,20 @@ class LocalEngine:
         """Among those that are ready; else among those that will be."""
         return min(self._lanes, key=_load)
 
-    def _named(self, name: str) -> Lane:
+    def _lane_named(self, name: str) -> Lane:
         return next(lane for lane in self._lanes if lane.name == name)
 
-    async def _ask(self, question: bytes, limit_s: float) -> dict[str, Any]:
+    async def _request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
         while True:
-            await self._until(lambda: self.ready or not self._hopeful())
+            await self._until(lambda: self.ready or not self._any_starting())
             lane = self._least_loaded()
             lane.check_open()
             try:
-                return await lane.ask(question, limit_s)
-            except LaneLost:
+                return await lane.request_plan(request, limit_s)
+            except WorkerLost:
                 await asyncio.sleep(0)  # its state changes next
 
-    def _hopeful(self) -> bool:
+    def _any_starting(self) -> bool:
         return any(lane.state in ("starting", "restarting") for lane in self._lanes)
 
     async def _until(self, condition: Callable[[], bool]) -> None:

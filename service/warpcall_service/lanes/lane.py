@@ -14,14 +14,14 @@ from typing import Any
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.arena import Arena
-from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
 from warpcall_service.lanes.lane_call import Call
 from warpcall_service.lanes.messages import DONE, Hello
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
-from warpcall_service.lanes.worker_handle import Child, LaneLost
+from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
 from warpcall_service.settings import Settings
 
 # Calls handed to the process before the first is answered, so that one wake-up serves several; but
@@ -45,7 +45,7 @@ class Lane:
 
     Attributes:
         hello: what the last process that became ready said.
-        lease: by which a job has the device between calls.
+        device_lease: by which a job has the device between calls.
     """
 
     def __init__(self, device: str, settings: Settings, on_change: Callable[[Lane], None]) -> None:
@@ -59,10 +59,12 @@ class Lane:
         self._settings = settings
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._child: Child | None = None
+        self._worker: WorkerHandle | None = None
         self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
-        self.lease = Lease(self._occupied, lambda: self._queue.count > 0, self._pump)
+        self.device_lease = DeviceLease(
+            self._occupied, lambda: self._queue.count > 0, self._send_waiting
+        )
         self._sent_nbytes = 0
         self._freed: list[int] = []  # tensors that the process has not been told of yet
         self._last_id = 0
@@ -70,9 +72,9 @@ class Lane:
         self._deaths = 0  # since a call was answered
         self._mean_call_s = 0.0
         self._start_s = START_S
-        self._back_at = 0.0  # when a new process is tried
+        self._restart_at = 0.0  # when a new process is tried
         self._prefault = self._loop.create_task(asyncio.to_thread(self.arena.prefault))
-        self._life = self._loop.create_task(self._live())
+        self._keep_running_task = self._loop.create_task(self._keep_worker_running())
 
     @property
     def load(self) -> int:
@@ -87,7 +89,7 @@ class Lane:
     @property
     def retry_after_s(self) -> float:
         """When a process is likely to be ready again."""
-        return max(0.0, self._back_at - time.monotonic()) + self._start_s
+        return max(0.0, self._restart_at - time.monotonic()) + self._start_s
 
     def status(self) -> LaneStatus:
         """What it does at present."""
@@ -97,20 +99,20 @@ class Lane:
             state=self.state,
             reason=self.reason,
             device=self.hello.get("label", ""),
-            pid=self._child.pid if self._child else None,
+            pid=self._worker.pid if self._worker else None,
             restarts=self._restarts,
             queued=self._queue.count,
             in_flight=len(self._sent),
-            questions=self._child.unanswered if self._child else 0,
+            plan_requests=self._worker.pending_requests if self._worker else 0,
             arena_used=arena.used,
             arena_free=arena.free,
             arena_waiting=arena.waiting,
         )
 
-    async def run(
+    async def run_call(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
     ) -> Timing:
-        """As `LocalEngine.run`."""
+        """As `LocalEngine.run_on_lane`."""
         self.check_open()
         if self._queue.count >= self._settings.max_queue:
             raise Busy(
@@ -122,33 +124,33 @@ class Lane:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
         call = Call(plan, source, target, target.offset + target_offset, deadline)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
-        if not self._queue.count and self._hand_over(call):
+        if not self._queue.count and self._send(call):
             self._queue.charge(source.user, call.nbytes)
         else:
-            self._wait(call)
+            self._enqueue(call)
         try:
             return await call.done
         finally:
             if call.done.cancelled():
-                self._withdraw(call)
+                self._drop(call)
             elif call.done.done():
                 call.done.exception()  # seen, even when a cancellation came in the same moment
 
-    async def ask(self, question: bytes, limit_s: float) -> dict[str, Any]:
-        """Put a question to the planning thread; as `Child.ask`.
+    async def request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
+        """Put a question to the planning thread; as `WorkerHandle.request_plan`.
 
         Raises:
-            LaneLost: the process ended first.
+            WorkerLost: the process ended first.
         """
-        if self._child is None or self.state != "ready":
-            raise LaneLost(self.reason)
-        return await self._child.ask(question, limit_s)
+        if self._worker is None or self.state != "ready":
+            raise WorkerLost(self.reason)
+        return await self._worker.request_plan(request, limit_s)
 
-    def free(self, numbers: Iterable[int] = ()) -> None:
+    def free_tensors(self, numbers: Iterable[int] = ()) -> None:
         """Let the process forget tensors, after the calls that it was sent before."""
         self._freed += numbers
-        if self._freed and self._child is not None:
-            self._child.free(self._freed)
+        if self._freed and self._worker is not None:
+            self._worker.free_tensors(self._freed)
 
     def check_open(self) -> None:
         """Raise Unavailable if calls need not wait here."""
@@ -157,10 +159,10 @@ class Lane:
 
     def kill(self, reason: str) -> None:
         """End the process; a new one follows."""
-        if self._child is not None:
+        if self._worker is not None:
             log.error("%s is killed: %s", self.name, reason)
             self.reason = reason
-            self._child.kill()
+            self._worker.kill()
 
     async def drained(self) -> None:
         """Wait until no call is left."""
@@ -176,17 +178,17 @@ class Lane:
 
     async def close(self, state: State, reason: str) -> None:
         """End the process, and use the device no more; `reason` is for whoever asks for it."""
-        self._life.cancel()
-        await asyncio.wait((self._life,))
+        self._keep_running_task.cancel()
+        await asyncio.wait((self._keep_running_task,))
         self._change(state, reason)
-        if self._child is not None:
-            await self._child.end(kindly=state == "stopped")
-            self._child = None
+        if self._worker is not None:
+            await self._worker.end(gracefully=state == "stopped")
+            self._worker = None
         self._refuse_all(self._unavailable(reason))
 
     # The process's lives
 
-    async def _live(self) -> None:
+    async def _keep_worker_running(self) -> None:
         """Replace the process whenever it is lost, until this task is cancelled.
 
         No exception may end this loop: the lane would keep its state for ever, and no call or job
@@ -194,38 +196,38 @@ class Lane:
         """
         while True:
             try:
-                await self.lease.ended()  # a new process disturbs what is timed
-                await self._run_process()
-                self._after_death(await self._end_process())
+                await self.device_lease.wait_released()  # a new process disturbs what is timed
+                await self._run_worker()
+                self._after_death(await self._end_worker())
             except Exception:
                 log.exception("%s cannot replace its process", self.name)
-                self._back_at = time.monotonic() + self._settings.retry_pause_s
-            await asyncio.sleep(max(0.0, self._back_at - time.monotonic()))
+                self._restart_at = time.monotonic() + self._settings.retry_pause_s
+            await asyncio.sleep(max(0.0, self._restart_at - time.monotonic()))
 
-    async def _run_process(self) -> None:
+    async def _run_worker(self) -> None:
         """Start a process, and return once it is lost, or when it cannot be started."""
         began = time.monotonic()
         try:
-            child = self._child = Child(
+            worker = self._worker = WorkerHandle(
                 self.name, self.arena, self._settings, self._on_done, self.kill
             )
-            hello = await child.hello(self._settings.start_timeout_s)
+            hello = await worker.hello(self._settings.start_timeout_s)
             self._start_s = time.monotonic() - began
             self._become_ready(hello)
-            await child.lost
+            await worker.lost
             self._change("restarting", self.reason)
-        except LaneLost as error:
+        except WorkerLost as error:
             self.reason = str(error)
         except Exception as error:
             log.exception("%s failed in a way that nobody expected", self.name)
             self.reason = f"it failed: {type(error).__name__}: {error}"
 
-    async def _end_process(self) -> str:
+    async def _end_worker(self) -> str:
         """End what is left of the process; how it ended."""
-        child, how = self._child, ""
-        if child is not None:
-            how = await child.end()
-            self._child = None
+        worker, how = self._worker, ""
+        if worker is not None:
+            how = await worker.end()
+            self._worker = None
         return how
 
     def _become_ready(self, hello: Hello) -> None:
@@ -233,7 +235,7 @@ class Lane:
         self.name = hello["device"]  # "auto" is settled once
         log.info("%s is ready after %.1f s", hello["label"], self._start_s)
         self._change("ready", "")
-        self._pump()
+        self._send_waiting()
 
     def _after_death(self, how: str) -> None:
         """Settle what the process had, and say when the next one comes."""
@@ -247,7 +249,7 @@ class Lane:
         else:
             soon = self._deaths == 1 and bool(self.hello)  # it was well until then
             pause_s = 0.0 if soon else settings.restart_pause_s * 2 ** (self._deaths - 2)
-        self._back_at = time.monotonic() + pause_s
+        self._restart_at = time.monotonic() + pause_s
         self._freed.clear()
         sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
         for position, call in enumerate(sent):
@@ -256,7 +258,7 @@ class Lane:
             if call.done.done():
                 call.release()
             else:
-                self._wait(call, urgent=True)
+                self._enqueue(call, urgent=True)
         if self._deaths > settings.max_restarts:
             self._change("failed", f"its process died {self._deaths} times in a row; {reason}")
             self._refuse_all(self._unavailable(f"{self.name} cannot run calls: {self.reason}"))
@@ -265,7 +267,7 @@ class Lane:
 
     def _change(self, state: State, reason: str) -> None:
         self.state, self.reason = state, reason
-        self.lease.step()
+        self.device_lease.notify()
         self._on_change(self)
 
     def _refuse_all(self, problem: Problem) -> None:
@@ -284,27 +286,27 @@ class Lane:
         """Whether the device has something to do, or is being made ready for it."""
         return bool(self._sent) or self.state in ("starting", "restarting")
 
-    def _wait(self, call: Call, *, urgent: bool = False) -> None:
+    def _enqueue(self, call: Call, *, urgent: bool = False) -> None:
         """Queue a call, among those of its user or before all."""
         call.entry = self._queue.enqueue(call.source.user, call.nbytes, call, urgent=urgent)
 
-    def _pump(self) -> None:
+    def _send_waiting(self) -> None:
         """Hand over what the process may have."""
-        while (waiting := self._queue.peek()) and self._hand_over(waiting.item):
+        while (waiting := self._queue.peek()) and self._send(waiting.item):
             self._queue.dequeue(waiting)
             waiting.item.entry = None
 
-    def _hand_over(self, call: Call) -> bool:
+    def _send(self, call: Call) -> bool:
         """Send a call to the process, unless it has enough to do, or a job has the device."""
         sent = self._sent
-        if self.state != "ready" or self._child is None or self.lease.closed:
+        if self.state != "ready" or self._worker is None or self.device_lease.blocks_calls:
             return False
         if sent:  # one runs: others go ahead only if they are few and small
             ahead = self._sent_nbytes - sent[0].nbytes + call.nbytes
             if len(sent) >= MAX_AHEAD or ahead > MAX_AHEAD_BYTES:
                 return False
         call.id = self._last_id = self._last_id + 1
-        if not self._child.send(
+        if not self._worker.send(
             call.id, call.source.offset, call.target_offset, call.deadline, call.plan.message
         ):
             return False  # the next answer, or the next process, comes back here
@@ -329,14 +331,14 @@ class Lane:
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
         if self._freed:
-            self.free()
+            self.free_tensors()
         if self._queue.count:
-            self._pump()
+            self._send_waiting()
         elif not self._sent:
             self._queue.reset()
-        self.lease.step()
+        self.device_lease.notify()
 
-    def _withdraw(self, call: Call) -> None:
+    def _drop(self, call: Call) -> None:
         """The caller left: drop the call if it was not sent; else the lane finishes it."""
         if call.entry is not None:
             self._queue.remove(call.entry)
@@ -350,7 +352,7 @@ class Lane:
             call.timer = self._loop.call_later(self._settings.grace_s, self._on_overdue, call)
         else:
             call.fail(TimedOut(f"{call.plan.op} was not begun within {limit_s:.3g} s"))
-            self._withdraw(call)
+            self._drop(call)
 
     def _on_overdue(self, call: Call) -> None:
         """It runs and does not end; behind another that does not, that one has its own clock."""

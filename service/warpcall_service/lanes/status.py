@@ -25,7 +25,7 @@ class LaneStatus:
     """One lane, for /readyz and /metrics. `reason` is empty while the state is ready.
 
     Attributes:
-        questions: those that the process's planning thread has not answered yet.
+        plan_requests: those that the process's planning thread has not answered yet.
     """
 
     name: str
@@ -36,7 +36,7 @@ class LaneStatus:
     restarts: int
     queued: int
     in_flight: int
-    questions: int
+    plan_requests: int
     arena_used: int
     arena_free: int
     arena_waiting: int

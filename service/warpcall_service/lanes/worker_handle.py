@@ -35,11 +35,11 @@ ENVIRONMENT = {
 }
 
 
-class LaneLost(Exception):
+class WorkerLost(Exception):
     """The lane's process ended, or never came up; the message says how."""
 
 
-class Question(NamedTuple):
+class PlanRequest(NamedTuple):
     """A question that the planning thread was sent and has not answered yet.
 
     Attributes:
@@ -51,7 +51,7 @@ class Question(NamedTuple):
     limit_s: float
 
 
-class Child:
+class WorkerHandle:
     """A process and the service's ends of its two sockets.
 
     Args:
@@ -62,7 +62,7 @@ class Child:
         lost: done when the process has gone, or is about to: its socket was closed.
 
     Raises:
-        LaneLost: the process cannot be started. Nothing of it is left then.
+        WorkerLost: the process cannot be started. Nothing of it is left then.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Child:
         self._on_stuck = on_stuck
         self._grace_s = settings.grace_s
         self._hello: asyncio.Future[Hello] = self._loop.create_future()
-        self._questions: deque[Question] = deque()
-        self._asking = asyncio.Lock()  # whoever holds it is the next to write a question
-        self._clock: asyncio.TimerHandle | None = None  # of the oldest question
+        self._requests: deque[PlanRequest] = deque()
+        self._request_lock = asyncio.Lock()  # whoever holds it is the next to write a question
+        self._timer: asyncio.TimerHandle | None = None  # of the oldest question
         self._writer: asyncio.StreamWriter | None = None  # set before the hello is read
         try:
             self._start(device, arena, settings)
         except OSError as error:
-            raise LaneLost(f"its process cannot be started: {error}") from None
+            raise WorkerLost(f"its process cannot be started: {error}") from None
         self._reading = self._loop.create_task(self._read_plans())
 
     def _start(self, device: str, arena: Arena, settings: Settings) -> None:
@@ -131,15 +131,15 @@ class Child:
         return self._process.pid
 
     @property
-    def unanswered(self) -> int:
+    def pending_requests(self) -> int:
         """Questions that it was sent and has not answered."""
-        return len(self._questions)
+        return len(self._requests)
 
     async def hello(self, timeout_s: float) -> Hello:
         """Wait until it is ready.
 
         Raises:
-            LaneLost: it ended before, or `timeout_s` passed.
+            WorkerLost: it ended before, or `timeout_s` passed.
         """
         await asyncio.wait(
             (self._hello, self.lost), timeout=timeout_s, return_when="FIRST_COMPLETED"
@@ -147,14 +147,14 @@ class Child:
         if not self._hello.done() and self.lost.done():
             await asyncio.wait((self._reading,), timeout=1.0)  # its last words may be on the way
         if not self._hello.done():
-            raise LaneLost(
-                f"it ended before it was ready ({self._ending()})"
+            raise WorkerLost(
+                f"it ended before it was ready ({self._exit_text()})"
                 if self.lost.done()
                 else f"it was not ready within {timeout_s:g} s"
             )
         hello = self._hello.result()
         if "error" in hello:
-            raise LaneLost(hello["error"])
+            raise WorkerLost(hello["error"])
         return hello
 
     def send(self, call_id: int, source: int, target: int, deadline: float, message: bytes) -> bool:
@@ -165,7 +165,7 @@ class Child:
             return False
         return True
 
-    def free(self, numbers: list[int]) -> None:
+    def free_tensors(self, numbers: list[int]) -> None:
         """Let it forget tensors, as many as the socket takes now; `numbers` keeps the others."""
         while numbers:
             some = json.dumps(numbers[:MAX_FREED]).encode()
@@ -173,8 +173,8 @@ class Child:
                 return
             del numbers[:MAX_FREED]
 
-    async def ask(self, question: bytes, limit_s: float) -> dict[str, Any]:
-        """Put a question, already framed, to its planning thread.
+    async def request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
+        """Put a request, already framed, to its planning thread.
 
         Questions are written one at a time, and only while few bytes are unsent. A process that
         reads nothing would otherwise let the questions of askers that have left pile up here.
@@ -184,19 +184,19 @@ class Child:
                 are answered. `grace_s` later the process counts as stuck.
 
         Raises:
-            LaneLost: it ended before it answered.
+            WorkerLost: it ended before it answered.
         """
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        async with self._asking:
+        async with self._request_lock:
             if self._writer is not None:
                 with contextlib.suppress(OSError):  # it ended: see the next line
                     await self._writer.drain()
             if self._writer is None or self._reading.done():
-                raise LaneLost("its process ended")
-            self._questions.append(Question(answer, limit_s))
-            self._writer.write(question)
-        if len(self._questions) == 1:
-            self._start_clock()
+                raise WorkerLost("its process ended")
+            self._requests.append(PlanRequest(answer, limit_s))
+            self._writer.write(request)
+        if len(self._requests) == 1:
+            self._start_timer()
         return await answer
 
     def kill(self) -> None:
@@ -205,11 +205,11 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def end(self, *, kindly: bool = False) -> str:
+    async def end(self, *, gracefully: bool = False) -> str:
         """End it if it still lives, and wait until it has: the arena is ours alone afterwards.
 
         Args:
-            kindly: let the call that runs come to its end, for END_TIMEOUT_S.
+            gracefully: let the call that runs come to its end, for END_TIMEOUT_S.
 
         Returns:
             How it ended.
@@ -219,7 +219,7 @@ class Child:
         self._reading.cancel()
         await asyncio.wait((self._reading,))
         self._plans.close()
-        if kindly:
+        if gracefully:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_TIMEOUT_S):
                     await self._wait()
@@ -228,13 +228,13 @@ class Child:
         self._log.close()
         if not self.lost.done():
             self.lost.set_result(None)
-        return self._ending()
+        return self._exit_text()
 
     async def _wait(self) -> None:
         while self._process.poll() is None:
             await asyncio.sleep(POLL_S)
 
-    def _ending(self) -> str:
+    def _exit_text(self) -> str:
         code = self._process.poll()
         if code is None:
             return "its socket was closed"
@@ -254,24 +254,24 @@ class Child:
                 self._loop.remove_reader(self._calls.fileno())
                 self.lost.set_result(None)
 
-    def _start_clock(self) -> None:
+    def _start_timer(self) -> None:
         """Time the oldest question: the planning thread works on it, and on no other.
 
         A question whose asker has left counts, too. The thread answers it before the others.
         """
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
-        if self._questions:
-            self._clock = self._loop.call_later(self._questions[0].limit_s, self._on_deadline)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._requests:
+            self._timer = self._loop.call_later(self._requests[0].limit_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
         # A second timer, so that a server that was itself stopped for a long time first reads the
         # answers that came meanwhile.
-        self._clock = self._loop.call_later(self._grace_s, self._on_overdue)
+        self._timer = self._loop.call_later(self._grace_s, self._on_overdue)
 
     def _on_overdue(self) -> None:
-        limit_s = self._questions[0].limit_s
+        limit_s = self._requests[0].limit_s
         self._on_stuck(
             f"its planning thread did not answer a question within {limit_s:g} s, nor "
             f"{self._grace_s:g} s later"
@@ -286,10 +286,10 @@ class Child:
                 if not self._hello.done():
                     self._hello.set_result(cast("Hello", answer))
                     continue
-                question = self._questions.popleft()
-                self._start_clock()
-                if not question.answer.done():  # else its asker has left
-                    question.answer.set_result(answer)
+                request = self._requests.popleft()
+                self._start_timer()
+                if not request.answer.done():  # else its asker has left
+                    request.answer.set_result(answer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
@@ -297,11 +297,11 @@ class Child:
                 self._writer.transport.abort()  # it need not send what nobody reads
             if not self.lost.done():  # a process that cannot be asked is of no use
                 self.lost.set_result(None)
-            for question in self._questions:
-                if not question.answer.done():
-                    question.answer.set_exception(LaneLost("its process ended"))
-            self._questions.clear()
-            self._start_clock()
+            for request in self._requests:
+                if not request.answer.done():
+                    request.answer.set_exception(WorkerLost("its process ended"))
+            self._requests.clear()
+            self._start_timer()
 
 
 def signal_name(number: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.lanes.worker_handle import ENVIRONMENT, signal_name, without_secrets
 from warpcall_service.processes.child_log import ChildLog
@@ -57,7 +57,9 @@ class Run:
         told: called with what the process says: `hello`, `progress`, `result`; and `state`.
     """
 
-    def __init__(self, task: Task, mark: str, lease: Lease, settings: Settings, told: Told) -> None:
+    def __init__(
+        self, task: Task, mark: str, lease: DeviceLease, settings: Settings, told: Told
+    ) -> None:
         self._task = task
         self._mark = mark
         self._lease = lease

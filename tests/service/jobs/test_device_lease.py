@@ -25,7 +25,7 @@ from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.server_identity import ServerIdentity
 from warpcall_service.jobs.service import JobService
-from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import InputTensor, Plan
@@ -40,7 +40,7 @@ X = InputTensor("x", "F32", (64, 64))
 PATIENCE_S = 60.0
 
 
-class Watched(Lease):
+class Watched(DeviceLease):
     """A lane's lease, which notes what the lane's process had computed by each hand-over.
 
     Attributes:
@@ -50,8 +50,8 @@ class Watched(Lease):
     """
 
     def __init__(self, lane: Lane) -> None:
-        lease = lane.lease
-        super().__init__(lease._busy, lease._waiting, lease._pump)
+        lease = lane.device_lease
+        super().__init__(lease._is_busy, lease._has_waiting, lease._resume)
         self.blocks: list[int] = []
         self.held_s: list[float] = []
         self.waited: list[int] = []
@@ -93,7 +93,7 @@ async def call(engine: LocalEngine, plan: Plan) -> float:
     began = time.monotonic()
     slot = await engine.acquire(2 * X.nbytes, PATIENCE_S, LOCAL.name)
     try:
-        await engine.run(plan, slot, slot, X.nbytes, began + PATIENCE_S)
+        await engine.run_on_lane(plan, slot, slot, X.nbytes, began + PATIENCE_S)
     finally:
         slot.release()
     return time.monotonic() - began
@@ -114,8 +114,8 @@ def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> N
         engine = LocalEngine(settings)
         await engine.start()
         try:
-            lane = engine.every_lane[0]
-            lease = lane.lease = Watched(lane)
+            lane = engine.all_lanes[0]
+            lease = lane.device_lease = Watched(lane)
             plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
             took_s: list[float] = []
 
@@ -163,9 +163,11 @@ def test_a_block_waits_for_the_calls_before_it_and_they_for_one_block() -> None:
         engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
         await engine.start()
         try:
-            lane = engine.every_lane[0]
-            old = lane.lease
-            lease = lane.lease = Lease(old._busy, old._waiting, old._pump, turn_s=PATIENCE_S)
+            lane = engine.all_lanes[0]
+            old = lane.device_lease
+            lease = lane.device_lease = DeviceLease(
+                old._is_busy, old._has_waiting, old._resume, calls_window_s=PATIENCE_S
+            )
             plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
             await lease.acquire()
             early = [asyncio.create_task(call(engine, plan)) for _ in range(20)]
@@ -189,10 +191,10 @@ def test_a_block_waits_for_the_calls_before_it_and_they_for_one_block() -> None:
 
 def test_calls_that_never_end_keep_a_block_off_for_a_turn_only() -> None:
     async def play() -> None:
-        lease = Lease(lambda: False, lambda: True, lambda: None, turn_s=0.01)
+        lease = DeviceLease(lambda: False, lambda: True, lambda: None, calls_window_s=0.01)
         async with asyncio.timeout(PATIENCE_S):
             await lease.acquire()
-        assert lease.closed
+        assert lease.blocks_calls
 
     asyncio.run(play())
 
@@ -200,11 +202,13 @@ def test_calls_that_never_end_keep_a_block_off_for_a_turn_only() -> None:
 def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:
     async def play() -> list[str]:
         pumped: list[str] = []
-        lease = Lease(busy=lambda: True, waiting=lambda: False, pump=lambda: pumped.append("x"))
+        lease = DeviceLease(
+            is_busy=lambda: True, has_waiting=lambda: False, resume=lambda: pumped.append("x")
+        )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await lease.acquire()
-        assert not lease.closed
+        assert not lease.blocks_calls
         return pumped
 
     assert asyncio.run(play()) == ["x"]

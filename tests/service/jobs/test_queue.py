@@ -22,7 +22,7 @@ from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
 from warpcall_service.jobs.models import WAITING
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
-from warpcall_service.lanes.device_lease import Lease
+from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobShare
@@ -157,7 +157,9 @@ class SlowDatabase(JobDatabase):
 
 def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_path: Path) -> None:
     lane = SimpleNamespace(
-        name="cpu", state="ready", lease=Lease(lambda: False, lambda: False, lambda: None)
+        name="cpu",
+        state="ready",
+        device_lease=DeviceLease(lambda: False, lambda: False, lambda: None),
     )
     engine: Any = SimpleNamespace(every_lane=[lane])
 

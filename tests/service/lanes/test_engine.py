@@ -69,7 +69,7 @@ async def call(engine: LocalEngine, plan: Plan, timeout_s: float) -> None:
     source = await engine.acquire(plan.input_nbytes, timeout_s, LOCAL.name)
     target = await engine.acquire(plan.output_nbytes, timeout_s, LOCAL.name)
     try:
-        await engine.run(plan, source, target, 0, deadline)
+        await engine.run_on_lane(plan, source, target, 0, deadline)
     finally:
         source.release()
         target.release()
@@ -135,7 +135,7 @@ def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck(
         async with started(call_timeout_s=2.0, grace_s=1.0) as engine:
             before = lane(engine)
             slow = asyncio.create_task(
-                engine.ask(frame({"job": check}), "this job", limit_s=PATIENCE_S)
+                engine.request_plan(frame({"job": check}), "this job", limit_s=PATIENCE_S)
             )
             await asyncio.sleep(0.1)
             behind = [asyncio.create_task(permute(engine, n)) for n in range(1, 4)]
@@ -162,7 +162,9 @@ def test_questions_to_a_lane_that_stands_still_do_not_pile_up() -> None:
             send(engine, signal.SIGSTOP)
             tracemalloc.start()
             for _ in range(100):
-                asker = asyncio.create_task(engine.ask(frame({**question, "x": "x" * 2**20}), "x"))
+                asker = asyncio.create_task(
+                    engine.request_plan(frame({**question, "x": "x" * 2**20}), "x")
+                )
                 await asyncio.sleep(0.001)
                 asker.cancel()
                 await asyncio.wait((asker,))
@@ -344,5 +346,5 @@ def test_an_answered_question_has_no_clock_any_more(caplog: pytest.LogCaptureFix
 
     status = asyncio.run(play())
 
-    assert (status.restarts, status.questions) == (0, 0)
+    assert (status.restarts, status.plan_requests) == (0, 0)
     assert caplog.records == []
