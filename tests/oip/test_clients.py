@@ -85,6 +85,7 @@ def _read(output: Mapping[str, Any], file: Path) -> Tensor:
     return flat.reshape(output["shape"])
 
 
+@pytest.mark.timeout(500)  # the first one installs the client
 @pytest.mark.parametrize(("client", "variant"), VARIANTS)
 def test_an_unmodified_client_gets_every_case_right(
     client: str, variant: str, calls: tuple[Path, Calls], server: Server
