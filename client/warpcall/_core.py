@@ -30,7 +30,8 @@ from warpcall._transport.base import (
 from warpcall._transport.buffers import Buffers
 from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
 
-MAX_MARGIN_S = 1.0  # the server is told to give up so much earlier: its own words then come in time
+# The server must give up this much earlier, so that its own error arrives before the deadline.
+MAX_MARGIN_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
@@ -167,10 +168,10 @@ class Core:
         headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
         body, path = encode(tensors, {}), f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange("PUT", path, headers, body, "put")
-        told = self._stored_tensors(
+        stored = self._stored_tensors(
             reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.STORED_KEY
         )
-        return told["x"]
+        return stored["x"]
 
     async def fetch(self, id_: str, kind: Kind[ArrayT]) -> ArrayT:
         """A copy of a tensor that is on the server's device."""
@@ -195,12 +196,12 @@ class Core:
         if not isinstance(listed, list):
             raise TransportError(f"{self.config.url} must list tensors, got {found!r:.60}")
         kind: Kind[Any] = Kind()
-        return [self._stored_type(self, told, kind) for told in listed]
+        return [self._stored_type(self, record, kind) for record in listed]
 
     def _stored_tensors(self, text: str, kind: Kind[ArrayT], member: str = "") -> dict[str, Any]:
         try:
-            told = json.loads(text)
-            named = dict(told[member] if member else told)
+            payload = json.loads(text)
+            named = dict(payload[member] if member else payload)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TransportError(
                 f"the server must describe stored tensors, got {text!r:.60}"

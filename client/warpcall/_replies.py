@@ -22,11 +22,11 @@ def problem_of(reply: Reply) -> Problem:
         except (ValueError, RecursionError):
             members = None
     if isinstance(members, dict) and ("detail" in members or "title" in members):
-        told = {name: clean(text) for name, text in members.items() if isinstance(text, str)}
-        problem = Problem.from_json(reply.status, told, retry_after_s)
+        texts = {name: clean(text) for name, text in members.items() if isinstance(text, str)}
+        problem = Problem.from_json(reply.status, texts, retry_after_s)
     else:
-        said = first_text(reply)
-        detail = f"the server answered {reply.status}" + (f": {said}" if said else "")
+        text = first_text(reply)
+        detail = f"the server answered {reply.status}" + (f": {text}" if text else "")
         status = 503 if reply.status == 502 else reply.status  # a gateway that lost its server
         problem = Problem.from_json(status, {"detail": detail}, retry_after_s)
     problem.request_id = problem.request_id or reply.headers.get("x-request-id")

@@ -29,20 +29,20 @@ class BaseStoredTensor(Generic[ArrayT]):
         expires: when it goes unless it is used before; each use puts this off.
     """
 
-    def __init__(self, core: Core, told: Any, kind: Kind[ArrayT]) -> None:
+    def __init__(self, core: Core, record: Any, kind: Kind[ArrayT]) -> None:
         self._core = core
         self._kind: Kind[ArrayT] = kind
         try:
-            self.id = str(told["id"])
+            self.id = str(record["id"])
             wire.check_tensor_id(self.id, "id")
-            self.dtype: np.dtype[Any] = NUMPY_DTYPES[told["dtype"]]
-            self.shape = tuple(int(size) for size in told["shape"])
-            self.nbytes = int(told["nbytes"])
-            self.device = str(told["device"])
-            self.expires = datetime.fromisoformat(told["expires"])
+            self.dtype: np.dtype[Any] = NUMPY_DTYPES[record["dtype"]]
+            self.shape = tuple(int(size) for size in record["shape"])
+            self.nbytes = int(record["nbytes"])
+            self.device = str(record["device"])
+            self.expires = datetime.fromisoformat(record["expires"])
         except (TypeError, KeyError, ValueError, OverflowError, InvalidInput) as error:
             raise TransportError(
-                f"the server must describe a stored tensor, got {told!r:.60}"
+                f"the server must describe a stored tensor, got {record!r:.60}"
             ) from error
 
     def __repr__(self) -> str:

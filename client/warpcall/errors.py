@@ -49,13 +49,13 @@ class JobFailed(WarpcallError):
     """A benchmark job ended in another way than well; what it had measured is kept.
 
     Args:
-        job: as the server tells of it.
+        job: as the server describes it.
     """
 
     def __init__(self, job: Mapping[str, Any]) -> None:
-        words = dict.fromkeys(str(job.get(name)) for name in ("state", "exit_class"))
+        reasons = dict.fromkeys(str(job.get(name)) for name in ("state", "exit_class"))
         why = f": {job['detail']}" if job.get("detail") else ""
-        super().__init__(clean(f"the job {job['id']} did not succeed: {', '.join(words)}{why}"))
+        super().__init__(clean(f"the job {job['id']} did not succeed: {', '.join(reasons)}{why}"))
         self.job = dict(job)
 
 

@@ -16,7 +16,7 @@ WARPCALL = [sys.executable, "-m", "warpcall"]
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """How a command ended, and what it wrote."""
 
     code: int
@@ -35,11 +35,11 @@ class Command:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
-    def __call__(self, *words: Any) -> Said:
+    def __call__(self, *arguments: Any) -> CommandResult:
         self.monkeypatch.setenv("WARPCALL_URL", self.server.url)
-        self.monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, words)])
+        self.monkeypatch.setattr(sys, "argv", ["warpcall", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main.main()
         code = ended.value.code
         assert isinstance(code, int)
-        return Said(code, *self.capsys.readouterr())
+        return CommandResult(code, *self.capsys.readouterr())

@@ -23,7 +23,7 @@ from warpcall._jobs.progress import Bar
 from warpcall._text import clean, clean_json
 
 EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202etxt.exe\x7f\r\nsecond\u2028line \ud800"
-KEPT = {
+STORED = {
     "dtype": "F32",
     "shape": [1],
     "nbytes": 4,
@@ -36,10 +36,10 @@ JOB = {
 }  # fmt: skip
 
 
-def says(status: int, told: Any, **headers: str) -> Script:
+def answers(status: int, payload: Any, **headers: str) -> Script:
     def script(visit: Visit) -> None:
         visit.body()
-        body = told if isinstance(told, bytes) else json.dumps(told).encode()
+        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         visit.answer(status, body, {"Content-Type": "application/json", **headers})
 
     return script
@@ -60,26 +60,26 @@ def harmless(text: str) -> bool:
 def test_a_problem_is_one_line_without_control_characters(status: int, flavour: Flavour) -> None:
     members = {"detail": EVIL, "title": EVIL, "field": EVIL, "request_id": EVIL}
 
-    with ScriptedServer(says(status, members)) as server, pytest.raises(Problem) as caught:
+    with ScriptedServer(answers(status, members)) as server, pytest.raises(Problem) as caught:
         flavour.ask(server, permute, retries=0)
 
     problem = caught.value
-    told = (str(problem), problem.detail, problem.field or "", problem.request_id or "")
-    assert all(text.isprintable() for text in told)
+    texts = (str(problem), problem.detail, problem.field or "", problem.request_id or "")
+    assert all(text.isprintable() for text in texts)
     assert r"\x1b[2J" in problem.detail
 
 
 def test_members_of_a_problem_that_are_no_text_are_passed_over(flavour: Flavour) -> None:
     members = {"detail": {"a": 1}, "field": ["x"], "request_id": 7}
 
-    with ScriptedServer(says(422, members)) as server, pytest.raises(Problem) as caught:
+    with ScriptedServer(answers(422, members)) as server, pytest.raises(Problem) as caught:
         flavour.ask(server, permute, retries=0)
 
     assert (str(caught.value), caught.value.field) == ("the server answered 422", None)
 
 
 def test_a_problem_is_short_however_long_the_servers_is(flavour: Flavour) -> None:
-    long = says(422, {"detail": "x" * 900_000})
+    long = answers(422, {"detail": "x" * 900_000})
 
     with ScriptedServer(long) as server, pytest.raises(Problem) as caught:
         flavour.ask(server, permute, retries=0)
@@ -90,10 +90,10 @@ def test_a_problem_is_short_however_long_the_servers_is(flavour: Flavour) -> Non
 @pytest.mark.parametrize(
     "script",
     [
-        says(500, b"\x1b[2J\xc2\x9b31m"),
-        says(200, b"\x1b[2J"),
-        says(422, {"detail": "no"}, **{"X-Request-Id": "\x1b[2J\x9b"}),
-        says(200, named_evil({"dtype": "F99", "shape": [1], "data_offsets": [0, 4]})),
+        answers(500, b"\x1b[2J\xc2\x9b31m"),
+        answers(200, b"\x1b[2J"),
+        answers(422, {"detail": "no"}, **{"X-Request-Id": "\x1b[2J\x9b"}),
+        answers(200, named_evil({"dtype": "F99", "shape": [1], "data_offsets": [0, 4]})),
     ],
     ids=["text", "no-tensors", "header", "tensor-names"],
 )
@@ -137,15 +137,15 @@ def test_headers_of_an_answer_are_without_control_characters(flavour: Flavour) -
 
 
 def test_a_failed_job_is_told_without_control_characters() -> None:
-    told = {"id": "j1", "state": EVIL, "exit_class": EVIL, "detail": EVIL}
+    payload = {"id": "j1", "state": EVIL, "exit_class": EVIL, "detail": EVIL}
 
-    assert str(JobFailed(told)).isprintable()
+    assert str(JobFailed(payload)).isprintable()
 
 
 @pytest.mark.parametrize("id_", ["", "\x1b[2J", "a; rm -rf ~", "../x", "x" * 65, 7, None])
 def test_a_job_with_an_id_that_none_has_is_refused(id_: Any, flavour: Flavour) -> None:
     with (
-        ScriptedServer(says(200, {**JOB, "id": id_})) as server,
+        ScriptedServer(answers(200, {**JOB, "id": id_})) as server,
         pytest.raises(TransportError, match="id of a job") as caught,
     ):
         flavour.ask(server, lambda gpu: gpu.jobs.get("j1"))
@@ -155,9 +155,9 @@ def test_a_job_with_an_id_that_none_has_is_refused(id_: Any, flavour: Flavour) -
 
 @pytest.mark.parametrize("wrong", [{"id": "../x"}, {"id": EVIL}, {"nbytes": 1e999}])
 def test_a_tensor_that_none_can_be_is_refused(wrong: dict[str, Any], flavour: Flavour) -> None:
-    told = {"tensors": [{"id": "x", **KEPT, **wrong}]}
+    payload = {"tensors": [{"id": "x", **STORED, **wrong}]}
 
-    with ScriptedServer(says(200, told)) as server, pytest.raises(TransportError) as caught:
+    with ScriptedServer(answers(200, payload)) as server, pytest.raises(TransportError) as caught:
         flavour.ask(server, lambda gpu: gpu.tensors())
 
     assert harmless(str(caught.value))
@@ -173,7 +173,7 @@ def evil_declaration() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "payload"),
     [
         (["kernels"], {"kernels": [evil_declaration()]}),
         (["kernels", "permute"], evil_declaration()),
@@ -183,47 +183,47 @@ def evil_declaration() -> dict[str, Any]:
         (["jobs"], {"jobs": [JOB]}),
         (["jobs", "--json"], {"jobs": [JOB]}),
         (["cancel", "j1"], JOB),
-        (["tensors", "list"], {"tensors": [{"id": "x", **KEPT}]}),
+        (["tensors", "list"], {"tensors": [{"id": "x", **STORED}]}),
         (["compare", "a", "b"], {"rows": [], "only_a": [EVIL], "only_b": [], "differences": {EVIL: [EVIL, EVIL]}}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_command_prints_a_servers_text_without_its_control_characters(
-    words: list[str],
-    told: Any,
+    arguments: list[str],
+    payload: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    class Told(OpsServer):
+    class HostileServer(OpsServer):
         def _answer(self, visit: Visit) -> None:
-            says(200, told)(visit)
+            answers(200, payload)(visit)
 
-    with Told() as server:
-        said = Command(server, monkeypatch, capsys)(*words)
+    with HostileServer() as server:
+        result = Command(server, monkeypatch, capsys)(*arguments)
 
-    assert harmless(said.out)
-    assert harmless(said.err)
-    assert "[2J" in said.out
-    if "--json" in words:
-        assert json.loads(said.out) == told.get("jobs", told)
+    assert harmless(result.out)
+    assert harmless(result.err)
+    assert "[2J" in result.out
+    if "--json" in arguments:
+        assert json.loads(result.out) == payload.get("jobs", payload)
 
 
 @pytest.mark.parametrize(
-    "told", [{"jobs": [{**JOB, "cases_done": None, "tags": 7}]}, {"jobs": [{}]}]
+    "payload", [{"jobs": [{**JOB, "cases_done": None, "tags": 7}]}, {"jobs": [{}]}]
 )
 def test_an_answer_that_cannot_be_shown_is_one_line(
-    told: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    payload: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Told(OpsServer):
+    class HostileServer(OpsServer):
         def _answer(self, visit: Visit) -> None:
-            says(200, told)(visit)
+            answers(200, payload)(visit)
 
-    with Told() as server:
-        said = Command(server, monkeypatch, capsys)("jobs")
+    with HostileServer() as server:
+        result = Command(server, monkeypatch, capsys)("jobs")
 
-    assert said.code == 1
-    assert said.err.startswith("warpcall: ")
-    assert said.err.count("\n") == 1
+    assert result.code == 1
+    assert result.err.startswith("warpcall: ")
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -248,10 +248,10 @@ def test_an_output_whose_name_leads_elsewhere_is_not_written(
 
     monkeypatch.setattr(warpcall.server, "_run", answered)
 
-    said = warpcall("run", "permute", "x.npy", "--dims", "1,0", "-o", "{name}.npy")
+    result = warpcall("run", "permute", "x.npy", "--dims", "1,0", "-o", "{name}.npy")
 
-    assert said.code == 1
-    assert "cannot be part of a file's name" in said.err
+    assert result.code == 1
+    assert "cannot be part of a file's name" in result.err
     assert set(tmp_path.rglob("*")) == before
 
 

@@ -127,12 +127,12 @@ def test_login_keeps_a_key_that_the_server_takes(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{KEY}\n"))
 
-    said = warpcall("login")
+    result = warpcall("login")
 
-    assert (said.code, said.err) == (0, "")
-    assert said.out == f"{folder}/profile.toml now has the key for {warpcall.server.url}\n"
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"{folder}/profile.toml now has the key for {warpcall.server.url}\n"
     assert read_profile() == Profile(warpcall.server.url, KEY)
-    assert KEY not in said.out
+    assert KEY not in result.out
 
 
 def test_login_keeps_no_key_that_the_server_refuses(
@@ -147,9 +147,9 @@ def test_login_keeps_no_key_that_the_server_refuses(
 
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{KEY}\n"))
     with ScriptedServer(refuse) as server:
-        said = warpcall("login", "--url", server.url)
+        result = warpcall("login", "--url", server.url)
 
-    assert (said.code, said.err) == (1, "warpcall: not yours\n")
+    assert (result.code, result.err) == (1, "warpcall: not yours\n")
     assert read_profile() == Profile()
     assert Unauthorized.status == 401
 
@@ -157,6 +157,6 @@ def test_login_keeps_no_key_that_the_server_refuses(
 def test_login_needs_a_key(warpcall: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
 
-    said = warpcall("login")
+    result = warpcall("login")
 
-    assert (said.code, said.err) == (2, "warpcall: login needs a key, got an empty line\n")
+    assert (result.code, result.err) == (2, "warpcall: login needs a key, got an empty line\n")

@@ -172,7 +172,7 @@ def test_a_contiguous_array_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (np.zeros(2, object), "x must have a dtype of bool, .*, got object"),
         (np.zeros(2, np.complex128), "got complex128"),
@@ -191,8 +191,8 @@ def test_a_contiguous_array_is_not_copied() -> None:
         ("x.npy", "x must be a numpy array or a torch tensor, got str"),
     ],
 )
-def test_what_cannot_travel_is_refused_by_name(value: Any, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said) as caught:
+def test_what_cannot_travel_is_refused_by_name(value: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
         encode({"x": value}, {})
 
     assert caught.value.field == "x"

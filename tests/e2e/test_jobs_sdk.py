@@ -258,7 +258,7 @@ def test_what_is_typed_wrong_is_one_line_that_names_the_option(
 def on_terminal(server: Server, *words: str) -> tuple[subprocess.Popen[bytes], int]:
     """The command with a terminal of its own, and the end of it on which one sees what it shows."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from warpcall import cli; cli.main()", *words]
+    command = [sys.executable, "-c", "from warpcall._cli.main import main; main()", *words]
     settings = {"WARPCALL_URL": server.url, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
     running = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=os.environ | settings)
     os.close(theirs)

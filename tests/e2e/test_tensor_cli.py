@@ -26,7 +26,7 @@ def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: 
     deleted = warpcall("tensors", "delete", "photo", id_)
     empty = warpcall("tensors", "list", "--json")
 
-    assert [said[0] for said in (put, kept, listed, got, plain, deleted, empty)] == [0] * 7
+    assert [result[0] for result in (put, kept, listed, got, plain, deleted, empty)] == [0] * 7
     assert put[1].splitlines()[1].startswith("photo  F32    [2, 3]  24     cpu")
     assert [line.split()[0] for line in listed[1].splitlines()] == ["id", "photo", id_]
     np.testing.assert_array_equal(np.load(back), X.T)
@@ -35,7 +35,7 @@ def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("arguments", "code", "message"),
     [
         (("run", "permute", "x=@none", "--dims", "0"), 1, "there is no tensor 'none', there are none"),
         (("run", "permute", "@none", "--dims", "0"), 2, "must say for which input it is, such as x=@none"),
@@ -46,9 +46,9 @@ def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: 
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_a_line(
-    warpcall: Warpcall, words: tuple[str, ...], code: int, message: str
+    warpcall: Warpcall, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    ended, _, err = warpcall(*words)
+    ended, _, err = warpcall(*arguments)
 
     assert (ended, len(err.splitlines())) == (code, 1)
     assert message in err

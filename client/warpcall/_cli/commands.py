@@ -12,7 +12,7 @@ from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import Array, code_of
 from warpcall._cli import jobs, tensors
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
-from warpcall._cli.op_args import option, split_words
+from warpcall._cli.op_args import option, parse_arguments
 from warpcall._cli.output import Json, Url, console, print_json, table_of, write_lines
 from warpcall._client import TIMEOUT_S
 from warpcall._profile import Profile, write_profile
@@ -73,7 +73,7 @@ def kernels(
 @app.command(context_settings={"ignore_unknown_options": True})
 def run(
     op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="FILES... [OPTIONS OF THE OP]",
@@ -116,7 +116,7 @@ def run(
         declaration = gpu.kernel(op)
         if out is not None:
             check_room(out, [o["name"] for o in declaration["outputs"] if not o["when"]])
-        files, params = split_words(declaration, words)
+        files, params = parse_arguments(declaration, arguments)
         names = [i["name"] for i in declaration["inputs"]]
         files, ids = tensors.take_ids(files, names)
         stored = tensors.find(gpu, list(ids.values())) if ids else {}
@@ -138,12 +138,12 @@ def run(
 def health(as_json: Json = False, url: Url = None) -> None:
     """Say whether the server is ready; exit code 1 if it is not."""
     with Client(url) as gpu:
-        said = gpu.health()
+        report = gpu.health()
     if as_json:
-        print_json(said)
+        print_json(report)
     else:
-        _print_health(said)
-    if said.get("status") != "ready":
+        _print_health(report)
+    if report.get("status") != "ready":
         raise typer.Exit(1)
 
 
@@ -174,10 +174,10 @@ def _first_line() -> str:
         raise UsageError("login needs a key in UTF-8 on standard input") from error
 
 
-def _print_health(said: dict[str, Any]) -> None:
-    lines = [str(said.get("status", "no Warpcall server"))]
-    lines += [f"  {reason}" for reason in said.get("reasons", [])]
-    for lane in said.get("lanes", []):
+def _print_health(report: dict[str, Any]) -> None:
+    lines = [str(report.get("status", "no Warpcall server"))]
+    lines += [f"  {reason}" for reason in report.get("reasons", [])]
+    for lane in report.get("lanes", []):
         lines.append(f"{lane['name']}: {lane['state']}, {lane['device'] or 'no device yet'}")
     write_lines(*lines)
 

@@ -28,24 +28,24 @@ class UsageError(Exception):
     """A command line that cannot be meant; exit code 2."""
 
 
-def read_inputs(words: Sequence[str], declared: Sequence[str]) -> dict[str, Array]:
+def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, Array]:
     """Load the tensors of an op.
 
     Args:
-        words: "x.npy" (the next input without a tensor), "name=x.npy", or "x.safetensors" (all
+        arguments: "x.npy" (the next input without a tensor), "name=x.npy", or "x.safetensors" (all
             tensors in it, by their names).
         declared: the names of the op's inputs, in order.
     """
     inputs: dict[str, Array] = {}
     unnamed = []
-    for word in words:
-        name, path = _split(word, declared)
+    for argument in arguments:
+        name, path = _split(argument, declared)
         if name is None and path.suffix == ".npy":
             unnamed.append(path)
             continue
         found = _load(path)
         if name is not None and len(found) != 1:
-            raise UsageError(f"{word} must hold one tensor, got {', '.join(found) or 'none'}")
+            raise UsageError(f"{argument} must hold one tensor, got {', '.join(found) or 'none'}")
         named = found if name is None else dict.fromkeys([name], *found.values())
         for key, array in named.items():
             if key in inputs:
@@ -91,10 +91,10 @@ def write_outputs(outputs: Mapping[str, Array], target: str) -> None:
         _write(outputs, Path(target))
 
 
-def _split(word: str, declared: Sequence[str]) -> tuple[str | None, Path]:
-    name, equals, path = word.partition("=")
-    named = bool(equals) and (name in declared or not Path(word).exists())
-    found = Path(path if named else word)
+def _split(argument: str, declared: Sequence[str]) -> tuple[str | None, Path]:
+    name, equals, path = argument.partition("=")
+    named = bool(equals) and (name in declared or not Path(argument).exists())
+    found = Path(path if named else argument)
     if found.suffix not in SUFFIXES:
         raise UsageError(f"{found} must end in {' or '.join(SUFFIXES)}")
     return (name if named else None), found

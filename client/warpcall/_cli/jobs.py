@@ -65,7 +65,7 @@ def _number(given: str | int) -> int:
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
     op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[OPTIONS OF THE OP]",
@@ -119,20 +119,20 @@ def bench(
     names = implementations_of(vs)
     with Client(url) as gpu:
         declaration = gpu.kernel(op)
-        sweep = sweep_of(declaration, words or [], shape, dtype, size or [])
+        sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         request: JobRequest = {
             "implementations": names, "sweep": sweep, "precision": precision, "priority": priority,
             "tags": tag, "note": note, "fresh": fresh,
         }  # fmt: skip
         with _options_named([p["name"] for p in declaration["params"]]):
             if dry_run:
-                _tell_preview(gpu.jobs.preview(op, **request), as_json=as_json)
+                _print_preview(gpu.jobs.preview(op, **request), as_json=as_json)
                 return
             job = gpu.jobs.submit(op, **request)
         if detach:
-            _tell_detached(job, as_json=as_json)
+            _print_detached(job, as_json=as_json)
         else:
-            _tell_results(job, as_json=as_json)
+            _wait_and_print(job, as_json=as_json)
 
 
 @app.command()
@@ -165,7 +165,7 @@ def jobs(
 def watch(id: JobId, as_json: Json = False, url: Url = None) -> None:
     """Wait for a job and show what it measured; Ctrl-C leaves it running."""
     with Client(url) as gpu:
-        _tell_results(gpu.jobs.get(id), as_json=as_json)
+        _wait_and_print(gpu.jobs.get(id), as_json=as_json)
 
 
 @app.command()
@@ -180,8 +180,8 @@ def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
     elif was_over:
         write_lines(f"{id} had ended before: {job.state}")
     else:
-        kept = f"{job.told['cases_done']} of {job.told['cases_total']} cases are measured"
-        write_lines(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
+        measured = f"{job.told['cases_done']} of {job.told['cases_total']} cases are measured"
+        write_lines(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {measured}")
 
 
 @app.command()
@@ -256,33 +256,33 @@ def _overview(gpu: Client) -> Group:
     queue = gpu.jobs.queue()
     waits = sum(entry["position"] > 0 for entry in queue["entries"])
     runs = len(queue["entries"]) - waits
-    said = f"\n{runs} running, {waits} waiting, on {queue['devices']} for jobs"
-    return Group(lanes_table(gpu.health()), Text(said), queue_table(queue))
+    line = f"\n{runs} running, {waits} waiting, on {queue['devices']} for jobs"
+    return Group(lanes_table(gpu.health()), Text(line), queue_table(queue))
 
 
-def _tell_preview(told: dict[str, Any], *, as_json: bool) -> None:
+def _print_preview(preview: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_json(told)
+        print_json(preview)
         return
-    said = f"{told['cases']} cases, some {span(told['estimated_s'])}"
-    said += f", at most {told['device_bytes'] / 1e6:,.3g} MB on the device"
-    if told["reuses"]:
-        said += f"; {told['reuses']} has measured this already"
-    write_lines(f"{said}")
+    line = f"{preview['cases']} cases, some {span(preview['estimated_s'])}"
+    line += f", at most {preview['device_bytes'] / 1e6:,.3g} MB on the device"
+    if preview["reuses"]:
+        line += f"; {preview['reuses']} has measured this already"
+    write_lines(f"{line}")
 
 
-def _tell_detached(job: Job, *, as_json: bool) -> None:
+def _print_detached(job: Job, *, as_json: bool) -> None:
     if as_json:
         print_json(job.told)
         return
     if job.ended:
-        said = f"{job.id} has measured this already; --fresh measures again"
+        line = f"{job.id} has measured this already; --fresh measures again"
     else:
-        said = f"{job.id} {waiting(job.told)}, takes some {span(job.told['estimated_s'])}"
-    write_lines(said, f"warpcall watch {job.id}")
+        line = f"{job.id} {waiting(job.told)}, takes some {span(job.told['estimated_s'])}"
+    write_lines(line, f"warpcall watch {job.id}")
 
 
-def _tell_results(job: Job, *, as_json: bool) -> None:
+def _wait_and_print(job: Job, *, as_json: bool) -> None:
     """Wait for a job's end, and print what it measured; what failed has its own exit code."""
     failure: JobFailed | None = None
     measured_before = bool(job.told.get("reused")) and job.ended

@@ -42,8 +42,8 @@ def main() -> NoReturn:
         sys.exit(INTERRUPTED)
     except OSError as error:
         _drop_output()
-        said = error.strerror or str(error)  # without the number
-        _fail(f"{error.filename}: {said}" if error.filename else said, 1)
+        reason = error.strerror or str(error)  # without the number
+        _fail(f"{error.filename}: {reason}" if error.filename else reason, 1)
     except (WarpcallError, MemoryError) as error:
         _fail(str(error) or type(error).__name__, 1)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -62,7 +62,7 @@ def _open_missing() -> None:
         sys.stdin = _null(0, os.O_WRONLY, "r")
     if sys.stdout is None:
         sys.stdout = _null(1, os.O_RDONLY, "w")
-    if sys.stderr is None:  # what is said there is lost, without an error
+    if sys.stderr is None:  # messages to it are lost, without an error
         sys.stderr = _null(2, os.O_WRONLY, "w")
 
 
@@ -125,6 +125,6 @@ def _fail(message: str, code: int) -> NoReturn:
     try:
         sys.stderr.write(f"warpcall: {clean(' '.join(message.split()))}\n")
         sys.stderr.flush()
-    except OSError:  # nobody can be told
+    except OSError:  # stderr is closed too: the exit code is all that is left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(code)

@@ -13,8 +13,8 @@ FALSE = ("false", "no", "0")
 EXAMPLES = {"bool": "", "int": " N", "float": " X", "ints": " N,N,..."}
 
 
-def split_words(
-    declaration: Mapping[str, Any], words: Sequence[str]
+def parse_arguments(
+    declaration: Mapping[str, Any], arguments: Sequence[str]
 ) -> tuple[list[str], dict[str, Any]]:
     """Separate files from options, and read the options' values.
 
@@ -24,12 +24,12 @@ def split_words(
     declared = {p["name"]: p for p in declaration["params"]}
     files: list[str] = []
     params: dict[str, Any] = {}
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word == "-":
-            files.append(word)
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-") or argument == "-":
+            files.append(argument)
             continue
-        flag, equals, text = word.partition("=")
+        flag, equals, text = argument.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         negated = name.startswith("no_") and declared.get(name[3:], {}).get("kind") == "bool"
         name = name[3:] if negated else name
@@ -60,10 +60,10 @@ def _allowed(declared: Mapping[str, Any]) -> str:
 
 
 def _next(flag: str, rest: Iterator[str]) -> str:
-    word = next(rest, None)
-    if word is None:
+    argument = next(rest, None)
+    if argument is None:
         raise UsageError(f"{flag} needs a value")
-    return word
+    return argument
 
 
 def _boolean(flag: str, text: str) -> bool:

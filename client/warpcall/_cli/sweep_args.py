@@ -7,7 +7,7 @@ from typing import Any
 
 from warpcall import wire
 from warpcall._cli.files import UsageError
-from warpcall._cli.op_args import option, split_words
+from warpcall._cli.op_args import option, parse_arguments
 
 OURS = "warpcall"
 SHORT = {"f": "fp", "bf": "bf", "i": "int", "u": "uint"}
@@ -16,7 +16,7 @@ EXAMPLE_SHAPES = "4096x4096,8192x8192"
 
 def sweep_of(
     declaration: Mapping[str, Any],
-    words: Sequence[str],
+    arguments: Sequence[str],
     shape: str | None,
     dtype: str | None,
     sizes: Sequence[str],
@@ -27,7 +27,7 @@ def sweep_of(
         UsageError: it names the option, what was given and what is allowed.
     """
     sweep: dict[str, Any] = {"shapes": shapes_of(shape), "dtypes": dtypes_of(dtype)}
-    params = _params(declaration, words)
+    params = _params(declaration, arguments)
     if params:
         sweep["params"] = params
     if sizes:
@@ -47,25 +47,25 @@ def shapes_of(text: str | None) -> list[list[int]]:
 
 def dtypes_of(text: str | None) -> list[str]:
     """Dtypes such as bf16,fp32 as the wire calls them."""
-    known = dtype_words()
+    known = dtype_names()
     codes = []
-    for word in (text or "").split(","):
-        code = known.get(word.lower()) or (word.upper() if word.upper() in wire.ITEMSIZE else None)
+    for name in (text or "").split(","):
+        code = known.get(name.lower()) or (name.upper() if name.upper() in wire.ITEMSIZE else None)
         if code is None:
-            given = "nothing" if text is None else repr(word)
+            given = "nothing" if text is None else repr(name)
             raise UsageError(f"--dtype must be of {', '.join(known)}, got {given}")
         codes.append(code)
     return codes
 
 
-def dtype_words() -> dict[str, str]:
-    """Codes of the wire by the words that people type: bf16, fp32, int64, bool."""
-    words = {}
+def dtype_names() -> dict[str, str]:
+    """The wire's dtype codes by the names that people type: bf16, fp32, int64, bool."""
+    names = {}
     for code in wire.ITEMSIZE:
         kind, digits = code.rstrip("0123456789").lower(), code.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        word = SHORT[kind] + digits if kind in SHORT and digits.isdigit() else code.lower()
-        words[word] = code
-    return words
+        name = SHORT[kind] + digits if kind in SHORT and digits.isdigit() else code.lower()
+        names[name] = code
+    return names
 
 
 def implementations_of(text: str) -> list[str]:
@@ -81,23 +81,23 @@ def implementations_of(text: str) -> list[str]:
 def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:
     """Sizes such as taps=3,7."""
     sizes: dict[str, list[int | str]] = {}
-    for word in given:
-        name, _, text = word.partition("=")
+    for argument in given:
+        name, _, text = argument.partition("=")
         values = text.split(",")
         if not name or not all(values) or name in sizes:
-            raise UsageError(f"--size must be such as taps=3,7, each name once, got {word!r}")
+            raise UsageError(f"--size must be such as taps=3,7, each name once, got {argument!r}")
         sizes[name] = [int(v) if v.isascii() and v.isdigit() else v for v in values]
     return sizes
 
 
-def _params(declaration: Mapping[str, Any], words: Sequence[str]) -> dict[str, list[Any]]:
+def _params(declaration: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, list[Any]]:
     """The op's options; one that is given again has another value in other cases."""
-    rounds = _rounds(words)
+    rounds = _rounds(arguments)
     values: dict[str, list[Any]] = {}
     required = [p for p in declaration["params"] if p["required"]]
     optional = {**declaration, "params": [{**p, "required": False} for p in declaration["params"]]}
     for group in rounds:
-        files, params = split_words(optional, group)
+        files, params = parse_arguments(optional, group)
         if files:
             raise UsageError(f"bench takes one op, then options, got {files[0]!r} as well")
         for name, value in params.items():
@@ -109,12 +109,12 @@ def _params(declaration: Mapping[str, Any], words: Sequence[str]) -> dict[str, l
     return values
 
 
-def _rounds(words: Sequence[str]) -> list[list[str]]:
-    """An option with its value each, as `split_words` takes one of a name only."""
+def _rounds(arguments: Sequence[str]) -> list[list[str]]:
+    """An option with its value each, as `parse_arguments` takes one of a name only."""
     groups: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not groups:
-            groups.append([word])
+    for argument in arguments:
+        if argument.startswith("--") or not groups:
+            groups.append([argument])
         else:
-            groups[-1].append(word)
+            groups[-1].append(argument)
     return groups

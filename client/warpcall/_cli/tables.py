@@ -11,14 +11,14 @@ from rich.table import Table
 from warpcall._cli.output import table_of
 from warpcall._jobs.progress import span, waiting
 
-Told = Mapping[str, Any]
+Payload = Mapping[str, Any]
 
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
 COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
 
 
-def results_lines(results: Told, first: str) -> list[str]:
+def results_lines(results: Payload, first: str) -> list[str]:
     """A heading for each case, and below it a row for each implementation.
 
     Args:
@@ -43,7 +43,7 @@ def results_lines(results: Told, first: str) -> list[str]:
     ]
 
 
-def comparison_lines(found: Told) -> list[str]:
+def comparison_lines(found: Payload) -> list[str]:
     """Two jobs side by side, case by case."""
     rows = []
     for row in found["rows"]:
@@ -55,8 +55,8 @@ def comparison_lines(found: Told) -> list[str]:
             row["verdict"],
         )
         rows.append((row["case"], row["implementation"], cells))
-    told = "times in us; ratio and verdict: of b to a, above 1 takes longer"
-    return [told, *by_case(COMPARED, rows)]
+    heading = "times in us; ratio and verdict: of b to a, above 1 takes longer"
+    return [heading, *by_case(COMPARED, rows)]
 
 
 def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
@@ -78,13 +78,13 @@ def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]
     return lines
 
 
-def converged(results: Told) -> str:
+def converged(results: Payload) -> str:
     """In how many cases the intervals came to be as narrow as they should."""
     cases = results.get("cases", [])
     return f"{sum(bool(case['converged']) for case in cases)} of {len(cases)} cases converged"
 
 
-def remarks(results: Told) -> list[str]:
+def remarks(results: Payload) -> list[str]:
     """What one should know before quoting the table: a line each."""
     lines = []
     for row in results["measurements"]:
@@ -96,7 +96,7 @@ def remarks(results: Told) -> list[str]:
     return lines
 
 
-def jobs_table(jobs: Iterable[Told]) -> Table:
+def jobs_table(jobs: Iterable[Payload]) -> Table:
     """The caller's jobs."""
     columns = ("id", "user", "op", "state", "cases", "precision", "submitted", "tags")
     rows = [
@@ -115,7 +115,7 @@ def jobs_table(jobs: Iterable[Told]) -> Table:
     return table_of(columns, rows)
 
 
-def history_table(found: Told) -> Table:
+def history_table(found: Payload) -> Table:
     """A series; what changed is named where it did, from the point below it."""
     columns = ("measured", "job", "user", "us", "95 % CI", "limit", "what changed")
     rows = []
@@ -135,7 +135,7 @@ def history_table(found: Told) -> Table:
     return table_of(columns, rows)
 
 
-def queue_table(queue: Told) -> Table:
+def queue_table(queue: Payload) -> Table:
     """Everyone's jobs that run or wait."""
     columns = ("", "id", "user", "op", "state", "cases", "priority", "starts in", "ends in", "on")
     rows = [
@@ -156,7 +156,7 @@ def queue_table(queue: Told) -> Table:
     return table_of(columns, rows)
 
 
-def lanes_table(health: Told) -> Table:
+def lanes_table(health: Payload) -> Table:
     """The server's devices."""
     lanes = health.get("lanes", [])
     rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]

@@ -83,18 +83,20 @@ def find(gpu: Client, ids: Sequence[str]) -> dict[str, Any]:
     return {id_: there[id_] for id_ in ids}
 
 
-def take_ids(words: Sequence[str], declared: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate words such as x=@photo from files: the ids by input."""
+def take_ids(arguments: Sequence[str], declared: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Separate arguments such as x=@photo from files: the ids by input."""
     files: list[str] = []
     ids: dict[str, str] = {}
-    for word in words:
-        name, _, id_ = word.partition(f"={MARK}")
-        if word.startswith(MARK):
-            raise UsageError(f"{word} must say for which input it is, such as {declared[0]}={word}")
+    for argument in arguments:
+        name, _, id_ = argument.partition(f"={MARK}")
+        if argument.startswith(MARK):
+            raise UsageError(
+                f"{argument} must say for which input it is, such as {declared[0]}={argument}"
+            )
         if not id_:
-            files.append(word)
+            files.append(argument)
         elif name in ids or name not in declared:
-            raise UsageError(f"{word} must name an input, once: {', '.join(declared)}")
+            raise UsageError(f"{argument} must name an input, once: {', '.join(declared)}")
         else:
             ids[name] = id_
     return files, ids
@@ -102,7 +104,7 @@ def take_ids(words: Sequence[str], declared: Sequence[str]) -> tuple[list[str], 
 
 def print_stored(stored: Mapping[str, BaseStoredTensor[Any]], *, as_json: bool) -> None:
     """What is on the device, by the name that it has here."""
-    told = {
+    rows = {
         name: {
             "id": t.id,
             "dtype": code_of_dtype(t.dtype),
@@ -114,8 +116,8 @@ def print_stored(stored: Mapping[str, BaseStoredTensor[Any]], *, as_json: bool) 
         for name, t in stored.items()
     }
     if as_json:
-        print_json(told)
+        print_json(rows)
         return
     columns = ("id", "dtype", "shape", "bytes", "device", "expires")
-    console().print(table_of(columns, [tuple(row.values()) for row in told.values()]))
+    console().print(table_of(columns, [tuple(row.values()) for row in rows.values()]))
     sys.stdout.flush()

@@ -19,17 +19,17 @@ from warpcall import __version__
 
 
 def test_the_version_is_printed(warpcall: Command) -> None:
-    said = warpcall("--version")
+    result = warpcall("--version")
 
-    assert (said.code, said.out, said.err) == (0, f"warpcall {__version__}\n", "")
+    assert (result.code, result.out, result.err) == (0, f"warpcall {__version__}\n", "")
 
 
-@pytest.mark.parametrize("words", [["--help"], []])
-def test_help_names_every_command(words: list[str], warpcall: Command) -> None:
-    said = warpcall(*words)
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_help_names_every_command(arguments: list[str], warpcall: Command) -> None:
+    result = warpcall(*arguments)
 
     for name in ("kernels", "run", "health", "login", "WARPCALL_API_KEY"):
-        assert name in said.out + said.err
+        assert name in result.out + result.err
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,18 @@ def test_help_names_every_command(words: list[str], warpcall: Command) -> None:
 def test_the_help_of_a_command_names_every_flag(
     command: str, flags: list[str], warpcall: Command
 ) -> None:
-    said = warpcall(command, "--help")
+    result = warpcall(command, "--help")
 
-    assert said.code == 0
+    assert result.code == 0
     for flag in flags:
-        assert flag in said.out
+        assert flag in result.out
 
 
 def test_kernels_gives_each_op_a_line(warpcall: Command) -> None:
-    said = warpcall("kernels")
+    result = warpcall("kernels")
 
-    title, *lines = said.out.splitlines()
-    assert (said.code, said.err) == (0, "")
+    title, *lines = result.out.splitlines()
+    assert (result.code, result.err) == (0, "")
     assert title.split()[:3] == ["op", "inputs", "options"]
     assert [line.split()[0] for line in lines] == list(DECLARED)
     (masked_softmax,) = (line for line in lines if line.startswith("masked-softmax "))
@@ -65,13 +65,13 @@ def test_kernels_gives_each_op_a_line(warpcall: Command) -> None:
 
 
 def test_kernels_describes_one_op(warpcall: Command) -> None:
-    said = warpcall("kernels", "permute")
+    result = warpcall("kernels", "permute")
 
     declared = DECLARED["permute"]
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"permute: {declared['summary']}\n")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"permute: {declared['summary']}\n")
     for text in (declared["equivalent"], "--dims N,N,...", declared["params"][0]["doc"], "-> out"):
-        assert text in said.out
+        assert text in result.out
 
 
 def test_kernels_prints_what_the_server_declares_as_json(warpcall: Command) -> None:
@@ -82,16 +82,16 @@ def test_kernels_prints_what_the_server_declares_as_json(warpcall: Command) -> N
 
 
 def test_an_unknown_op_is_the_servers_to_name(warpcall: Command) -> None:
-    said = warpcall("kernels", "sort")
+    result = warpcall("kernels", "sort")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "warpcall: there is no kernel 'sort'\n"
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "warpcall: there is no kernel 'sort'\n"
 
 
 def test_health_of_a_ready_server_is_success(warpcall: Command) -> None:
-    said, as_json = warpcall("health"), warpcall("health", "--json")
+    result, as_json = warpcall("health"), warpcall("health", "--json")
 
-    assert (said.code, said.out) == (0, "ready\ncuda:0: ready, cuda:0 (NVIDIA H200)\n")
+    assert (result.code, result.out) == (0, "ready\ncuda:0: ready, cuda:0 (NVIDIA H200)\n")
     assert (as_json.code, json.loads(as_json.out)) == (0, READY)
 
 
@@ -100,30 +100,30 @@ def test_health_of_a_starting_server_gives_reasons_and_fails(
 ) -> None:
     with OpsServer(ready=False) as server:
         warpcall = Command(server, monkeypatch, capsys)
-        said, as_json = warpcall("health"), warpcall("health", "--json")
+        result, as_json = warpcall("health"), warpcall("health", "--json")
 
-    assert said.code == 1
-    assert said.out == "not ready\n  no lane is ready\ncuda:0: starting, no device yet\n"
+    assert result.code == 1
+    assert result.out == "not ready\n  no lane is ready\ncuda:0: starting, no device yet\n"
     assert (as_json.code, json.loads(as_json.out)) == (1, NOT_READY)
 
 
-@pytest.mark.parametrize("words", [["kernels"], ["kernels", "permute"], ["health"]])
+@pytest.mark.parametrize("arguments", [["kernels"], ["kernels", "permute"], ["health"]])
 def test_an_address_on_the_line_goes_before_that_of_the_environment(
-    words: list[str], warpcall: Command
+    arguments: list[str], warpcall: Command
 ) -> None:
     with OpsServer() as other:
-        said = warpcall(*words, "--url", other.url)
+        result = warpcall(*arguments, "--url", other.url)
 
-        assert (said.code, said.err) == (0, "")
+        assert (result.code, result.err) == (0, "")
         assert len(other.targets) == 1
     assert warpcall.server.targets == []
 
 
 def test_a_server_that_is_not_there_is_one_line(warpcall: Command, unused_port: int) -> None:
-    said = warpcall("health", "--url", f"http://127.0.0.1:{unused_port}")
+    result = warpcall("health", "--url", f"http://127.0.0.1:{unused_port}")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err == f"warpcall: cannot reach 127.0.0.1:{unused_port}: Connection refused\n"
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"warpcall: cannot reach 127.0.0.1:{unused_port}: Connection refused\n"
 
 
 def test_the_key_comes_from_the_environment(
@@ -131,14 +131,14 @@ def test_the_key_comes_from_the_environment(
 ) -> None:
     monkeypatch.setenv("WARPCALL_API_KEY", "wc-secret")
 
-    said = warpcall("health")
+    result = warpcall("health")
 
     assert warpcall.server.seen.headers["authorization"] == "Bearer wc-secret"
-    assert "wc-secret" not in said.out + said.err
+    assert "wc-secret" not in result.out + result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["sort"], "No such command 'sort'"),
         (["kernels", "--long"], "No such option: --long"),
@@ -149,13 +149,13 @@ def test_the_key_comes_from_the_environment(
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_why(
-    words: list[str], message: str, warpcall: Command
+    arguments: list[str], message: str, warpcall: Command
 ) -> None:
-    said = warpcall(*words)
+    result = warpcall(*arguments)
 
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err
-    assert "Traceback" not in said.err
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -166,50 +166,52 @@ def test_wrong_usage_exits_with_2_and_says_why(
     ],
 )
 def test_an_address_that_is_none_is_one_line(url: str, message: str, warpcall: Command) -> None:
-    said = warpcall("health", "--url", url)
+    result = warpcall("health", "--url", url)
 
-    assert said.code == 1
-    assert said.err.startswith(f"warpcall: {message}")
-    assert said.err.count("\n") == 1
+    assert result.code == 1
+    assert result.err.startswith(f"warpcall: {message}")
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "../../readyz", "a?b", "a\udcff"], ids=ascii)
-@pytest.mark.parametrize("command", [["kernels"], ["run", "x.npy"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command", [["kernels"], ["run", "x.npy"]], ids=lambda arguments: arguments[0]
+)
 def test_a_name_that_no_op_has_is_not_sent(
     name: str, command: list[str], warpcall: Command
 ) -> None:
-    said = warpcall(command[0], name, *command[1:])
+    result = warpcall(command[0], name, *command[1:])
 
-    assert said.code == 1
-    assert said.err.startswith("warpcall: the name of an op must be like masked-softmax, got")
+    assert result.code == 1
+    assert result.err.startswith("warpcall: the name of an op must be like masked-softmax, got")
     assert warpcall.server.targets == []
 
 
 @pytest.mark.parametrize("members", [{}, [], {"kernels": 5}, {"kernels": [{"name": "permute"}]}])
 @pytest.mark.parametrize(
-    "words", [["kernels"], ["kernels", "permute"], ["run", "permute", "x.npy"]]
+    "arguments", [["kernels"], ["kernels", "permute"], ["run", "permute", "x.npy"]]
 )
 def test_a_server_of_another_kind_is_told_as_such(
-    members: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, warpcall: Command
+    members: Any, arguments: list[str], monkeypatch: pytest.MonkeyPatch, warpcall: Command
 ) -> None:
     def other(visit: Visit) -> None:
         visit.answer(200, json.dumps(members).encode(), {"Content-Type": "application/json"})
 
     with ScriptedServer(other) as server:
-        said = warpcall(*words, "--url", server.url)
+        result = warpcall(*arguments, "--url", server.url)
 
-    assert (said.code, said.out) == (1, "")
-    assert "is not a Warpcall server" in said.err
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (1, "")
+    assert "is not a Warpcall server" in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_a_server_that_answers_in_html_is_one_line(warpcall: Command) -> None:
     with ScriptedServer(lambda visit: visit.answer(200, b"<html>\nhello")) as server:
-        said = warpcall("kernels", "--url", server.url)
+        result = warpcall("kernels", "--url", server.url)
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("warpcall: /v1/kernels must answer in JSON")
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("warpcall: /v1/kernels must answer in JSON")
+    assert result.err.count("\n") == 1
 
 
 def test_a_reader_that_leaves_ends_the_command_without_a_word(warpcall: Command) -> None:

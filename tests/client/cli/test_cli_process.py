@@ -44,14 +44,14 @@ def shell(
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["kernels", "health --json", PERMUTE, "--help"])
+@pytest.mark.parametrize("arguments", ["kernels", "health --json", PERMUTE, "--help"])
 @pytest.mark.parametrize(
     ("stream", "why"), [(">&-", "Bad file descriptor"), ("> /dev/full", "No space left on device")]
 )
 def test_an_output_that_cannot_be_written_is_one_line(
-    words: str, stream: str, why: str, unbuffered: str, server: OpsServer
+    arguments: str, stream: str, why: str, unbuffered: str, server: OpsServer
 ) -> None:
-    done = shell(server, f"warpcall {words} {stream}", unbuffered=unbuffered)
+    done = shell(server, f"warpcall {arguments} {stream}", unbuffered=unbuffered)
 
     assert (done.returncode, done.stderr) == (1, f"warpcall: standard output: {why}\n")
 
@@ -83,9 +83,9 @@ def test_a_connection_never_takes_the_place_of_a_closed_output(server: OpsServer
     assert np.load("y.npy").shape == (3, 2)
 
 
-@pytest.mark.parametrize("words", ["kernels", "health", PERMUTE])
-def test_a_closed_input_changes_nothing(words: str, server: OpsServer) -> None:
-    done = shell(server, f"warpcall {words} <&-")
+@pytest.mark.parametrize("arguments", ["kernels", "health", PERMUTE])
+def test_a_closed_input_changes_nothing(arguments: str, server: OpsServer) -> None:
+    done = shell(server, f"warpcall {arguments} <&-")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -93,12 +93,12 @@ def test_a_closed_input_changes_nothing(words: str, server: OpsServer) -> None:
 
 @pytest.mark.parametrize("stream", ["2>&-", "2> /dev/full"])
 @pytest.mark.parametrize(
-    ("words", "code"), [("kernels sort", 1), ("run permute", 2), ("kernels --nonsense", 2)]
+    ("arguments", "code"), [("kernels sort", 1), ("run permute", 2), ("kernels --nonsense", 2)]
 )
 def test_errors_that_nobody_can_be_told_are_exit_codes(
-    words: str, code: int, stream: str, server: OpsServer
+    arguments: str, code: int, stream: str, server: OpsServer
 ) -> None:
-    done = shell(server, f"warpcall {words} {stream}")
+    done = shell(server, f"warpcall {arguments} {stream}")
 
     assert done.returncode in (code, 1)
     assert done.stdout == ""
@@ -124,11 +124,13 @@ def test_a_key_that_cannot_be_read_is_one_line(
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
-@pytest.mark.parametrize("words", ["run permute {} --dims 1,0", "tensors put {}"])
-def test_a_pipe_in_place_of_a_file_is_refused(words: str, suffix: str, server: OpsServer) -> None:
+@pytest.mark.parametrize("arguments", ["run permute {} --dims 1,0", "tensors put {}"])
+def test_a_pipe_in_place_of_a_file_is_refused(
+    arguments: str, suffix: str, server: OpsServer
+) -> None:
     os.mkfifo(f"pipe{suffix}")
 
-    done = shell(server, f"warpcall {words.format(f'pipe{suffix}')}")
+    done = shell(server, f"warpcall {arguments.format(f'pipe{suffix}')}")
 
     assert done.returncode == 1
     assert done.stderr == (

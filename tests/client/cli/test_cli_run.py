@@ -37,10 +37,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_array_comes_back_as_an_array(warpcall: Command) -> None:
-    said = warpcall("run", "permute", "x.npy", "--dims", "2,0,1", "-o", "y.npy")
+    result = warpcall("run", "permute", "x.npy", "--dims", "2,0,1", "-o", "y.npy")
 
     y = np.load("y.npy")
-    assert (said.code, said.out, said.err) == (0, "", "")
+    assert (result.code, result.out, result.err) == (0, "", "")
     assert (y.dtype, y.flags.c_contiguous) == (X.dtype, True)
     np.testing.assert_array_equal(y, X.transpose(2, 0, 1))
 
@@ -62,10 +62,10 @@ def test_every_kind_of_array_goes_through_files(x: Any, warpcall: Command) -> No
     np.save("x.npy", x)
     dims = ",".join(map(str, range(x.ndim)))
 
-    said = warpcall("run", "permute", "x.npy", f"--dims={dims}", "-o", "y.npy")
+    result = warpcall("run", "permute", "x.npy", f"--dims={dims}", "-o", "y.npy")
 
     y = np.load("y.npy")
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     assert (y.dtype, y.shape) == (x.dtype.newbyteorder("="), x.shape)
     np.testing.assert_array_equal(y, x)
 
@@ -79,10 +79,10 @@ def test_dtypes_that_npy_lacks_go_through_safetensors(
     x = torch.arange(6).reshape(2, 3).to(dtype)
     safetensors.torch.save_file({"x": x}, "x.safetensors")
 
-    said = warpcall("run", "permute", "x.safetensors", "--dims", "1,0", "-o", "y.safetensors")
+    result = warpcall("run", "permute", "x.safetensors", "--dims", "1,0", "-o", "y.safetensors")
 
     out = safetensors.torch.load_file("y.safetensors")["out"]
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     assert out.dtype == dtype
     assert out.view(torch.uint8).tolist() == x.T.contiguous().view(torch.uint8).tolist()
 
@@ -90,55 +90,55 @@ def test_dtypes_that_npy_lacks_go_through_safetensors(
 def test_a_dtype_that_npy_lacks_is_not_written_as_something_else(warpcall: Command) -> None:
     safetensors.torch.save_file({"x": torch.ones(2, dtype=torch.bfloat16)}, "x.safetensors")
 
-    said = warpcall("run", "permute", "x.safetensors", "--dims", "0", "-o", "y.npy")
+    result = warpcall("run", "permute", "x.safetensors", "--dims", "0", "-o", "y.npy")
 
-    assert said.code == 1
-    assert said.err == "warpcall: y.npy cannot hold bfloat16: use a .safetensors file\n"
+    assert result.code == 1
+    assert result.err == "warpcall: y.npy cannot hold bfloat16: use a .safetensors file\n"
     assert not Path("y.npy").exists()
 
 
 def test_several_outputs_share_a_safetensors_file(warpcall: Command) -> None:
-    said = warpcall("run", "conv-backward", "in.safetensors", "--out", "grads.safetensors")
+    result = warpcall("run", "conv-backward", "in.safetensors", "--out", "grads.safetensors")
 
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     assert safetensors.numpy.load_file("grads.safetensors").keys() == {"grad_x", "grad_weight"}
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_several_outputs_go_into_files_of_their_names(suffix: str, warpcall: Command) -> None:
     out = "d_{name}" + suffix
-    said = warpcall("run", "conv-backward", "in.safetensors", "--bias", "-o", out)
+    result = warpcall("run", "conv-backward", "in.safetensors", "--bias", "-o", out)
 
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     assert {path.name for path in Path().glob("d_*")} == {
         f"d_{name}{suffix}" for name in ("grad_x", "grad_weight", "grad_bias")
     }
 
 
 def test_several_outputs_for_one_array_file_are_refused_before_the_call(warpcall: Command) -> None:
-    said = warpcall("run", "conv-backward", "in.safetensors", "-o", "y.npy")
+    result = warpcall("run", "conv-backward", "in.safetensors", "-o", "y.npy")
 
-    assert said.code == 2
-    assert "y.npy holds one tensor, but the outputs are grad_x, grad_weight" in said.err
+    assert result.code == 2
+    assert "y.npy holds one tensor, but the outputs are grad_x, grad_weight" in result.err
     assert warpcall.server.seen.calls == 0
 
 
 def test_without_a_file_a_summary_is_printed(warpcall: Command) -> None:
-    said = warpcall("run", "permute", "x.npy", "--dims", "2,0,1")
+    result = warpcall("run", "permute", "x.npy", "--dims", "2,0,1")
 
-    title, row, where = said.out.splitlines()
-    assert (said.code, said.err) == (0, "")
+    title, row, where = result.out.splitlines()
+    assert (result.code, result.err) == (0, "")
     assert title.split() == ["output", "dtype", "shape", "first", "values"]
     assert row.split(maxsplit=2)[:2] == ["out", "F32"]
     assert "[4, 2, 3]  0.0, 4.0, 8.0, 12.0, ..." in row
     assert where == "on cuda:0 (NVIDIA H200): queue 0.5 ms, kernel 2 ms"
 
 
-@pytest.mark.parametrize("words", [[], ["-o", "y.npy"]])
-def test_a_summary_can_be_had_as_json(words: list[str], warpcall: Command) -> None:
-    said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--json", *words)
+@pytest.mark.parametrize("arguments", [[], ["-o", "y.npy"]])
+def test_a_summary_can_be_had_as_json(arguments: list[str], warpcall: Command) -> None:
+    result = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--json", *arguments)
 
-    assert json.loads(said.out) == {
+    assert json.loads(result.out) == {
         "outputs": {
             "out": {"dtype": "F32", "shape": [2, 3, 4], "first": ["0.0", "1.0", "2.0", "3.0"]}
         },
@@ -150,21 +150,21 @@ def test_a_summary_can_be_had_as_json(words: list[str], warpcall: Command) -> No
 
 def test_run_goes_to_the_address_on_the_line(warpcall: Command) -> None:
     with OpsServer() as other:
-        said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--url", other.url)
+        result = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--url", other.url)
 
-        assert (said.code, other.seen.calls) == (0, 1)
+        assert (result.code, other.seen.calls) == (0, 1)
     assert warpcall.server.targets == []
 
 
 def test_the_server_hears_how_long_the_call_may_take(warpcall: Command) -> None:
-    said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--timeout-s", "500")
+    result = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "--timeout-s", "500")
 
-    assert said.code == 0
+    assert result.code == 0
     assert 490 < float(warpcall.server.seen.headers["x-warpcall-timeout"]) < 500
 
 
 @pytest.mark.parametrize(
-    ("words", "params"),
+    ("arguments", "params"),
     [
         (["permute", "x.npy", "--dims", "2,0,1"], {"dims": [2, 0, 1]}),
         (["permute", "--dims", "-1,0,1", "x.npy"], {"dims": [-1, 0, 1]}),
@@ -185,11 +185,11 @@ def test_the_server_hears_how_long_the_call_may_take(warpcall: Command) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_options_of_the_op_arrive_as_its_parameters(
-    words: list[str], params: dict[str, Any], warpcall: Command
+    arguments: list[str], params: dict[str, Any], warpcall: Command
 ) -> None:
-    said = warpcall("run", *words)
+    result = warpcall("run", *arguments)
 
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     assert warpcall.server.seen.params == params
 
 
@@ -197,18 +197,18 @@ def test_files_fill_the_inputs_in_order_around_those_named(warpcall: Command) ->
     np.save("lengths.npy", np.arange(2))
     np.save("mask.npy", np.zeros(4, bool))
 
-    said = warpcall("run", "masked-softmax", "lengths=lengths.npy", "x.npy", "mask.npy")
+    result = warpcall("run", "masked-softmax", "lengths=lengths.npy", "x.npy", "mask.npy")
 
     seen = {name: list(tensor.shape) for name, tensor in warpcall.server.seen.inputs.items()}
-    assert (said.code, seen) == (0, {"x": [2, 3, 4], "mask": [4], "lengths": [2]})
+    assert (result.code, seen) == (0, {"x": [2, 3, 4], "mask": [4], "lengths": [2]})
 
 
 def test_a_file_may_have_an_equals_sign_in_its_name(warpcall: Command) -> None:
     np.save("k=3.npy", X)
 
-    said = warpcall("run", "permute", "k=3.npy", "--dims", "0,1,2")
+    result = warpcall("run", "permute", "k=3.npy", "--dims", "0,1,2")
 
-    assert (said.code, said.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     assert list(warpcall.server.seen.inputs) == ["x"]
 
 
@@ -216,9 +216,9 @@ def test_an_existing_file_is_replaced_and_keeps_its_mode(warpcall: Command) -> N
     Path("y.npy").write_text("old")
     Path("y.npy").chmod(0o640)
 
-    said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "-o", "y.npy")
+    result = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "-o", "y.npy")
 
-    assert said.code == 0
+    assert result.code == 0
     np.testing.assert_array_equal(np.load("y.npy"), X)
     assert stat.S_IMODE(Path("y.npy").stat().st_mode) == 0o640
     assert {path.name for path in Path().iterdir()} == {"in.safetensors", "x.npy", "y.npy"}
@@ -227,10 +227,10 @@ def test_an_existing_file_is_replaced_and_keeps_its_mode(warpcall: Command) -> N
 def test_a_file_stays_as_it_was_if_the_call_fails(warpcall: Command) -> None:
     Path("y.npy").write_text("old")
 
-    said = warpcall("run", "permute", "x.npy", "--dims", "0", "-o", "y.npy")
+    result = warpcall("run", "permute", "x.npy", "--dims", "0", "-o", "y.npy")
 
-    assert said.code == 1
-    assert said.err == "warpcall: dims must name each of the 3 dims of x\n"
+    assert result.code == 1
+    assert result.err == "warpcall: dims must name each of the 3 dims of x\n"
     assert Path("y.npy").read_text() == "old"
 
 
@@ -242,11 +242,11 @@ def test_a_pipe_is_written_to(suffix: str, warpcall: Command) -> None:
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()), daemon=True)
     reader.start()
 
-    said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "-o", pipe)
+    result = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "-o", pipe)
     reader.join(10)
     Path(f"file{suffix}").write_bytes(got[0])
 
-    assert (said.code, said.err, pipe.is_fifo()) == (0, "", True)
+    assert (result.code, result.err, pipe.is_fifo()) == (0, "", True)
     if suffix == ".npy":
         np.testing.assert_array_equal(np.load("file.npy"), X)
     else:
@@ -259,10 +259,11 @@ def test_a_file_stays_as_it_was_if_the_new_one_does_not_fit(name: str, warpcall:
     np.save("large.npy", np.zeros(1 << 20, np.uint8))
     Path(name).write_text("old")
     before = sorted(Path().iterdir())
-    words = ["run", "permute", "large.npy", "--dims", "0", "-o", name, "--url", warpcall.server.url]
+    url = warpcall.server.url
+    arguments = ["run", "permute", "large.npy", "--dims", "0", "-o", name, "--url", url]
 
     done = subprocess.run(
-        ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *WARPCALL, *words],
+        ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *WARPCALL, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -278,13 +279,13 @@ def test_a_file_stays_as_it_was_if_the_new_one_does_not_fit(name: str, warpcall:
 def test_a_full_disk_is_one_line(suffix: str, warpcall: Command) -> None:
     Path(f"full{suffix}").symlink_to("/dev/full")
 
-    said = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "-o", f"full{suffix}")
+    result = warpcall("run", "permute", "x.npy", "--dims", "0,1,2", "-o", f"full{suffix}")
 
-    assert (said.code, said.err) == (1, "warpcall: No space left on device\n")
+    assert (result.code, result.err) == (1, "warpcall: No space left on device\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("arguments", "code", "message"),
     [
         ("permute x.npy", 2, "permute needs --dims N,N,..."),
         ("permute x.npy --dims", 2, "--dims needs a value"),
@@ -310,13 +311,13 @@ def test_a_full_disk_is_one_line(suffix: str, warpcall: Command) -> None:
     ],
 )
 def test_what_cannot_be_run_is_one_line(
-    words: str, code: int, message: str, warpcall: Command
+    arguments: str, code: int, message: str, warpcall: Command
 ) -> None:
-    said = warpcall("run", *words.split())
+    result = warpcall("run", *arguments.split())
 
-    assert (said.code, said.out) == (code, "")
-    assert said.err.startswith(f"warpcall: {message}")
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(f"warpcall: {message}")
+    assert result.err.count("\n") == 1
     assert warpcall.server.seen.calls == 0
 
 
@@ -346,11 +347,11 @@ def npy(header: bytes) -> bytes:
 def test_a_damaged_file_is_one_line(name: str, content: bytes, warpcall: Command) -> None:
     Path(name).write_bytes(content)
 
-    said = warpcall("run", "permute", name, "--dims", "0")
+    result = warpcall("run", "permute", name, "--dims", "0")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("warpcall: ")
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("warpcall: ")
+    assert result.err.count("\n") == 1
     assert warpcall.server.seen.calls == 0
 
 

@@ -1,4 +1,4 @@
-"""Connections, answers and pauses, against a real server that behaves as it is told."""
+"""Connections, answers and pauses, against a real server that behaves as each test scripts it."""
 
 from __future__ import annotations
 
