@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from warpcall_service.worker.devices import Device, open_device
-from warpcall_service.worker.program_planner import plan
-from warpcall_service.worker.programs import Program, Shelf
+from warpcall_service.worker.program_planner import plan_program
+from warpcall_service.worker.programs import Program, TensorStore
 
 SIDE = 1024
 NBYTES = SIDE * SIDE * 4
@@ -34,7 +34,7 @@ def message(
     question: Mapping[str, Any], stored_inputs: Mapping[str, int], stored_outputs: Mapping[str, int]
 ) -> bytes:
     """As `programs.message` writes it, with each input and output at the start of its region."""
-    checked = plan(question)
+    checked = plan_program(question)
     returned = {
         name: source for name, source, *_ in checked["outputs"] if name not in stored_outputs
     }
@@ -61,7 +61,7 @@ def open_lane(name: str = "cuda:0") -> tuple[Device, mmap.mmap]:
 
 def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> None:
     device, arena = open_lane()
-    shelf: Shelf = {}
+    tensor_store: TensorStore = {}
     x = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
     arena[:NBYTES] = x.tobytes()
     square = ["x", "F32", [SIDE, SIDE]]
@@ -70,21 +70,21 @@ def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> No
     get = {"steps": [], "outputs": {"y": "y"}, "tensors": [], "stored": [["y", *square[1:]]]}
     before = torch.cuda.memory_allocated()
 
-    device.run(Program.decode(message(put, {}, {"x": 1}), shelf), 0, 2 * NBYTES)
+    device.run(Program.decode(message(put, {}, {"x": 1}), tensor_store), 0, 2 * NBYTES)
     torch.cuda.reset_peak_memory_stats()
-    device.run(Program.decode(message(run, {"x": 1}, {"y": 2}), shelf), 0, 2 * NBYTES)
+    device.run(Program.decode(message(run, {"x": 1}, {"y": 2}), tensor_store), 0, 2 * NBYTES)
     peak = torch.cuda.max_memory_allocated() - before
-    device.run(Program.decode(message(get, {"y": 2}, {}), shelf), 0, 2 * NBYTES)
+    device.run(Program.decode(message(get, {"y": 2}, {}), tensor_store), 0, 2 * NBYTES)
 
     expected = torch.from_numpy(x).cuda()
     for _ in range(STEPS):
         expected = expected.T + expected
     got = np.frombuffer(arena[2 * NBYTES : 3 * NBYTES], np.float32).reshape(SIDE, SIDE)
     np.testing.assert_array_equal(got, expected.cpu().numpy())
-    assert all(tensor.is_cuda for tensor in shelf.values())
+    assert all(tensor.is_cuda for tensor in tensor_store.values())
     assert peak <= 4 * NBYTES, "x, and the input and output of one step"
     del expected
-    shelf.clear()
+    tensor_store.clear()
     assert torch.cuda.memory_allocated() == before
 
 

@@ -233,7 +233,7 @@ class Scheduler:
         """End what a server that was killed may have left on this device."""
         if lane.name not in self._clean:
             left = await asyncio.to_thread(
-                process_tree.kill_marked, f"{self._identity.id}/{lane.name}/"
+                process_tree.kill_tagged, f"{self._identity.id}/{lane.name}/"
             )
             if left:
                 await self._quarantine(lane, left)
@@ -270,8 +270,8 @@ class Scheduler:
             run.stop("interrupted", "another server has taken the job over")
 
         recorder = RunRecorder(self._database, claimed.claim, replaced)
-        mark = f"{self._identity.id}/{lane.name}/{claimed.id}"
-        run = Run(claimed.task, mark, lane.device_lease, self._settings, recorder.on_event)
+        tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
+        run = Run(claimed.task, tag, lane.device_lease, self._settings, recorder.on_event)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
         self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
         log.info("the job %s begins on %s", claimed.id, lane.name)

@@ -1,4 +1,4 @@
-"""What server, lane, guard and a job's process say to each other; without torch, for all of them.
+"""What server, lane, reaper and a job's process say to each other; without torch, for all of them.
 
 A job's process gets a `Task` as the first frame (`lane_messages.frame`) on its socket, then one
 `{"go": true}` for each time that it asked for the device. It sends frames of one member each:
@@ -9,8 +9,8 @@ A job's process gets a `Task` as the first frame (`lane_messages.frame`) on its 
 - `result`: the sampler's whole result of the case at `position`;
 - `ended`: the class of what ended it, with `detail`; the last frame, also when all went well.
 
-The guard, its parent, hears `stop` on its stdin (or the end of it), and its last words on stdout are
-a `Farewell`.
+The reaper, its parent, hears `stop` on its stdin (or the end of it), and its last words on stdout are
+a `ReaperReport`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-MARK = "WARPCALL_JOB_OF"  # in the environment of all that a job starts: whose it is
+TAG_VARIABLE = "WARPCALL_JOB_TAG"  # in the environment of all that a job starts: whose it is
 
 ExitClass = Literal[
     "ok",
@@ -78,8 +78,8 @@ class Task(TypedDict):
     threads: int
 
 
-class Farewell(TypedDict):
-    """How a job's process ended, and what its guard found.
+class ReaperReport(TypedDict):
+    """How a job's process ended, and what its reaper found.
 
     Attributes:
         status: as of `subprocess`: negative for a signal.

@@ -8,17 +8,17 @@ import signal
 import time
 from pathlib import Path
 
-from warpcall_service.runs.messages import MARK
+from warpcall_service.runs.messages import TAG_VARIABLE
 
-KIND_S = 2.0  # between SIGTERM and SIGKILL
-DEAD_S = 5.0  # within which a killed process has gone, unless the kernel cannot end it
+TERMINATE_S = 2.0  # between SIGTERM and SIGKILL
+KILL_S = 5.0  # within which a killed process has gone, unless the kernel cannot end it
 POLL_S = 0.02
 _PROC = Path("/proc")
 
 
-def marked(mark: str) -> set[int]:
-    """Processes whose mark begins like this: it is in the environment, which everything inherits."""
-    wanted = f"{MARK}={mark}".encode()
+def tagged(tag: str) -> set[int]:
+    """Processes whose tag begins like this: it is in the environment, which everything inherits."""
+    wanted = f"{TAG_VARIABLE}={tag}".encode()
     found = set()
     for pid in _pids():
         # It has ended, or belongs to another user. Any other error must be seen: a process that
@@ -30,7 +30,7 @@ def marked(mark: str) -> set[int]:
     return found
 
 
-def below(root: int) -> set[int]:
+def descendants(root: int) -> set[int]:
     """Processes that descend from `root`, without itself, and without zombies."""
     parents, zombies = {}, set()
     for pid in _pids():
@@ -47,7 +47,7 @@ def below(root: int) -> set[int]:
     return found - zombies
 
 
-def exceed(pids: set[int], nbytes: int) -> bool:
+def exceeds_memory(pids: set[int], nbytes: int) -> bool:
     """Whether these together have more memory than that."""
     if sum(_sum_kb(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10 <= nbytes:
         return False
@@ -65,10 +65,10 @@ def send(pids: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def kill_marked(mark: str) -> set[int]:
-    """Kill all with this mark; which of them are there after DEAD_S."""
-    deadline = time.monotonic() + DEAD_S
-    while left := marked(mark):
+def kill_tagged(tag: str) -> set[int]:
+    """Kill all with this tag; which of them are there after KILL_S."""
+    deadline = time.monotonic() + KILL_S
+    while left := tagged(tag):
         send(left, signal.SIGKILL)
         if time.monotonic() > deadline:
             return left

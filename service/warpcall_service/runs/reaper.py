@@ -19,10 +19,10 @@ import time
 from typing import Literal
 
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import Farewell
+from warpcall_service.runs.messages import ReaperReport
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOK_S = 0.5  # between two looks at the memory of all
+MEMORY_POLL_S = 0.5  # between two looks at the memory of all
 
 
 def main() -> None:
@@ -39,15 +39,15 @@ def main() -> None:
         start_new_session=True,
     )
     os.close(fd)
-    why = _watch(process.pid, memory_bytes)
-    status = _end(process.pid, kindly=why == "stop")
-    farewell: Farewell = {
+    reason = _watch(process.pid, memory_bytes)
+    status = _end(process.pid, gracefully=reason == "stop")
+    report: ReaperReport = {
         "status": status,
-        "over_memory": why == "memory",
-        "left": sorted(process_tree.below(os.getpid())),
+        "over_memory": reason == "memory",
+        "left": sorted(process_tree.descendants(os.getpid())),
     }
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(farewell))
+        sys.stdout.write(json.dumps(report))
         sys.stdout.flush()
 
 
@@ -55,31 +55,31 @@ def _watch(pid: int, memory_bytes: int) -> Literal["ended", "stop", "lost", "mem
     """Wait until the process has ended, or has to."""
     ended = os.pidfd_open(pid)
     while True:
-        ready, _, _ = select.select([0, ended], [], [], LOOK_S)
+        ready, _, _ = select.select([0, ended], [], [], MEMORY_POLL_S)
         if 0 in ready:
             return "stop" if os.read(0, 64) else "lost"
         if ready:
             return "ended"
-        if process_tree.exceed(process_tree.below(os.getpid()), memory_bytes):
+        if process_tree.exceeds_memory(process_tree.descendants(os.getpid()), memory_bytes):
             return "memory"
 
 
-def _end(pid: int, *, kindly: bool) -> int:
+def _end(pid: int, *, gracefully: bool) -> int:
     """End all that is left, and say how the process itself ended."""
     status: int | None = None
     began = time.monotonic()
-    kind_until = began + (process_tree.KIND_S if kindly else 0)
-    if kindly:
-        process_tree.send(process_tree.below(os.getpid()), signal.SIGTERM)
-    while time.monotonic() < kind_until + process_tree.DEAD_S:
+    terminate_until = began + (process_tree.TERMINATE_S if gracefully else 0)
+    if gracefully:
+        process_tree.send(process_tree.descendants(os.getpid()), signal.SIGTERM)
+    while time.monotonic() < terminate_until + process_tree.KILL_S:
         with contextlib.suppress(ChildProcessError):
             while (gone := os.waitpid(-1, os.WNOHANG))[0]:
                 if gone[0] == pid:
                     status = os.waitstatus_to_exitcode(gone[1])
-        left = process_tree.below(os.getpid())
+        left = process_tree.descendants(os.getpid())
         if not left and status is not None:
             return status
-        if time.monotonic() >= kind_until:
+        if time.monotonic() >= terminate_until:
             process_tree.send(left, signal.SIGKILL)
         time.sleep(process_tree.POLL_S)
     return -int(signal.SIGKILL) if status is None else status

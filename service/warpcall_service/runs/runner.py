@@ -18,17 +18,17 @@ from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.lanes.worker_handle import ENVIRONMENT, signal_name, without_secrets
 from warpcall_service.processes.child_log import ChildLog
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import MARK, ExitClass, Farewell, Task
+from warpcall_service.runs.messages import TAG_VARIABLE, ExitClass, ReaperReport, Task
 from warpcall_service.settings import Settings
 
-WATCH_S = 0.1
+WATCH_POLL_S = 0.1
 PAUSE_S = 1.0  # later than that, a look shows that the server itself was stopped
-FAREWELL_S = (
-    process_tree.KIND_S + process_tree.DEAD_S + 3.0
-)  # for the guard, once it was told to end the job
-LAST_WORDS_S = 5.0  # for what lies in the socket once all its processes are gone
+REAPER_REPORT_S = (
+    process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
+)  # for the reaper, once it was told to end the job
+LAST_MESSAGES_S = 5.0  # for what lies in the socket once all its processes are gone
 
-Told = Callable[[str, Any], None]
+OnEvent = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +52,33 @@ class Run:
     """A job's processes and the server's end of its socket.
 
     Args:
-        mark: for the environment of these processes, by which they are found again.
+        tag: for the environment of these processes, by which they are found again.
         lease: of the device's lane.
-        told: called with what the process says: `hello`, `progress`, `result`; and `state`.
+        on_event: called with what the process says: `hello`, `progress`, `result`; and `state`.
     """
 
     def __init__(
-        self, task: Task, mark: str, lease: DeviceLease, settings: Settings, told: Told
+        self, task: Task, tag: str, lease: DeviceLease, settings: Settings, on_event: OnEvent
     ) -> None:
         self._task = task
-        self._mark = mark
+        self._tag = tag
         self._lease = lease
         self._settings = settings
-        self._told = told
-        self._why: tuple[ExitClass, str] | None = None  # set by whoever ends it before its end
-        self._ending: tuple[ExitClass, str] | None = None  # as the process itself says
+        self._on_event = on_event
+        self._stop_reason: tuple[ExitClass, str] | None = (
+            None  # set by whoever ends it before its end
+        )
+        self._reported_end: tuple[ExitClass, str] | None = None  # as the process itself says
         self._stopping = asyncio.Event()
-        self._began = self._heard = time.monotonic()
+        self._began = self._last_message = time.monotonic()
         self._ready = False
-        self._waits = False  # for the device
+        self._waiting_for_device = False
         self._device_s = 0.0
 
     def stop(self, exit_class: ExitClass, detail: str) -> None:
         """End it; what was said first counts."""
-        if self._why is None:
-            self._why = exit_class, detail
+        if self._stop_reason is None:
+            self._stop_reason = exit_class, detail
         self._stopping.set()
 
     async def run(self) -> Outcome:
@@ -92,23 +94,23 @@ class Run:
         with theirs, contextlib.ExitStack() as closed_on_failure:
             closed_on_failure.enter_context(ours)
             try:
-                guard = await self._start(theirs.fileno(), log.fd)
+                reaper = await self._start(theirs.fileno(), log.fd)
             finally:
                 log.started()
             closed_on_failure.pop_all()
-        talking = asyncio.create_task(self._talk(ours))
+        reading_messages = asyncio.create_task(self._read_messages(ours))
         watching = asyncio.create_task(self._watch())
         try:
-            farewell = await self._farewell(guard)
-            # Whoever left the guard's sight has the mark all the same.
-            left = await asyncio.to_thread(process_tree.kill_marked, self._mark)
-            await asyncio.wait((talking,), timeout=LAST_WORDS_S)
+            report = await self._wait_for_reaper(reaper)
+            # Whoever left the reaper's sight has the tag all the same.
+            left = await asyncio.to_thread(process_tree.kill_tagged, self._tag)
+            await asyncio.wait((reading_messages,), timeout=LAST_MESSAGES_S)
         finally:
             watching.cancel()
-            talking.cancel()
-            await asyncio.wait((talking, watching))
+            reading_messages.cancel()
+            await asyncio.wait((reading_messages, watching))
             self._release()
-        exit_class, detail = self._verdict(farewell)
+        exit_class, detail = self._how_it_ended(report)
         took_s = time.monotonic() - self._began
         return Outcome(exit_class, detail, tuple(sorted(left)), self._device_s, took_s)
 
@@ -118,83 +120,83 @@ class Run:
             *(*python, "warpcall_service.runs.reaper", str(self._task["memory_bytes"]), str(fd)),
             *(*python, "warpcall_service.worker.job_main", f"--fd={fd}"),
             pass_fds=(fd,),
-            env={**ENVIRONMENT, **without_secrets(), MARK: self._mark},
+            env={**ENVIRONMENT, **without_secrets(), TAG_VARIABLE: self._tag},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log_fd,
             start_new_session=True,
         )
 
-    async def _farewell(self, guard: asyncio.subprocess.Process) -> Farewell | None:
-        """Wait until the guard has ended, and the job with it; None if it was killed."""
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        reading = asyncio.create_task(guard.stdout.read())
+    async def _wait_for_reaper(self, reaper: asyncio.subprocess.Process) -> ReaperReport | None:
+        """Wait until the reaper has ended, and the job with it; None if it was killed."""
+        assert reaper.stdin is not None
+        assert reaper.stdout is not None
+        reading = asyncio.create_task(reaper.stdout.read())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 with contextlib.suppress(OSError):
-                    guard.stdin.write(b"stop\n")
-                await asyncio.wait((reading,), timeout=FAREWELL_S)
-            said = reading.result() if reading.done() else b""
+                    reaper.stdin.write(b"stop\n")
+                await asyncio.wait((reading,), timeout=REAPER_REPORT_S)
+            text = reading.result() if reading.done() else b""
         finally:
             stopping.cancel()
             reading.cancel()
-            guard.stdin.close()
+            reaper.stdin.close()
             with contextlib.suppress(ProcessLookupError):
-                guard.kill()  # it has said all that it had to say
-            await guard.wait()
-        farewell: Farewell | None = json.loads(said) if said else None
-        return farewell
+                reaper.kill()  # it has said all that it had to say
+            await reaper.wait()
+        report: ReaperReport | None = json.loads(text) if text else None
+        return report
 
-    def _verdict(self, farewell: Farewell | None) -> tuple[ExitClass, str]:
-        if self._why is not None:
-            return self._why
-        if farewell is not None and farewell["over_memory"]:
+    def _how_it_ended(self, report: ReaperReport | None) -> tuple[ExitClass, str]:
+        if self._stop_reason is not None:
+            return self._stop_reason
+        if report is not None and report["over_memory"]:
             limit = self._task["memory_bytes"]
             return "oom", f"its processes together took more than {limit} bytes of memory"
-        if self._ending is not None:
-            return self._ending
-        if farewell is None or farewell["status"] == -signal.SIGKILL:
+        if self._reported_end is not None:
+            return self._reported_end
+        if report is None or report["status"] == -signal.SIGKILL:
             return "interrupted", "its process was killed"
-        status = farewell["status"]
+        status = report["status"]
         how = f"by {signal_name(-status)}" if status < 0 else f"with exit status {status}"
         return "killed", f"its process ended {how} before it was done"
 
     # What the process says
 
-    async def _talk(self, sock: socket.socket) -> None:
+    async def _read_messages(self, sock: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
         try:
             writer.write(frame(self._task))
             while True:
                 nbytes = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
                 for what, value in json.loads(await reader.readexactly(nbytes)).items():
-                    self._heard = time.monotonic()
-                    await self._hear(what, value, writer)
+                    self._last_message = time.monotonic()
+                    await self._on_message(what, value, writer)
         except (asyncio.IncompleteReadError, OSError):
-            pass  # it has ended, which the guard tells
+            pass  # it has ended, which the reaper tells
         finally:
             writer.close()
 
-    async def _hear(self, what: str, value: Any, writer: asyncio.StreamWriter) -> None:
+    async def _on_message(self, what: str, value: Any, writer: asyncio.StreamWriter) -> None:
         if what == "want":
-            self._told("state", "waiting_gpu")
-            self._waits = True
+            self._on_event("state", "waiting_gpu")
+            self._waiting_for_device = True
             await self._lease.acquire()
-            self._waits = False
-            self._heard = time.monotonic()
-            self._told("state", "running")
+            self._waiting_for_device = False
+            self._last_message = time.monotonic()
+            self._on_event("state", "running")
             writer.write(frame({"go": True}))
         elif what == "release":
             self._release()
         elif what == "ended":
-            self._ending = value["class"], value["detail"]
-            self._told("state", "finalizing")
+            self._reported_end = value["class"], value["detail"]
+            self._on_event("state", "finalizing")
         else:
             self._ready = True
-            self._told(what, value)
+            self._on_event(what, value)
 
     def _release(self) -> None:
         if self._lease.since is not None:
@@ -204,18 +206,18 @@ class Run:
     async def _watch(self) -> None:
         """End it when it hangs, keeps calls waiting, or takes too long altogether."""
         settings = self._settings
-        now = goes_on = time.monotonic()
+        now = resumed = time.monotonic()
         while True:
             before = now
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(WATCH_POLL_S)
             now = time.monotonic()
-            if (pause_s := now - before - WATCH_S) > PAUSE_S:
+            if (pause_s := now - before - WATCH_POLL_S) > PAUSE_S:
                 # This server stood still, and perhaps the job with it: the job has its time anew.
                 self._began += pause_s
-                self._heard = goes_on = now
-            quiet_s = 0.0 if self._waits else now - self._heard
+                self._last_message = resumed = now
+            quiet_s = 0.0 if self._waiting_for_device else now - self._last_message
             since = self._lease.since
-            held_s = 0.0 if since is None else now - max(since, goes_on)
+            held_s = 0.0 if since is None else now - max(since, resumed)
             if held_s > settings.job_block_s:
                 self.stop(
                     "timeout",

@@ -80,7 +80,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OpCall:
     """A plan's message, decoded."""
 
     op: Op
@@ -89,12 +89,12 @@ class Work:
     outputs: tuple[Place, ...]
 
     @staticmethod
-    def decode(message: bytes) -> Work:
+    def decode(message: bytes) -> OpCall:
         """Read what `Plan.message` holds."""
-        told = json.loads(message)
-        inputs = tuple(Place.of(*entry) for entry in told["inputs"])
-        outputs = tuple(Place.of(*entry) for entry in told["outputs"])
-        return Work(ops()[told["op"]], params_of(told["params"]), inputs, outputs)
+        payload = json.loads(message)
+        inputs = tuple(Place.of(*entry) for entry in payload["inputs"])
+        outputs = tuple(Place.of(*entry) for entry in payload["outputs"])
+        return OpCall(ops()[payload["op"]], params_of(payload["params"]), inputs, outputs)
 
     @property
     def name(self) -> str:
@@ -119,16 +119,16 @@ class Work:
         return results
 
 
-def params_of(told: Mapping[str, Any]) -> dict[str, Any]:
+def params_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters out of JSON, where tuples are lists."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in payload.items()}
 
 
 Times = tuple[float, float, float]  # ms of h2d, kernel and d2h
 
 
-class Task(Protocol):
-    """What a device can run: the `Work` of a call, or a program.
+class Runnable(Protocol):
+    """What a device can run: the `OpCall` of a call, or a program.
 
     Attributes:
         name: for messages.
@@ -165,7 +165,7 @@ class Device(Protocol):
     all: list[str]
     memory_nbytes: int
 
-    def run(self, work: Task, source: int, target: int) -> Times:
+    def run(self, work: Runnable, source: int, target: int) -> Times:
         """Run `work`; its regions begin at these bytes of the arena."""
         ...
 
@@ -188,7 +188,7 @@ class Cpu:
         self._arena = arena
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
-    def run(self, work: Task, source: int, target: int) -> Times:
+    def run(self, work: Runnable, source: int, target: int) -> Times:
         """As `Device.run`. Nothing is transferred; a reference may return a view (permute does),
         so that writing the result is part of the work."""
         if work.is_empty:
@@ -230,7 +230,7 @@ class Cuda:
         self.label = f"{self.name} ({torch.cuda.get_device_name(index)}{note})"
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]  # nor here
 
-    def run(self, work: Task, source: int, target: int) -> Times:
+    def run(self, work: Runnable, source: int, target: int) -> Times:
         """As `Device.run`."""
         try:
             return self._run(work, source, target)
@@ -254,7 +254,7 @@ class Cuda:
             return True
         return False
 
-    def _run(self, work: Task, source: int, target: int) -> Times:
+    def _run(self, work: Runnable, source: int, target: int) -> Times:
         begin, copied, computed, end = self._events
         begin.record()
         tensors = {

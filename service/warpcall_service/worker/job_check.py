@@ -24,11 +24,11 @@ from warpcall_service.runs.messages import Checked, CheckedCase
 Floats = NDArray[np.float64]
 
 
-def answer(question: Mapping[str, Any], device: str) -> Checked:
+def check_job(request: Mapping[str, Any], device: str) -> Checked:
     """Check a submission, or raise InvalidInput, which names the field."""
-    for module in question["modules"]:
+    for module in request["modules"]:
         measuring.load(module)
-    op, asked = question["op"], question["implementations"]
+    op, asked = request["op"], request["implementations"]
     known = measuring.implementations(op)
     for name in asked:
         if name not in known:
@@ -36,39 +36,39 @@ def answer(question: Mapping[str, Any], device: str) -> Checked:
                 f"implementations must be of {', '.join(known)}, got {name!r:.60}",
                 field="implementations",
             )
-    if "sweep" in question:
-        number = measuring.count(op, question["sweep"])
+    if "sweep" in request:
+        number = measuring.count(op, request["sweep"])
         named: Iterable[tuple[str, Any]] = (
-            ("sweep", spec) for spec in measuring.expand(op, question["sweep"])
+            ("sweep", spec) for spec in measuring.expand(op, request["sweep"])
         )
         field = "sweep"
     else:
-        number = len(question["cases"])
-        named = ((f"cases.{i}", spec) for i, spec in enumerate(question["cases"]))
+        number = len(request["cases"])
+        named = ((f"cases.{i}", spec) for i, spec in enumerate(request["cases"]))
         field = "cases"
-    if number > question["max_cases"]:
+    if number > request["max_cases"]:
         raise InvalidInput(
-            f"{field} must be at most {question['max_cases']} cases, got {number}", field=field
+            f"{field} must be at most {request['max_cases']} cases, got {number}", field=field
         )
     memory_bytes = _memory_bytes(device)
     if device == "cpu":
-        memory_bytes = min(memory_bytes, question["host_bytes"])
+        memory_bytes = min(memory_bytes, request["host_bytes"])
     return {
         "cases": _checked(op, named, device, memory_bytes),
-        "implementation_s": PRECISIONS[question["precision"]].seconds,
+        "implementation_s": PRECISIONS[request["precision"]].seconds,
         "environment": measuring.environment_class(_fingerprint(device)),
         "kernels_sha256": _fingerprint(device)["kernels_sha256"],
     }
 
 
-def compare(question: Sequence[Mapping[str, str | None]]) -> dict[str, Any]:
+def compare_jobs(request: Sequence[Mapping[str, str | None]]) -> dict[str, Any]:
     """Compare cases of two jobs; each is given by its two results, as they are stored.
 
     A result is None where a job has not measured the case. The answer has, for each case, a row for
     each implementation that both measured, and the names of those that only one measured.
     """
     cases = []
-    for given in question:
+    for given in request:
         a, b = _series(given["a"]), _series(given["b"])
         cases.append(
             {
@@ -87,12 +87,12 @@ def _series(stored: str | None) -> dict[str, Floats]:
     result = pydantic_core.from_json(zlib.decompress(base64.b64decode(stored)))
     masked = [mask["round"] for mask in result["masked"]]
     found = {}
-    for told in result["implementations"]:
-        if told["status"] == "ok":
-            samples = np.array(told["samples_us"], np.float64)  # None becomes NaN
+    for measured in result["implementations"]:
+        if measured["status"] == "ok":
+            samples = np.array(measured["samples_us"], np.float64)  # None becomes NaN
             samples[[number for number in masked if number < len(samples)]] = np.nan
             if not np.isnan(samples).all():
-                found[told["name"]] = samples
+                found[measured["name"]] = samples
     return found
 
 

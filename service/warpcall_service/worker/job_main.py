@@ -33,33 +33,33 @@ def main() -> None:
     end_with(args.parent)
     os.set_inheritable(args.fd, False)
     logs.set_up_child()
-    with socket.socket(fileno=args.fd) as server:
-        text = read_frame(server)
+    with socket.socket(fileno=args.fd) as sock:
+        text = read_frame(sock)
         if text is None:
             return
         task: Task = json.loads(text)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
         resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
-        told = _Server(server)
+        connection = _ServerConnection(sock)
         try:
-            _measure(task, told)
+            _measure(task, connection)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is this job's end
-            told.say("ended", {"class": _class(error), "detail": _brief(error)})
+            connection.send("ended", {"class": _class(error), "detail": _brief(error)})
         else:
-            told.say("ended", {"class": "ok", "detail": ""})
+            connection.send("ended", {"class": "ok", "detail": ""})
     os._exit(0)  # a lost device would hang in the tidying-up
 
 
-class _Server:
+class _ServerConnection:
     """The server's end of the socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._told: tuple[object, ...] = ()
-        self._told_at = 0.0
+        self._progress: tuple[object, ...] = ()
+        self._progress_at = 0.0
 
-    def say(self, what: str, value: object) -> None:
+    def send(self, what: str, value: object) -> None:
         """Send a frame, or leave: a server that has gone starts this job anew."""
         try:
             self._sock.sendall(frame({what: value}))
@@ -70,14 +70,14 @@ class _Server:
         """Tell what the sampler does, at once if it is something else, else now and then."""
         what = (position, event.get("phase"), event.get("implementation"))
         now = time.monotonic()
-        if what != self._told or now > self._told_at + PROGRESS_S:
-            self._told, self._told_at = what, now
-            self.say("progress", {"position": position, **event})
+        if what != self._progress or now > self._progress_at + PROGRESS_S:
+            self._progress, self._progress_at = what, now
+            self.send("progress", {"position": position, **event})
 
     @contextlib.contextmanager
     def lease(self, settle: Callable[[], None]) -> Iterator[None]:
         """Have the device alone; `settle` waits until what runs there has ended."""
-        self.say("want", True)
+        self.send("want", True)
         if read_frame(self._sock) is None:
             os._exit(1)  # the server has gone
         try:
@@ -86,10 +86,10 @@ class _Server:
             try:
                 settle()
             finally:  # an error that sticks comes out of it, and nothing runs there any more
-                self.say("release", True)
+                self.send("release", True)
 
 
-def _measure(task: Task, server: _Server) -> None:
+def _measure(task: Task, server: _ServerConnection) -> None:
     import torch
 
     from warpcall_kernels import measuring
@@ -103,7 +103,7 @@ def _measure(task: Task, server: _Server) -> None:
     for module in task["modules"]:
         measuring.load(module)
     found = measuring.fingerprint(device)
-    server.say("hello", {"fingerprint": found, "environment": measuring.environment_class(found)})
+    server.send("hello", {"fingerprint": found, "environment": measuring.environment_class(found)})
 
     def settle() -> None:
         if device.type == "cuda":
@@ -119,7 +119,7 @@ def _measure(task: Task, server: _Server) -> None:
             lease=lambda: server.lease(settle),
             progress=lambda event, position=position: server.progress(position, event),  # type: ignore[misc]  # a default binds it
         )
-        server.say("result", {"position": position, "case": result.to_json()})
+        server.send("result", {"position": position, "case": result.to_json()})
         if result.device_lost:
             raise DeviceLost("an error that sticks ended the use of the device")
 

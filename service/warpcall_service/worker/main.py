@@ -59,32 +59,34 @@ def main() -> None:
     logs.set_up_child()
 
     arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
-    touch = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)
-    touch.start()  # while torch is imported
+    prefaulting = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)
+    prefaulting.start()  # while torch is imported
     calls = socket.socket(fileno=args.calls_fd)
     plans = socket.socket(fileno=args.plans_fd)
     try:
-        device, hello = _begin(args.device, arena, args.threads, args.warm)
+        device, hello = _open_device(args.device, arena, args.threads, args.warm)
     except Exception as error:
         if isinstance(error, NoSuchDevice):
-            said = str(error)  # the operator's slip, not ours: there is nothing to trace
+            text = str(error)  # the operator's slip, not ours: there is nothing to trace
         else:
             log.exception("the lane cannot start")
-            said = _brief(error)
+            text = _brief(error)
         with contextlib.suppress(BrokenPipeError):  # the service has left meanwhile
-            plans.sendall(frame({"error": said}))
+            plans.sendall(frame({"error": text}))
         raise SystemExit(1) from None
-    touch.join()
+    prefaulting.join()
     plans.sendall(frame(hello))
-    threading.Thread(target=_answer_plans, args=(plans, device.name), daemon=True).start()
+    threading.Thread(target=_answer_requests, args=(plans, device.name), daemon=True).start()
     _run_calls(calls, device)
     os._exit(0)  # no thread or CUDA context has anything to tidy that the kernel does not
 
 
-def _begin(device_name: str, arena: mmap.mmap, threads: int, warm: bool) -> tuple[Device, Hello]:
+def _open_device(
+    device_name: str, arena: mmap.mmap, threads: int, warm: bool
+) -> tuple[Device, Hello]:
     from warpcall_kernels import ops  # torch comes with it: not before the lines above
     from warpcall_service.worker import (
-        job_check,  # noqa: F401  # the first question need not wait for it
+        job_check,  # noqa: F401  # the first request need not wait for it
         program_planner,  # noqa: F401  # see the next line
     )
     from warpcall_service.worker.devices import open_device
@@ -119,21 +121,23 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
     """Run what comes, in order, until the other side closes."""
     import torch
 
-    from warpcall_service.worker.devices import Task, Work
-    from warpcall_service.worker.programs import PROGRAM, Program, Shelf
+    from warpcall_service.worker.devices import OpCall, Runnable
+    from warpcall_service.worker.programs import PROGRAM, Program, TensorStore
 
-    shelf: Shelf = {}
-    known = functools.lru_cache(4096)(Work.decode)  # a repeated signature is parsed once
+    tensor_store: TensorStore = {}
+    known = functools.lru_cache(4096)(OpCall.decode)  # a repeated signature is parsed once
 
-    def decode(message: bytes) -> Task:
-        return Program.decode(message, shelf) if message.startswith(PROGRAM) else known(message)
+    def decode(message: bytes) -> Runnable:
+        return (
+            Program.decode(message, tensor_store) if message.startswith(PROGRAM) else known(message)
+        )
 
     with torch.inference_mode():
         while packet := calls.recv(PACKET_BYTES):
             call_id, source, target, deadline = CALL.unpack_from(packet)
             if call_id == FREE:
                 for number in json.loads(packet[CALL.size :]):
-                    shelf.pop(number, None)
+                    tensor_store.pop(number, None)
                 continue
             began = time.monotonic()
             times, problem, broken = (0.0, 0.0, 0.0), b"", False
@@ -150,37 +154,37 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
                 os._exit(1)
 
 
-def _answer_plans(plans: socket.socket, device: str) -> None:
+def _answer_requests(plans: socket.socket, device: str) -> None:
     """Check calls before their bytes come, and jobs, until the other side closes."""
     from warpcall_service.worker import job_check
 
     while (text := read_frame(plans)) is not None:
         try:
-            question = json.loads(text)
-            if "job" in question:
-                answer: Any = job_check.answer(question["job"], device)
-            elif "compare" in question:
-                answer = job_check.compare(question["compare"])
+            request = json.loads(text)
+            if "job" in request:
+                answer: Any = job_check.check_job(request["job"], device)
+            elif "compare" in request:
+                answer = job_check.compare_jobs(request["compare"])
             else:
-                answer = _plan(question)
+                answer = _plan_call(request)
         except Exception as error:  # noqa: BLE001  # likewise
             answer = {"problem": _problem(error, "planning").to_json()}
         plans.sendall(frame(answer))
 
 
-def _plan(question: dict[str, Any]) -> dict[str, Any]:
+def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels.op.declaration import Meta
     from warpcall_service.worker.devices import CODES, DTYPES
-    from warpcall_service.worker.program_planner import plan
+    from warpcall_service.worker.program_planner import plan_program
 
-    if "steps" in question:
-        return plan(question)
-    op = ops().get(question["op"])
+    if "steps" in request:
+        return plan_program(request)
+    op = ops().get(request["op"])
     if op is None:
-        raise NotFound(f"there is no kernel {question['op']!r:.60}, there are {', '.join(ops())}")
-    params = op.check_params(question["params"])
-    tensors = {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in question["tensors"]}
+        raise NotFound(f"there is no kernel {request['op']!r:.60}, there are {', '.join(ops())}")
+    params = op.check_params(request["params"])
+    tensors = {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in request["tensors"]}
     outputs = op.check(tensors, params)
     return {
         "params": params,

@@ -13,27 +13,27 @@ from warpcall_service.worker.devices import CODES, DTYPES
 from warpcall_service.worker.programs import step_label
 
 
-def plan(question: Mapping[str, Any]) -> dict[str, Any]:
+def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:
     """What each step gives, where each input comes from, and the memory that all of it takes.
 
     Args:
-        question: `steps` as `programs.check` leaves them, `outputs` (of the answer's names, where
+        request: `steps` as `programs.check` leaves them, `outputs` (of the answer's names, where
             they come from; None: all that the only step gives), `tensors` and `stored` (name, dtype
             and shape of what was uploaded, and of what is on the device already).
 
     Raises:
         Problem: it names the step and what is wrong with it.
     """
-    uploaded = _metas(question["tensors"])
-    steps = question["steps"]
-    found = _Found({**uploaded, **_metas(question["stored"])})
+    uploaded = _metas(request["tensors"])
+    steps = request["steps"]
+    found = _Sources({**uploaded, **_metas(request["stored"])})
     planned = [_step(step, found) for step in steps]
-    if question["outputs"] is None:
+    if request["outputs"] is None:
         outputs = {name: f"{planned[0]['name']}.{name}" for name, _, _ in planned[0]["outputs"]}
     else:
         outputs = {
             name: found.find(source, f"the output {name}", f"outputs.{name}")
-            for name, source in question["outputs"].items()
+            for name, source in request["outputs"].items()
         }
     found.refuse_unused(outputs.values())
     _mark_dead(planned, set(outputs.values()))
@@ -41,14 +41,14 @@ def plan(question: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "steps": planned,
         "outputs": [
-            [name, source, *_told(found.metas[source])] for name, source in outputs.items()
+            [name, source, *_described(found.metas[source])] for name, source in outputs.items()
         ],
         "peak_nbytes": peak_nbytes,
         "peak_step": peak_step,
     }
 
 
-class _Found:
+class _Sources:
     """What the steps so far can take: tensors that came with the call, and outputs of steps."""
 
     def __init__(self, given: Mapping[str, Meta]) -> None:
@@ -96,7 +96,7 @@ class _Found:
                 raise InvalidInput(f"no step and no output uses the step {step}", field=step)
 
 
-def _step(step: Mapping[str, Any], found: _Found) -> dict[str, Any]:
+def _step(step: Mapping[str, Any], found: _Sources) -> dict[str, Any]:
     name = step["name"]
     op = ops().get(step["op"])
     if op is None:
@@ -119,7 +119,7 @@ def _step(step: Mapping[str, Any], found: _Found) -> dict[str, Any]:
         "op": op.name,
         "params": params,
         "sources": sources,
-        "outputs": [[output, *_told(meta)] for output, meta in outputs.items()],
+        "outputs": [[output, *_described(meta)] for output, meta in outputs.items()],
     }
 
 
@@ -146,9 +146,9 @@ def _peak(
     return peak
 
 
-def _metas(told: Sequence[tuple[str, str, Sequence[int]]]) -> dict[str, Meta]:
-    return {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in told}
+def _metas(described: Sequence[tuple[str, str, Sequence[int]]]) -> dict[str, Meta]:
+    return {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in described}
 
 
-def _told(meta: Meta) -> tuple[str, tuple[int, ...]]:
+def _described(meta: Meta) -> tuple[str, tuple[int, ...]]:
     return CODES[meta.dtype], meta.shape

@@ -1,7 +1,7 @@
 """Programs in a lane: ops one after the other on its device, and the tensors that stay there.
 
 A program never returns to the host between its steps. What nobody needs any more is let go at once;
-what is to stay goes onto the shelf, from where later calls take it.
+what is to stay goes into the tensor store, from where later calls take it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from warpcall.errors import NotFound
 from warpcall_kernels import InvalidInput, ops
-from warpcall_service.worker.devices import Place, Work, params_of
+from warpcall_service.worker.devices import OpCall, Place, params_of
 
 PROGRAM = b'{"steps":'  # how a program's message begins, and no other
 
-Shelf = dict[int, Tensor]  # what stays, by the number that the service gave it
+TensorStore = dict[int, Tensor]  # what stays, by the number that the service gave it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Step:
     """
 
     name: str
-    work: Work
+    work: OpCall
     sources: Mapping[str, str]
     dead: Sequence[str]
 
@@ -68,17 +68,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program's message, decoded; a device runs it as it runs the `Work` of a plain call.
+    """A program's message, decoded; a device runs it as it runs the `OpCall` of a plain call.
 
     Attributes:
         inputs: as they lie in the arena.
         outputs: where the answer goes.
         returned: for each of the outputs, where it comes from.
-        stored_inputs: names of tensors on the shelf, with their numbers.
+        stored_inputs: names of tensors in the tensor store, with their numbers.
         stored_outputs: what is to stay, and under which numbers.
     """
 
-    shelf: Shelf
+    tensor_store: TensorStore
     name: str
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
@@ -89,29 +89,29 @@ class Program:
     is_empty = False  # with nothing to answer there may be something to store
 
     @staticmethod
-    def decode(message: bytes, shelf: Shelf) -> Program:
+    def decode(message: bytes, tensor_store: TensorStore) -> Program:
         """Read what `programs.message` wrote."""
-        told = json.loads(message)
+        payload = json.loads(message)
         return Program(
-            shelf=shelf,
-            name=told["name"],
-            inputs=tuple(Place.of(*entry) for entry in told["inputs"]),
-            outputs=tuple(Place.of(*entry) for entry in told["outputs"]),
-            steps=tuple(map(_step, told["steps"])),
-            returned=told["returned"],
-            stored_inputs=told["stored_inputs"],
-            stored_outputs=told["stored_outputs"],
+            tensor_store=tensor_store,
+            name=payload["name"],
+            inputs=tuple(Place.of(*entry) for entry in payload["inputs"]),
+            outputs=tuple(Place.of(*entry) for entry in payload["outputs"]),
+            steps=tuple(map(_step, payload["steps"])),
+            returned=payload["returned"],
+            stored_inputs=payload["stored_inputs"],
+            stored_outputs=payload["stored_outputs"],
         )
 
     def compute(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Run all steps; what they no longer need leaves `tensors`, so that its memory is free.
 
         Raises:
-            NotFound: a tensor is no longer on the shelf.
+            NotFound: a tensor is no longer in the tensor store.
         """
-        lent = {_storage(tensor) for tensor in tensors.values() if tensor.device.type == "cpu"}
+        shared = {_storage(tensor) for tensor in tensors.values() if tensor.device.type == "cpu"}
         for name, number in self.stored_inputs.items():
-            tensor = self.shelf.get(number)
+            tensor = self.tensor_store.get(number)
             if tensor is None:
                 raise NotFound(
                     f"the tensor {name} is gone: the process of its device was replaced while "
@@ -119,12 +119,12 @@ class Program:
                     field=name,
                 )
             tensors[name] = tensor
-            lent.add(_storage(tensor))
+            shared.add(_storage(tensor))
         for step in self.steps:
             step.run(tensors)
         for source, number in self.stored_outputs:
-            self.shelf[number] = tensor = _own(tensors[source], lent)
-            lent.add(_storage(tensor))
+            self.tensor_store[number] = tensor = _own(tensors[source], shared)
+            shared.add(_storage(tensor))
         return {name: tensors[source] for name, source in self.returned.items()}
 
 
@@ -133,16 +133,16 @@ def step_label(name: str, op: str) -> str:
     return f"step {name} ({op})"
 
 
-def _step(told: Mapping[str, Any]) -> Step:
-    outputs = tuple(Place.of(*output) for output in told["outputs"])
-    work = Work(ops()[told["op"]], params_of(told["params"]), (), outputs)
-    return Step(told["name"], work, told["sources"], told["dead"])
+def _step(payload: Mapping[str, Any]) -> Step:
+    outputs = tuple(Place.of(*output) for output in payload["outputs"])
+    work = OpCall(ops()[payload["op"]], params_of(payload["params"]), (), outputs)
+    return Step(payload["name"], work, payload["sources"], payload["dead"])
 
 
-def _own(tensor: Tensor, lent: set[int]) -> Tensor:
+def _own(tensor: Tensor, shared: set[int]) -> Tensor:
     """The same in memory of its own and in C order: not in the arena, nor part of something larger."""
     whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-    if whole and tensor.is_contiguous() and _storage(tensor) not in lent:
+    if whole and tensor.is_contiguous() and _storage(tensor) not in shared:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 

@@ -38,7 +38,7 @@ def warm(
     done = _warm.warm(capability, threads)
     for failure in done.failed:
         typer.echo(failure, err=True)
-    sys.stdout.write(f"{_said(done, time.monotonic() - began)}\n")
+    sys.stdout.write(f"{_summary(done, time.monotonic() - began)}\n")
     if done.failed:
         raise typer.Exit(1)
 
@@ -51,7 +51,7 @@ def warm_lane(device: str) -> None:
     done = _warm.warm()
     for failure in done.failed:
         log.error("cannot compile ahead: %s", failure)
-    log.warning("%s is warm: %s", device, _said(done, time.monotonic() - began))
+    log.warning("%s is warm: %s", device, _summary(done, time.monotonic() - began))
 
 
 def _capability(gpu: str) -> int | None:
@@ -68,5 +68,5 @@ def _capability(gpu: str) -> int | None:
     return int(named[1])
 
 
-def _said(done: Warmed, seconds: float) -> str:
+def _summary(done: Warmed, seconds: float) -> str:
     return f"{done.kernels} kernels, {done.compiled} of them compiled now, in {seconds:.1f} s"

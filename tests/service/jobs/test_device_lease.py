@@ -31,7 +31,7 @@ from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import InputTensor, Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import MARK, Task
+from warpcall_service.runs.messages import TAG_VARIABLE, Task
 from warpcall_service.runs.runner import Run
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
@@ -267,7 +267,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
 def left_behind(mark: str) -> Iterator[None]:
     """A process such as a server that was killed may leave of its jobs."""
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with subprocess.Popen(command, env={MARK: mark}) as process:
+    with subprocess.Popen(command, env={TAG_VARIABLE: mark}) as process:
         try:
             yield
         finally:

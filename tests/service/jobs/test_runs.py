@@ -31,7 +31,7 @@ from tests.service.job_requests import (
 )
 from tests.service.requests import well
 from warpcall_service.jobs.server_identity import ServerIdentity
-from warpcall_service.runs.messages import MARK
+from warpcall_service.runs.messages import TAG_VARIABLE
 from warpcall_service.store.tables import Job as Row
 
 ROOT = Path(__file__).parents[3]
@@ -259,7 +259,7 @@ def stray_of(settings: dict[str, str]) -> subprocess.Popen[bytes]:
     earlier = ServerIdentity(Path(settings["WARPCALL_DATA_DIR"]))
     mark = f"{earlier.acquire()}/cpu/000000000000"
     earlier.release()
-    return subprocess.Popen(["sleep", "3600"], env={**os.environ, MARK: mark})
+    return subprocess.Popen(["sleep", "3600"], env={**os.environ, TAG_VARIABLE: mark})
 
 
 @contextmanager
