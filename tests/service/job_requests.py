@@ -75,11 +75,11 @@ def events(http: httpx.Client, job: Job, last: int = 0) -> Iterator[dict[str, An
 
 
 def processes(server: Server) -> list[psutil.Process]:
-    """Everything below a server that belongs to jobs; the first is a guard."""
+    """Everything below a server that belongs to jobs; the first is a reaper."""
     found = []
     for child in psutil.Process(server.process.pid).children(recursive=True):
         with gone_is_gone():
-            if lives(child) and not any("lane_process" in word for word in child.cmdline()):
+            if lives(child) and "warpcall_service.worker.main" not in child.cmdline():
                 found.append(child)
     return found
 

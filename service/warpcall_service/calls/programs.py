@@ -36,7 +36,7 @@ DECLARATION: Mapping[str, Any] = {
     "params": [{"name": wire.PROGRAM_KEY, "kind": "json"}],
 }
 
-Checked = Mapping[str, Any]  # what `lane_planner.plan` answers
+Checked = Mapping[str, Any]  # what `plan_program` returns
 
 
 class Checker:
@@ -137,7 +137,7 @@ def message(
     sources = {name: source for name, source, *_ in checked["outputs"]}
     text = json.dumps(
         {
-            "steps": checked["steps"],  # first: lane_programs.PROGRAM
+            "steps": checked["steps"],  # first: see worker.programs.PROGRAM
             "name": name,
             "inputs": [[i.name, i.dtype, i.shape, i.offset, i.strides] for i in inputs],
             "outputs": [[o.name, o.dtype, o.shape, o.begin] for o in placed],

@@ -1,6 +1,6 @@
 """What server, lane, reaper and a job's process say to each other; without torch, for all of them.
 
-A job's process gets a `Task` as the first frame (`lane_messages.frame`) on its socket, then one
+A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its socket, then one
 `{"go": true}` for each time that it asked for the device. It sends frames of one member each:
 
 - `hello`: fingerprint and environment class of what it runs on, once torch and the device are up;

@@ -232,9 +232,9 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             lane = psutil.Process(engine.status()[0].pid)
             job = await job_service.submit(LOCAL, asked, None)
             earlier = ServerIdentity(tmp_path)
-            mark = f"{earlier.acquire()}/cpu/a job of before"
+            tag = f"{earlier.acquire()}/cpu/a job of before"
             earlier.release()
-            with left_behind(mark):
+            with left_behind(tag):
                 job_service.start()
                 with pytest.raises(Unavailable, match="processes of a job cannot be ended"):
                     await call_on(engine, plan)
@@ -264,10 +264,10 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
 
 
 @contextmanager
-def left_behind(mark: str) -> Iterator[None]:
+def left_behind(tag: str) -> Iterator[None]:
     """A process such as a server that was killed may leave of its jobs."""
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with subprocess.Popen(command, env={TAG_VARIABLE: mark}) as process:
+    with subprocess.Popen(command, env={TAG_VARIABLE: tag}) as process:
         try:
             yield
         finally:

@@ -186,10 +186,10 @@ def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client
     job = submit(http, implementations=["fork"], fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     before = processes(server)
-    guard = next(p for p in before if "warpcall_service.runs.reaper" in p.cmdline())
+    reaper = next(p for p in before if "warpcall_service.runs.reaper" in p.cmdline())
     assert {"sleep"} < {process.name() for process in before}
 
-    guard.kill()
+    reaper.kill()
     reached(http, job, lambda found: found["attempts"] == 2)
     left = [process for process in before if lives(process)]
     http.post(f"/v1/jobs/{job['id']}/cancel")
@@ -241,7 +241,7 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
         put_back = row.state, row.attempts
     store.close()
     assert not any(map(lives, left))
-    assert stray.wait(0) == -signal.SIGKILL, "what a killed guard left is found by its mark"
+    assert stray.wait(0) == -signal.SIGKILL, "what a killed reaper left is found by its tag"
     assert len(before) == len(after) == 22
     assert [e["id"] for e in after] == [e["id"] for e in before], "the order is as it was"
     users = [entry["user"] for entry in after]
@@ -255,11 +255,11 @@ def test_a_killed_server_loses_no_job_and_no_case(sqlite: Database) -> None:
 
 
 def stray_of(settings: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process as a job of that server, and its guard, would have left it when both were killed."""
+    """A process as a job of that server, and its reaper, would have left it when both were killed."""
     earlier = ServerIdentity(Path(settings["WARPCALL_DATA_DIR"]))
-    mark = f"{earlier.acquire()}/cpu/000000000000"
+    tag = f"{earlier.acquire()}/cpu/000000000000"
     earlier.release()
-    return subprocess.Popen(["sleep", "3600"], env={**os.environ, TAG_VARIABLE: mark})
+    return subprocess.Popen(["sleep", "3600"], env={**os.environ, TAG_VARIABLE: tag})
 
 
 @contextmanager
