@@ -20,7 +20,7 @@ from warpcall_service import logs
 from warpcall_service.api import openapi, pages, routes
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.rate_limits import Limits
-from warpcall_service.auth.sync import Keeper
+from warpcall_service.auth.sync import AccountSync
 from warpcall_service.calls import openapi as tensor_openapi
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
@@ -53,7 +53,7 @@ log = logging.getLogger("warpcall.store")
 def create_app(
     settings: Settings,
     engine: LocalEngine,
-    keeper: Keeper,
+    account_sync: AccountSync,
     job_service: JobService,
     json: JsonPool,
     stopping: Callable[[], bool],
@@ -61,7 +61,7 @@ def create_app(
     """The ASGI application over an engine that was started.
 
     Args:
-        keeper: has the gate that everyone passes, and the ledger of what they use.
+        account_sync: has the gate that everyone passes, and the usage_counter of what they use.
         job_service: takes benchmark jobs.
         json: reads and writes the JSON of calls.
         stopping: whether the server is about to leave, for /readyz.
@@ -73,7 +73,7 @@ def create_app(
             *lane_metrics(engine),
             *tensors.metrics(),
             *job_service.scheduler.metrics(),
-            *keeper.metrics(),
+            *account_sync.metrics(),
             log_metric(),
         ]
     )
@@ -84,7 +84,7 @@ def create_app(
     app.include_router(routes.me(settings, engine, limits))
     app.include_router(job_routes.jobs(job_service, stopping))
     app.include_router(tensor_routes.tensors(settings, tensors))
-    app.include_router(routes.health(engine, metrics, keeper, stopping))
+    app.include_router(routes.health(engine, metrics, account_sync, stopping))
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     app.include_router(
@@ -94,7 +94,7 @@ def create_app(
             models,
             statistics,
             app.version,
-            lambda: stopping() or bool(keeper.gate.shut),
+            lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         )
     )
     app.include_router(shared_memory_routes.routes(settings, shared))
@@ -114,7 +114,16 @@ def create_app(
     calls = TensorCalls(settings, engine, uploads, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
-    return Gateway(settings, app, calls, inference, keeper.gate, limits, keeper.ledger, metrics)
+    return Gateway(
+        settings,
+        app,
+        calls,
+        inference,
+        account_sync.authenticator,
+        limits,
+        account_sync.usage_counter,
+        metrics,
+    )
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:

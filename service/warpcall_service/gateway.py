@@ -10,9 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
 from warpcall_service.api.metrics import Metrics
-from warpcall_service.auth.authenticator import OPEN, Gate
+from warpcall_service.auth.authenticator import OPEN, Authenticator
 from warpcall_service.auth.rate_limits import Limits
-from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
 from warpcall_service.formats.params import check_count
 from warpcall_service.http.access_log import log_request
@@ -42,9 +42,9 @@ class Gateway:
         app: ASGIApp,
         calls: TensorCalls,
         inference: Inference,
-        gate: Gate,
+        authenticator: Authenticator,
         limits: Limits,
-        ledger: Ledger,
+        usage_counter: UsageCounter,
         metrics: Metrics,
     ) -> None:
         self._timeout_s = settings.body_timeout_s
@@ -52,8 +52,8 @@ class Gateway:
         self._app = app
         self._calls = calls
         self._inference = inference
-        self._gate = gate
-        self._ledger = ledger
+        self._authenticator = authenticator
+        self._usage_counter = usage_counter
         self._metrics = metrics
         self._limits = limits
 
@@ -83,11 +83,11 @@ class Gateway:
             exchange.check_head()
             if query := exchange.scope["query_string"]:
                 check_count(query)
-            self._gate.admit(exchange)
+            self._authenticator.authenticate(exchange)
             try:
                 await self._run_limited(exchange, watchdog)
             finally:
-                self._gate.leave(exchange)
+                self._authenticator.release(exchange)
         except Problem as problem:
             return problem
         except ClientGone:
@@ -133,5 +133,5 @@ class Gateway:
     def _record(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
         self._metrics.record_request(exchange, seconds)
-        self._ledger.note(exchange)
+        self._usage_counter.record(exchange)
         log_request(exchange, seconds)

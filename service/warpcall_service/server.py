@@ -21,7 +21,7 @@ from warpcall_service import logs
 from warpcall_service.app import create_app
 from warpcall_service.auth import users
 from warpcall_service.auth.keys_marker import KeysMarker
-from warpcall_service.auth.sync import Keeper
+from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
@@ -62,8 +62,8 @@ def serve(settings: Settings) -> None:
             open_sockets.enter_context(listen_unix(settings.uds)) if settings.uds else None
         )
         try:
-            keeper = Keeper(store, keys, marker, settings.keys_max_age_s)
-            loop.run(_serve(settings, listener, unix_listener, store, keeper))
+            account_sync = AccountSync(store, keys, marker, settings.keys_max_age_s)
+            loop.run(_serve(settings, listener, unix_listener, store, account_sync))
         except EngineError as error:
             raise ServerError(str(error)) from None
 
@@ -73,18 +73,20 @@ async def _serve(
     listener: socket.socket,
     unix_listener: socket.socket | None,
     store: Store,
-    keeper: Keeper,
+    account_sync: AccountSync,
 ) -> None:
     stop = _Stop(2 * settings.drain_timeout_s + STOP_MARGIN_S)
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
-    keeper.start()
-    job_service = JobService(settings, engine, store, keeper.ledger)
+    account_sync.start()
+    job_service = JobService(settings, engine, store, account_sync.usage_counter)
     job_service.start()
     json = JsonPool(int(settings.max_json_bytes))
     try:
-        app = create_app(settings, engine, keeper, job_service, json, lambda: server.should_exit)
+        app = create_app(
+            settings, engine, account_sync, job_service, json, lambda: server.should_exit
+        )
         # What is there now stays: a full pass over it would stop the event loop for some 60 ms.
         gc.collect()
         gc.freeze()
@@ -117,7 +119,7 @@ async def _serve(
         await job_service.stop()
         await engine.stop()
         json.close()
-        await keeper.stop()
+        await account_sync.stop()
         log.info("the server has stopped")
 
 

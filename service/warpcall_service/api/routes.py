@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from warpcall.errors import Busy, NotFound
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.rate_limits import Limits
-from warpcall_service.auth.sync import Keeper
+from warpcall_service.auth.sync import AccountSync
 from warpcall_service.http.caller import caller_of, needs
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.identity import LOCAL
@@ -180,7 +180,7 @@ def me(settings: Settings, engine: LocalEngine, limits: Limits) -> APIRouter:
 
 
 def health(
-    engine: LocalEngine, metrics: Metrics, keeper: Keeper, stopping: Callable[[], bool]
+    engine: LocalEngine, metrics: Metrics, account_sync: AccountSync, stopping: Callable[[], bool]
 ) -> APIRouter:
     """Live, ready, and in numbers."""
     router = APIRouter(tags=["health"])
@@ -200,9 +200,9 @@ def health(
     async def readyz() -> Response:
         """200 while calls can run, 503 with reasons while they cannot."""
         lanes = engine.status()
-        ready = engine.ready and not stopping() and not keeper.gate.shut
+        ready = engine.ready and not stopping() and not account_sync.authenticator.keys_unusable
         reasons = ["the server is stopping"] if stopping() else []
-        reasons += keeper.reasons()
+        reasons += account_sync.reasons()
         reasons += [f"{lane.name}: {lane.state}, {lane.reason}" for lane in lanes if lane.reason]
         shown = [{name: getattr(lane, name) for name in LaneModel.model_fields} for lane in lanes]
         payload = {"status": "ready" if ready else "unready", "reasons": reasons, "lanes": shown}

@@ -1,6 +1,7 @@
-"""The gate: whose key comes with a request, and who has to go because his no longer counts.
+"""Authentication: find the caller of each request, and cancel requests whose key stops being valid.
 
-It works with a copy of the keys, which `auth/sync.py` renews: no request waits for the database.
+The authenticator works with a copy of the keys in memory. `auth/sync.py` renews the copy, so no
+request waits for the database.
 """
 
 from __future__ import annotations
@@ -17,49 +18,50 @@ from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.identity import LOCAL
 
-# To everyone: probes have no keys.
+# These routes need no key: probes of an orchestrator have none.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
-RETRY_S = 5  # when keys that cannot be checked may be tried again
-FAILURES = 10  # wrong keys in a row that an address may try
-FAILURE_S = 6.0  # after which it may try one more
-MAX_ADDRESSES = 4096  # remembered; the one that failed longest ago gives way
+RETRY_S = 5  # Retry-After of a refusal because keys cannot be checked
+FAILURES = 10  # wrong keys that an address may send at once
+FAILURE_S = 6.0  # seconds after which the address may send one more
+MAX_ADDRESSES = 4096  # remembered; the one that failed longest ago is forgotten first
 
-log = logging.getLogger("warpcall.gate")
+log = logging.getLogger("warpcall.auth")
 
 
-class Gate:
-    """Lets requests in and, when a key stops, out again.
+class Authenticator:
+    """Authenticates requests, and cancels those whose key stops being valid.
 
     Attributes:
-        refused: wrong keys so far.
-        shut: why no key admits anyone at present; empty if keys do.
+        refused: number of wrong keys received since the start.
+        keys_unusable: why no key is accepted at present; empty if keys are accepted.
     """
 
     def __init__(self, keys: Snapshot) -> None:
         self.refused = 0
-        self.shut = ""
+        self.keys_unusable = ""
         self._keys = keys
-        self._closed = bool(keys.keys)  # once there were keys it stays so, whatever happens to them
-        self._inside: defaultdict[str, set[Exchange]] = defaultdict(set)
+        # Once there were keys, every request needs one, even if all keys are deleted later.
+        self._needs_key = bool(keys.keys)
+        self._active: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._failures = _Failures()
 
-    def admit(self, exchange: Exchange) -> None:
-        """Find out who calls, and remember him until `leave`.
+    def authenticate(self, exchange: Exchange) -> None:
+        """Identify the caller of a request. Call `release` when the request has ended.
 
         Raises:
-            Unauthorized: no key, a wrong one, or one that no longer counts.
-            Busy: too many wrong ones.
+            Unauthorized: the request has no key, a wrong one, or one that is no longer valid.
+            Busy: too many wrong keys came from this address.
             Unavailable: keys cannot be checked at present.
         """
-        if not self._closed:
+        if not self._needs_key:
             exchange.identify(LOCAL)
-            self._inside[LOCAL.key_id].add(exchange)
+            self._active[LOCAL.key_id].add(exchange)
             return
         if exchange.scope["path"] in OPEN:
             return
-        if self.shut:
-            raise Unavailable(self.shut, retry_after_s=RETRY_S)
+        if self.keys_unusable:
+            raise Unavailable(self.keys_unusable, retry_after_s=RETRY_S)
         given = exchange.headers.get(b"authorization")
         if given is None:
             raise Unauthorized(KEY_NEEDED)
@@ -71,68 +73,69 @@ class Gate:
         if reason := record.refusal(time.time()):
             raise Unauthorized(f"the API key wc_{record.caller.key_id} {reason}")
         exchange.identify(record.caller)
-        self._inside[record.caller.key_id].add(exchange)
+        self._active[record.caller.key_id].add(exchange)
 
-    def leave(self, exchange: Exchange) -> None:
-        """Forget a request that has its answer, or its problem."""
+    def release(self, exchange: Exchange) -> None:
+        """Forget a request whose response, or problem, has been sent."""
         key_id = exchange.caller.key_id
-        if inside := self._inside.get(key_id):
-            inside.discard(exchange)
-            if not inside:
-                del self._inside[key_id]
+        if active := self._active.get(key_id):
+            active.discard(exchange)
+            if not active:
+                del self._active[key_id]
 
-    def update(self, keys: Snapshot, shut: str = "") -> None:
-        """Work with these keys, and send away who is here with one that no longer counts.
+    def update(self, keys: Snapshot, unusable: str = "") -> None:
+        """Use these keys from now on, and cancel running requests whose key is no longer valid.
 
         Args:
-            shut: why none of them counts at present, if that is so.
+            unusable: why none of the keys is accepted at present; empty if they are.
         """
         self._keys = keys
-        self._closed = self._closed or bool(keys.keys)
-        self.shut = shut if self._closed else ""
-        if self.shut:
-            for inside in list(self._inside.values()):
-                for exchange in list(inside):
-                    exchange.cancel_with(Unavailable(self.shut, retry_after_s=RETRY_S))
+        self._needs_key = self._needs_key or bool(keys.keys)
+        self.keys_unusable = unusable if self._needs_key else ""
+        if self.keys_unusable:
+            for active in list(self._active.values()):
+                for exchange in list(active):
+                    exchange.cancel_with(Unavailable(self.keys_unusable, retry_after_s=RETRY_S))
             return
-        for key_id, inside in list(self._inside.items()):
+        for key_id, active in list(self._active.items()):
             if refusal := self._refusal(key_id):
-                for exchange in list(inside):
+                for exchange in list(active):
                     exchange.cancel_with(Unauthorized(refusal))
 
     def _refusal(self, key_id: str) -> str:
-        """Why who came with this key has to go; empty if he may stay."""
+        """Why requests with this key are cancelled; empty if the key is still valid."""
         if key_id == LOCAL.key_id:
-            return KEY_NEEDED if self._closed else ""
+            return KEY_NEEDED if self._needs_key else ""
         record = self._keys.keys.get(key_id.encode())
         reason = "is gone" if record is None else record.refusal(time.time())
         return reason and f"the API key wc_{key_id} {reason}"
 
     def _fail(self, exchange: Exchange) -> None:
-        """Count and log a wrong key, but not the key: it may be right elsewhere.
+        """Count and log that a wrong key came. The key itself is not logged: another server may
+        accept it.
 
         Raises:
-            Busy: this address has tried too many. Right keys are let in all the same, since many
-                callers may share an address.
+            Busy: too many wrong keys came from this address. Valid keys from the address are still
+                accepted, since many callers may share it.
         """
         self.refused += 1
         client = exchange.scope["client"]
         address = client[0] if client else ""
-        wait_s = self._failures.note(address)
+        wait_s = self._failures.record(address)
         if wait_s:
             raise Busy(f"too many wrong API keys from {address or 'here'}", retry_after_s=wait_s)
         log.warning("a wrong API key", extra={"id": exchange.request_id, "client": address})
 
 
 class _Failures:
-    """A bucket of allowed failures for each address, IPv6 ones by network."""
+    """A token bucket of allowed failures for each IPv4 address and each IPv6 /64 network."""
 
     def __init__(self) -> None:
         self._full_at: OrderedDict[str, float] = OrderedDict()  # when each bucket is full again
 
-    def note(self, address: str) -> float:
-        """Take one from the bucket; seconds until there is another if it is empty, else 0."""
-        with contextlib.suppress(ValueError):  # what a proxy forwards may be no address
+    def record(self, address: str) -> float:
+        """Take one token; 0, or if there was none the seconds until there is one."""
+        with contextlib.suppress(ValueError):  # a proxy may forward text that is no address
             if ":" in address:
                 address = str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
         now = time.monotonic()

@@ -1,10 +1,10 @@
-"""Between the server and its database: keys are looked up, and usage is saved, beside the requests.
+"""Reads keys from the database and saves usage to it in the background, so that no request waits.
 
-A database that fails meanwhile stops nobody: the keys stay as they were last seen, and what was
-used is kept until it can be saved. The log tells when that begins and when it ends, /metrics whether.
-A database that does not answer has failed, too: each use of it has a deadline.
+While the database fails, the server goes on with the keys that it read last, and keeps the usage
+until it can be saved. The log says when a failure begins and ends, /metrics whether there is one.
+Each use of the database has a deadline: a database that does not answer counts as one that fails.
 
-With `keys_max_age_s` keys that were not read for so long admit nobody, until they can be read.
+With `keys_max_age_s` the server refuses all keys once it could not read them for that long.
 """
 
 from __future__ import annotations
@@ -20,54 +20,58 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from warpcall_service.auth import usage, users
-from warpcall_service.auth.authenticator import Gate
+from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.keys_marker import KeysMarker
-from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
 
-LOOK_S = 0.5  # between two looks at the keys: one that is revoked stops within twice that
-LOOK_DEADLINE_S = 5.0  # of one look; later than this the database counts as one that fails
-SAVE_S = 5.0  # between two times that usage is saved: a killed server loses no more
-LAST_SAVE_S = 3.0  # for saving usage when the server stops
+READ_S = 0.5  # between two reads of the keys: a revoked key stops within twice this time
+READ_DEADLINE_S = 5.0  # of one read; after that the database counts as one that fails
+SAVE_S = 5.0  # between two saves of usage: a server that is killed loses no more than this
+LAST_SAVE_S = 3.0  # the time for saving usage when the server stops
+
+_PARTICIPLES = {"read": "read", "write": "written"}  # for messages
 
 log = logging.getLogger("warpcall.store")
 
 
-class Keeper:
-    """Keeps a gate and a ledger in step with the database.
+class AccountSync:
+    """Synchronizes the authenticator's keys and the users' usage with the database.
 
     Args:
-        keys: as they were at the start.
-        marker: is kept while there are keys, so that a server which lost them does not start.
-        keys_max_age_s: after which keys that were not read again admit nobody; 0: no limit.
+        keys: the keys in the database at the start.
+        marker: a file that exists while there are keys, so that a server which has lost its
+            database does not start without asking for keys.
+        keys_max_age_s: seconds after the last read of the keys from which all are refused; 0 means
+            that keys are accepted however old the last read is.
     """
 
     def __init__(
         self, store: Store, keys: Snapshot, marker: KeysMarker, keys_max_age_s: float = 0.0
     ) -> None:
-        self.gate = Gate(keys)
-        self.ledger = Ledger()
+        self.authenticator = Authenticator(keys)
+        self.usage_counter = UsageCounter()
         self._store = store
-        # One thread each: a save that is stuck delays no look.
+        # Reading and writing have a thread each, so that a save that hangs does not delay a read.
         self._reading, self._writing = StoreThreads(store, 1), StoreThreads(store, 1)
         self._keys = keys
         self._keys_max_age_s = keys_max_age_s
-        self._read_at = time.monotonic()  # the keys were so, or newer, at this time
+        self._read_at = time.monotonic()  # the keys are those of this time or later
         self._marker = marker
-        self._trouble = {"read": "", "written": ""}
+        self._trouble = {"read": "", "write": ""}
         self._stopping = asyncio.Event()
         self._watching: list[asyncio.Task[None]] = []
         self._saving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to work, in the running loop."""
-        self._watching = [asyncio.create_task(work()) for work in (self._expire, self._look)]
+        """Start the background tasks in the running event loop."""
+        self._watching = [asyncio.create_task(work()) for work in (self._expire, self._read)]
         self._saving = asyncio.create_task(self._save())
 
     async def stop(self) -> None:
-        """Save what is left, within LAST_SAVE_S, and end."""
+        """Save the remaining usage within LAST_SAVE_S, and stop."""
         for task in self._watching:
             task.cancel()
         self._stopping.set()
@@ -78,73 +82,76 @@ class Keeper:
                 log.error("usage of the last seconds is lost: the database does not answer")
         self._reading.close()
         self._writing.close()
-        # SQLite writes when its last connection is closed, and may be stuck then, too.
+        # SQLite writes to disk when its last connection is closed, which may hang, too.
         closing = threading.Thread(target=self._store.close, daemon=True)
         closing.start()
         closing.join(LAST_SAVE_S)
 
     def reasons(self) -> list[str]:
-        """What /readyz says of the database; everyone may read it, so it does not say where it is."""
-        failing = [verb for verb, trouble in self._trouble.items() if trouble]
+        """Why the server is not ready, for /readyz. Everyone may read it: it has no addresses."""
+        failing = [_PARTICIPLES[operation] for operation, why in self._trouble.items() if why]
         found = [f"the database cannot be {' or '.join(failing)}"] if failing else []
-        return [*found, self.gate.shut] if self.gate.shut else found
+        unusable = self.authenticator.keys_unusable
+        return [*found, unusable] if unusable else found
 
     def metrics(self) -> Iterable[Metric]:
-        """Users, wrong keys and the database's state, as Prometheus families."""
+        """Usage, wrong keys and the state of the database, as Prometheus metrics."""
         up = GaugeMetricFamily(
-            "warpcall_database_up", "Whether the database could last be used", labels=["to_be"]
+            "warpcall_database_up",
+            "1 if the last attempt to read or write the database succeeded, else 0",
+            labels=["operation"],
         )
-        for verb, trouble in self._trouble.items():
-            up.add_metric([verb], float(not trouble))
-        refused = CounterMetricFamily("warpcall_wrong_keys", "Requests with a wrong API key")
-        refused.add_metric([], self.gate.refused)
-        return [*self.ledger.metrics(), up, refused]
+        for operation, trouble in self._trouble.items():
+            up.add_metric([operation], float(not trouble))
+        refused = CounterMetricFamily("warpcall_wrong_keys", "Requests that had a wrong API key")
+        refused.add_metric([], self.authenticator.refused)
+        return [*self.usage_counter.metrics(), up, refused]
 
     async def _expire(self) -> None:
-        """Apart from `_look`: keys expire, and age, although the database hangs."""
+        """Let keys expire and age even while `_read` waits for a database that hangs."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            self.gate.update(self._keys, shut=self._too_old())
+            await asyncio.sleep(READ_S)
+            self.authenticator.update(self._keys, unusable=self._too_old())
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         while True:
             began = time.monotonic()
             try:
-                self._keys = await self._reading.call(self._keys_now, LOOK_DEADLINE_S)
+                self._keys = await self._reading.call(self._keys_now, READ_DEADLINE_S)
             except StoreError as error:
                 self._note("read", error.reason)
-            except Exception:  # whatever it is: to look no more would let revoked keys in
-                log.exception("the keys cannot be looked up")
+            except Exception:  # if this task ended, revoked keys would be accepted for ever
+                log.exception("the keys cannot be read")
             else:
                 self._read_at = began
                 self._note("read", "")
-                self.gate.update(self._keys)
-            await asyncio.sleep(LOOK_S)
+                self.authenticator.update(self._keys)
+            await asyncio.sleep(READ_S)
 
     async def _save(self) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), SAVE_S)
-            if page := self.ledger.take():
+            if batch := self.usage_counter.take():
                 try:
-                    await self._writing.write(functools.partial(usage.save, page=page))
+                    await self._writing.write(functools.partial(usage.save, batch=batch))
                 except StoreError as error:
-                    self.ledger.put_back(page)
-                    self._note("written", error.reason)
+                    self.usage_counter.put_back(batch)
+                    self._note("write", error.reason)
                 except Exception:
                     log.exception("usage is lost")
                 else:
-                    self._note("written", "")
+                    self._note("write", "")
 
     def _keys_now(self) -> Snapshot:
-        self._marker.keep(self._keys)  # first: the database may be gone with the whole folder
+        self._marker.keep(self._keys)  # before the read: database and marker may both be deleted
         with self._store.read() as session:
             found = users.snapshot(session, self._keys)
         self._marker.keep(found)
         return found
 
     def _too_old(self) -> str:
-        """Why these keys admit nobody at present; empty if they do."""
+        """Why the keys are too old to be accepted; empty if they are not."""
         age_s = time.monotonic() - self._read_at
         if not 0 < self._keys_max_age_s < age_s:
             return ""
@@ -153,8 +160,10 @@ class Keeper:
             f"{self._keys_max_age_s:g} s"
         )
 
-    def _note(self, verb: str, trouble: str) -> None:
-        """Log what began or ended; the same again is silence."""
-        if bool(trouble) != bool(self._trouble[verb]):
-            log.error(trouble) if trouble else log.info("the database can be %s again", verb)
-        self._trouble[verb] = trouble
+    def _note(self, operation: str, trouble: str) -> None:
+        """Log a failure when it begins and when it ends."""
+        if bool(trouble) != bool(self._trouble[operation]):
+            log.error(trouble) if trouble else log.info(
+                "the database can be %s again", _PARTICIPLES[operation]
+            )
+        self._trouble[operation] = trouble

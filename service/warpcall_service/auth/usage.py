@@ -1,4 +1,4 @@
-"""What each user uses: counted as requests are answered, shown in /metrics, saved by `auth/sync.py`."""
+"""What each user has used: counted by response, shown in /metrics, saved by `auth/sync.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpcall_service.store.tables import Usage
 
 @dataclass(slots=True)
 class Amount:
-    """Requests, how many of them got a problem, bytes of bodies, time of kernels."""
+    """Requests, those answered with a problem, bytes of bodies, and time of kernels."""
 
     requests: int = 0
     failures: int = 0
@@ -26,7 +26,7 @@ class Amount:
     kernel_us: float = 0.0
 
     def add(self, other: Amount) -> None:
-        """Count `other` in."""
+        """Add the counts of `other`."""
         self.requests += other.requests
         self.failures += other.failures
         self.bytes_in += other.bytes_in
@@ -34,19 +34,19 @@ class Amount:
         self.kernel_us += other.kernel_us
 
 
-Page = dict[tuple[str, str, str], Amount]  # by day, user and op
+UsageBatch = dict[tuple[str, str, str], Amount]  # by day, user and op
 
 
-class Ledger:
-    """Counts of all users: those that are not saved yet, and the sums since the start."""
+class UsageCounter:
+    """Counts what users use: the counts that are not saved yet, and the sums since the start."""
 
     def __init__(self) -> None:
         self._day = today()
-        self._page: defaultdict[tuple[str, str, str], Amount] = defaultdict(Amount)
+        self._batch: defaultdict[tuple[str, str, str], Amount] = defaultdict(Amount)
         self._sums: defaultdict[str, Amount] = defaultdict(Amount)
 
-    def note(self, exchange: Exchange) -> None:
-        """Count an answered request of a known caller."""
+    def record(self, exchange: Exchange) -> None:
+        """Count a request that was answered, if its caller is known."""
         user = exchange.caller.name
         if not user:
             return
@@ -54,39 +54,43 @@ class Ledger:
         amount = Amount(
             1, exchange.status >= 400, exchange.received, exchange.sent, kernel_ms * 1e3
         )
-        self._page[self._day, user, exchange.op].add(amount)
+        self._batch[self._day, user, exchange.op].add(amount)
         self._sums[user].add(amount)
 
     def add_device_time(self, user: str, op: str, seconds: float) -> None:
-        """Count time for which a job of the user had a device."""
+        """Count the seconds for which a job of the user had a device."""
         amount = Amount(kernel_us=seconds * 1e6)
-        self._page[self._day, user, op].add(amount)
+        self._batch[self._day, user, op].add(amount)
         self._sums[user].add(amount)
 
-    def take(self) -> Page:
-        """What is not saved yet, to save it."""
-        taken, self._page = self._page, defaultdict(Amount)
+    def take(self) -> UsageBatch:
+        """Take the counts that are not saved yet, in order to save them."""
+        taken, self._batch = self._batch, defaultdict(Amount)
         self._day = today()
         return taken
 
-    def put_back(self, page: Page) -> None:
-        """What could not be saved."""
-        for key, amount in page.items():
-            self._page[key].add(amount)
+    def put_back(self, batch: UsageBatch) -> None:
+        """Add counts again that `take` returned and that could not be saved."""
+        for key, amount in batch.items():
+            self._batch[key].add(amount)
 
     def metrics(self) -> Iterable[Metric]:
-        """The sums, as Prometheus families."""
+        """The sums since the start, as Prometheus metrics."""
         requests = CounterMetricFamily(
-            "warpcall_user_requests", "Requests of known callers", labels=["user"]
+            "warpcall_user_requests", "Requests answered, by user", labels=["user"]
         )
         failures = CounterMetricFamily(
-            "warpcall_user_failures", "Those that got a problem", labels=["user"]
+            "warpcall_user_failures", "Requests answered with a problem, by user", labels=["user"]
         )
         moved = CounterMetricFamily(
-            "warpcall_user_body_bytes", "Bytes of their bodies", labels=["user", "direction"]
+            "warpcall_user_body_bytes",
+            "Bytes of request bodies (in) and response bodies (out), by user",
+            labels=["user", "direction"],
         )
         kernel = CounterMetricFamily(
-            "warpcall_user_kernel_seconds", "Time of their kernels", labels=["user"]
+            "warpcall_user_kernel_seconds",
+            "Seconds of kernels in calls and of devices in jobs, by user",
+            labels=["user"],
         )
         for user, amount in self._sums.items():
             requests.add_metric([user], amount.requests)
@@ -97,9 +101,9 @@ class Ledger:
         return requests, failures, moved, kernel
 
 
-def save(session: Session, page: Page) -> None:
-    """Add counts to what the database has."""
-    for (day, user, op), amount in page.items():
+def save(session: Session, batch: UsageBatch) -> None:
+    """Add the counts of a batch to the rows of the database."""
+    for (day, user, op), amount in batch.items():
         counts = {
             "requests": amount.requests,
             "failures": amount.failures,
@@ -118,5 +122,5 @@ def save(session: Session, page: Page) -> None:
 
 
 def today() -> str:
-    """The day, UTC."""
+    """The current day in UTC, as YYYY-MM-DD."""
     return time.strftime("%Y-%m-%d", time.gmtime())

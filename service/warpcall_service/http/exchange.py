@@ -49,7 +49,7 @@ class Exchange:
         began: when the head was read, by time.monotonic().
         caller: who sent it, once the gate knows.
         op: what is called, once known; for metrics and the log.
-        stages_ms: of a call that has run, milliseconds by stage; for the log and the ledger.
+        stages_ms: of a call that has run, milliseconds by stage; for the log and the usage_counter.
         declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
         received: bytes of the body so far; `complete` once it has ended.
         status: of the answer, 0 before it, 499 if the client left first.

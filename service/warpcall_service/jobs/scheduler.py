@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import State
@@ -74,12 +74,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, database: JobDatabase, ledger: Ledger
+        self,
+        settings: Settings,
+        engine: LocalEngine,
+        database: JobDatabase,
+        usage_counter: UsageCounter,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = database
-        self._ledger = ledger
+        self._usage_counter = usage_counter
         self._identity = ServerIdentity(_folder(settings))
         self._runs: dict[str, _Running] = {}  # by lane
         self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
@@ -282,7 +286,7 @@ class Scheduler:
         try:
             outcome = await self._outcome(run)
             self._device_s[lane.name] += outcome.device_s
-            self._ledger.add_device_time(claimed.user, claimed.op, outcome.device_s)
+            self._usage_counter.add_device_time(claimed.user, claimed.op, outcome.device_s)
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             stopping = self._stopping

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, submissions, views
 from warpcall_service.jobs.database import JobDatabase
@@ -44,12 +44,12 @@ class JobService:
     """
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, store: Store, ledger: Ledger
+        self, settings: Settings, engine: LocalEngine, store: Store, usage_counter: UsageCounter
     ) -> None:
         self._settings = settings
         self._engine = engine
         self.database = JobDatabase(store)
-        self.scheduler = Scheduler(settings, engine, self.database, ledger)
+        self.scheduler = Scheduler(settings, engine, self.database, usage_counter)
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # a lane has one question of a comparison at a time
         self._streams = StreamLimit(settings.user_max_streams)

@@ -20,7 +20,7 @@ from demo.server import Server, running_server
 from tests.service.job_requests import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
-from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.server_identity import ServerIdentity
@@ -225,7 +225,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         engine = LocalEngine(settings)
         store = Store(None, tmp_path)
         store.migrate()
-        job_service = JobService(settings, engine, store, Ledger())
+        job_service = JobService(settings, engine, store, UsageCounter())
         await engine.start()
         try:
             plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
-from warpcall_service.auth.usage import Ledger
+from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import queue, submissions, views
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
@@ -169,7 +169,7 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
 
     async def play(job: str) -> tuple[str, int]:
         database = SlowDatabase(store)
-        scheduler = Scheduler(Settings.load(data_dir=tmp_path), engine, database, Ledger())
+        scheduler = Scheduler(Settings.load(data_dir=tmp_path), engine, database, UsageCounter())
         scheduler.start()
         while (await database.read(state_of, job))[0] != "preparing":
             await asyncio.sleep(0.01)

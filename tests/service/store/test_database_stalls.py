@@ -58,7 +58,7 @@ def speak_to(server: Server, key: str) -> httpx.Client:
 
 
 def readable(http: httpx.Client) -> bool:
-    return metrics(http)['warpcall_database_up{to_be="read"}'] == 1
+    return metrics(http)['warpcall_database_up{operation="read"}'] == 1
 
 
 def said(server: Server) -> list[str]:

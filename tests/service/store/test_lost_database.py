@@ -99,12 +99,12 @@ def test_a_job_is_refused_while_the_database_is_deleted_and_taken_once_it_is_bac
             http.get("/v1/jobs"),
             http.get(f"/v1/jobs/{first['id']}"),
         ]
-        until(lambda: metrics(http)['warpcall_database_up{to_be="read"}'] == 0)
+        until(lambda: metrics(http)['warpcall_database_up{operation="read"}'] == 0)
         call = well(http)
 
         for file in away.iterdir():
             file.rename(folder(sqlite) / file.name)
-        until(lambda: metrics(http)['warpcall_database_up{to_be="read"}'] == 1)
+        until(lambda: metrics(http)['warpcall_database_up{operation="read"}'] == 1)
         second = ended(http, submit(http, cases=[{**CASE, "shape": [8, 9]}]))
         log = log_of(server)
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from warpcall_service.auth import users
 from warpcall_service.auth.keys_marker import KeysMarker
-from warpcall_service.auth.sync import Keeper
+from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.tables import User
@@ -119,9 +119,9 @@ def test_a_disk_that_is_stuck_when_the_database_is_closed_does_not_keep_the_serv
     monkeypatch.setattr(sqlite_store, "close", close)
 
     async def use() -> None:
-        keeper = Keeper(sqlite_store, Snapshot(), KeysMarker(tmp_path))
-        keeper.start()
-        await keeper.stop()
+        account_sync = AccountSync(sqlite_store, Snapshot(), KeysMarker(tmp_path))
+        account_sync.start()
+        await account_sync.stop()
 
     run(use())
     assert not closed.is_set()

@@ -50,7 +50,7 @@ def status(server: Server, key: str | None = None) -> int:
 def up(http: httpx.Client) -> tuple[float, float]:
     """Whether the database can be read, and written."""
     found = metrics(http)
-    read, written = (found[f'warpcall_database_up{{to_be="{v}"}}'] for v in ("read", "written"))
+    read, written = (found[f'warpcall_database_up{{operation="{v}"}}'] for v in ("read", "write"))
     return read, written
 
 
