@@ -95,13 +95,13 @@ def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tenso
         copy = program.permute(gpu.put(x), dims=(0, 1))
         for _ in range(steps - 1):
             copy = program.permute(copy, dims=(0, 1))
-        result: Tensor = program.run(y=copy, keep=["y"]).take("y").get()
+        result: Tensor = program.run(y=copy, store=["y"]).outputs["y"].get()
         return result
 
     def through_stored_tensors() -> Tensor:
         now = gpu.put(x)
         for _ in range(steps):
-            now = gpu.permute(now, dims=(0, 1), keep=True)
+            now = gpu.stored.permute(now, dims=(0, 1))
         result: Tensor = now.get()
         return result
 

@@ -1,9 +1,7 @@
-"""Write the typed methods of the SDK, client/warpcall/_generated/, from the ops.
+"""Write the typed methods of the SDK, client/warpcall/_generated/, from the declarations of the ops.
 
-    python -m tools.generate_sdk          write the files
-    python -m tools.generate_sdk --check  fail if one is stale
-
-The text is laid out as ruff formats it, so that formatting changes nothing.
+python -m tools.generate_sdk          write the files
+python -m tools.generate_sdk --check  fail if a file is stale
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import keyword
-import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -22,26 +20,25 @@ from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import Input, Output, Param, dtype_name
 
 WIDTH = 100
-# Methods that every client has, written by hand.
-RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url"}
-RESERVED |= {"put", "tensors", "program", "step"}
+# Names of the clients' and programs' own members, which no op may take.
+RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url", "jobs"}
+RESERVED |= {"put", "tensors", "stored", "program", "step"}
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}
 
-HEAD = '''"""The ops as typed methods. Written by `python -m tools.generate_sdk`; do not edit."""
+HEAD = '''"""{about}. Written by `python -m tools.generate_sdk`; do not edit."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping{sequence}
-from typing import Any, Literal, overload
+from collections.abc import {abstract}
 
-from warpcall._arrays import ArrayT
-from warpcall._core import Answer
-from warpcall._tensors import {names}
+{imports}
+'''
 
+CALLER = '''
 
 class {name}(ABC):
-    """One method per op{how}. With `keep` outputs stay on the device, as stored tensors."""
+    """One method per op. It {does}."""
 
     @abstractmethod
     {begin}def call(
@@ -49,165 +46,152 @@ class {name}(ABC):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
-        *,
-        keep: bool = False,
-        ttl_s: float | None = None,
-    ) -> Answer[ArrayT]:
-        """Run any op and get its outputs by name, with device and timing."""
+    ) -> Answer[{gives}]:
+        """Run any op."""
 '''
 
-PROGRAM_HEAD = '''"""The ops as steps of a program. Written by `python -m tools.generate_sdk`; do not edit."""
+PROGRAM = '''
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Mapping{sequence}
-
-from warpcall._steps import Ref, Step, StepInput
-
-
-class ProgramOps(ABC):
-    """One method per op, which adds a step and gives references to its outputs."""
+class {name}(ABC):
+    """One method per op. It {does}."""
 
     @abstractmethod
-    def step(
+    {begin}def step(
         self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
-        """Add any op."""
+        """Add a step that runs any op."""
 '''
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """How the methods of one file differ from those of the others.
+    """How one generated class differs from the others.
 
     Args:
-        given: what an input is, given and kept: what an output is.
-        begin: before `def`.
-        run: what runs an op.
-        absent: what becomes of an output that is not there.
+        name: of the class.
+        does: what its methods do, for the docstring of the class.
+        takes, gives: the types of an input and of an output.
+        begin: what stands before `def`.
+        run: the expression that runs an op.
+        head: the text of the class before its methods.
+        doc: a docstring in place of the op's own; {name} stands for the method's name.
     """
 
-    given: str
+    name: str
+    does: str
     gives: str
-    kept: str
-    begin: str
-    run: str
-    absent: str
+    takes: str = "TensorInput[ArrayT]"
+    begin: str = ""
+    run: str = "self.call"
+    head: str = CALLER
+    doc: str = ""
+
+    @property
+    def lazy(self) -> bool:
+        """Whether a method adds a step, so that which outputs there are is known only later."""
+        return self.head is PROGRAM
 
 
-SYNC = Flavour(
-    "TensorInput[ArrayT]", "ArrayT", "StoredTensor[ArrayT]", "", "self.call", "None unless"
+OPS = Flavour("Ops", "blocks, and returns arrays", "ArrayT")
+STORED_OPS = Flavour(
+    "StoredOps",
+    "blocks, and returns stored tensors",
+    "StoredTensor[ArrayT]",
+    doc="Run `Client.{name}`, and store its outputs on the device.",
 )
-ASYNC = Flavour(
-    "TensorInput[ArrayT]",
-    "ArrayT",
+ASYNC_OPS = Flavour(
+    "AsyncOps", "is awaited, and returns arrays", "ArrayT", begin="async ", run="await self.call"
+)
+ASYNC_STORED_OPS = Flavour(
+    "AsyncStoredOps",
+    "is awaited, and returns stored tensors",
     "AsyncStoredTensor[ArrayT]",
-    "async ",
-    "await self.call",
-    "None unless",
+    begin="async ",
+    run="await self.call",
+    doc="Run `AsyncClient.{name}`, and store its outputs on the device.",
 )
-PROGRAM = Flavour("StepInput", "Ref", "", "", "self.step", "There only if")
+PROGRAM_OPS = Flavour(
+    "ProgramOps",
+    "adds a step to the program, and returns references to its outputs",
+    "Ref",
+    takes="StepInput",
+    run="self.step",
+    head=PROGRAM,
+)
+CLIENT_IMPORTS = """from warpcall._arrays import ArrayT
+from warpcall._core import Answer
+from warpcall._tensors import"""
+FILES: dict[str, tuple[str, str, list[Flavour]]] = {
+    "ops.py": (
+        "The ops as methods of Client",
+        f"{CLIENT_IMPORTS} StoredTensor, TensorInput",
+        [OPS, STORED_OPS],
+    ),
+    "async_ops.py": (
+        "The ops as methods of AsyncClient",
+        f"{CLIENT_IMPORTS} AsyncStoredTensor, TensorInput",
+        [ASYNC_OPS, ASYNC_STORED_OPS],
+    ),
+    "program_ops.py": (
+        "The ops as steps of a program",
+        "from warpcall._steps import Ref, Step, StepInput",
+        [PROGRAM_OPS],
+    ),
+}
 
 
 def render(found: Mapping[str, Op]) -> dict[str, str]:
-    """The texts of the files for these ops, by file name.
+    """The texts of the generated files for these ops, by file name, as ruff formats them.
 
     Raises:
-        ValueError: an op whose name cannot be a method's.
+        ValueError: an op, or an argument of it, has a name that a method cannot have.
     """
     lists = any(p.kind == "ints" for op in found.values() for p in op.params)
-    sequence = ", Sequence" if lists else ""
-    heads = {
-        "ops.py": (
-            SYNC,
-            HEAD.format(
-                sequence=sequence,
-                name="Ops",
-                how=", blocking",
-                begin="",
-                names="StoredTensor, TensorInput",
-            ),
-        ),
-        "async_ops.py": (
-            ASYNC,
-            HEAD.format(
-                sequence=sequence,
-                name="AsyncOps",
-                how=", to be awaited",
-                begin="async ",
-                names="AsyncStoredTensor, TensorInput",
-            ),
-        ),
-        "program_ops.py": (PROGRAM, PROGRAM_HEAD.format(sequence=sequence)),
-    }
-    return {
-        file: head
-        + "".join(
-            "\n" + textwrap.indent(_method(op, flavour), "    ", _is_filled)
-            for op in found.values()
-        )
-        for file, (flavour, head) in heads.items()
-    }
+    abstract = "Mapping, Sequence" if lists else "Mapping"
+    texts = {}
+    for file, (about, imports, flavours) in FILES.items():
+        text = HEAD.format(about=about, abstract=abstract, imports=imports)
+        for flavour in flavours:
+            text += flavour.head.format_map(vars(flavour))
+            text += _methods(found, flavour)
+        texts[file] = _formatted(text)
+    return texts
+
+
+def _methods(found: Mapping[str, Op], flavour: Flavour) -> str:
+    return "".join(
+        "\n" + textwrap.indent(_method(op, flavour), "    ", _is_filled) for op in found.values()
+    )
+
+
+def _formatted(text: str) -> str:
+    ruff = [sys.executable, "-m", "ruff", "format", f"--line-length={WIDTH}", "-"]
+    return subprocess.run(ruff, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _method(op: Op, flavour: Flavour) -> str:
     name = op.name.replace("-", "_")
     if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
         raise ValueError(f"{op.name} cannot be the name of a method")
-    taken = {p.name for p in op.params} | {i.name for i in op.inputs}
-    if taken & {"keep", "self"}:
-        raise ValueError(f"{op.name} cannot have an argument named keep or self")
-    arguments = [
-        "self",
-        *(_input(i, flavour.given) for i in sorted(op.inputs, key=lambda i: i.optional)),
-    ]
-    if op.params or flavour.kept:
+    if "self" in {p.name for p in op.params} | {i.name for i in op.inputs}:
+        raise ValueError(f"{op.name} cannot have an argument named self")
+    inputs = sorted(op.inputs, key=lambda i: i.optional)
+    arguments = ["self", *(_input(i, flavour.takes) for i in inputs)]
+    if op.params:
         arguments += ["*", *map(_param, op.params)]
-    begin = f"{flavour.begin}def {name}"
-    if flavour.kept:
-        gives = _return_type(op.outputs, flavour.gives)
-        keeps = _return_type(op.outputs, flavour.kept)
-        lines = [
-            *_overload(begin, [*arguments, "keep: Literal[False] = False"], gives),
-            *_overload(begin, [*arguments, "keep: Literal[True]"], keeps),
-        ]
-        arguments = [re.sub(r": TensorInput\[ArrayT\]( \| None)?", ": Any", a) for a in arguments]
-        arguments.append("keep: bool = False")
-        returns = "Any"
-    else:
-        lines = []
-        returns = ", ".join(flavour.gives for _ in op.outputs)
-        returns = f"tuple[{returns}]" if len(op.outputs) > 1 else returns
-    lines += [
-        f"{begin}(",
-        *(f"    {argument}," for argument in arguments),
-        f") -> {returns}:",
-        textwrap.indent(_docstring(op, flavour), "    ", _is_filled),
+    doc = f'"""{flavour.doc.format(name=name)}"""' if flavour.doc else _docstring(op, flavour)
+    values = ", ".join(_output(o, flavour) for o in op.outputs)
+    lines = [
+        f"{flavour.begin}def {name}({', '.join(arguments)}) -> {_return_type(op, flavour)}:",
+        textwrap.indent(doc, "    ", _is_filled),
         f"    answer = {flavour.run}(",
         f'        "{op.name}",',
-        *_mapping(i.name for i in op.inputs),
-        *_mapping(p.name for p in op.params),
-        *(["        keep=keep,"] if flavour.kept else []),
+        f"        {_mapping(i.name for i in op.inputs)},",
+        f"        {_mapping(p.name for p in op.params)}",
         "    )",
-        f"    return {', '.join(_taken(o, flavour) for o in op.outputs)}",
+        f"    return {values}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _overload(begin: str, arguments: list[str], returns: str) -> list[str]:
-    """A signature alone, on as few lines as ruff lays it out."""
-    joined = ", ".join(arguments)
-    if len(whole := f"{begin}({joined}) -> {returns}: ...") <= WIDTH - 4:
-        return ["@overload", whole]
-    if len(joined) <= WIDTH - 8:
-        inner = [f"    {joined}"]
-    else:
-        inner = [f"    {argument}," for argument in arguments]
-    end = [f") -> {returns}: ..."]
-    if len(end[0]) > WIDTH - 4:
-        end = [") -> tuple[", f"    {returns[len('tuple[') : -1]}", "]: ..."]
-    return ["@overload", f"{begin}(", *inner, *end]
 
 
 def _input(declared: Input, kind: str) -> str:
@@ -223,23 +207,22 @@ def _param(declared: Param) -> str:
     return f"{declared.name}: {kind} = {declared.default!r}"
 
 
-def _return_type(outputs: tuple[Output, ...], kind: str) -> str:
-    kinds = [f"{kind} | None" if o.when else kind for o in outputs]
-    return kinds[0] if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
+def _return_type(op: Op, flavour: Flavour) -> str:
+    types = [
+        f"{flavour.gives} | None" if o.when and not flavour.lazy else flavour.gives
+        for o in op.outputs
+    ]
+    return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
 
 
-def _taken(output: Output, flavour: Flavour) -> str:
-    if not flavour.kept:
+def _output(output: Output, flavour: Flavour) -> str:
+    if flavour.lazy:
         return f'answer["{output.name}"]'
-    return f'answer.{"find" if output.when else "take"}("{output.name}")'
+    return f'answer.{"outputs.get" if output.when else "output"}("{output.name}")'
 
 
-def _mapping(names: Iterable[str]) -> list[str]:
-    entries = [f'"{name}": {name}' for name in names]
-    line = f"        {{{', '.join(entries)}}},"
-    if len(line) <= WIDTH - 4:
-        return [line]
-    return ["        {", *(f"            {entry}," for entry in entries), "        },"]
+def _mapping(names: Iterable[str]) -> str:
+    return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
 
 
 def _docstring(op: Op, flavour: Flavour) -> str:
@@ -256,9 +239,10 @@ def _docstring(op: Op, flavour: Flavour) -> str:
         dtypes = ", ".join(map(dtype_name, i.dtypes))
         parts.append(_wrapped(f"{i.name}: {_sentence(f'{i.shape}; {i.doc}')} Dtypes: {dtypes}."))
     parts += [_wrapped(f"{p.name}: {_sentence(p.doc)}") for p in op.params]
+    absent = "There only if" if flavour.lazy else "None unless"
     parts += ["", "Returns:"]
     for o in op.outputs:
-        when = f" {flavour.absent} {o.when}." if o.when else ""
+        when = f" {absent} {o.when}." if o.when else ""
         parts.append(_wrapped(f"{o.name}: {_sentence(f'{o.shape}; {o.doc}')}{when}"))
     body = "\n".join(parts)
     mark = 'r"""' if "\\" in body else '"""'

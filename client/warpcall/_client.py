@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._config import Config, configure
 from warpcall._core import Answer, Core, split_arguments
-from warpcall._generated.async_ops import AsyncOps
-from warpcall._generated.ops import Ops
+from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
+from warpcall._generated.ops import Ops, StoredOps
 from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
@@ -99,21 +99,14 @@ class Client(_Base, Ops):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
-        *,
-        keep: bool = False,
-        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run any op and get its outputs by name, with device and timing.
-
-        Args:
-            keep: leave the outputs on the device; they are in the answer's `stored`.
-            ttl_s: seconds after its last use, for what is kept; by default the server's.
 
         Raises:
             InvalidInput: what the op cannot take; nothing was computed.
             WarpcallError: everything else that can go wrong; see warpcall.errors.
         """
-        return run_now(self._core.call(name, inputs, params or {}, keep=keep, ttl_s=ttl_s))
+        return run_now(self._core.call(name, inputs, params or {}))
 
     def run(self, name: str, /, **arguments: Any) -> Any:
         """Run any op: arrays are its tensors, all else its parameters.
@@ -123,6 +116,11 @@ class Client(_Base, Ops):
         """
         answer = self.call(name, *split_arguments(name, arguments, _is_tensor))
         return _only(answer)
+
+    @property
+    def stored(self) -> StoredCalls:
+        """Ops whose outputs are stored on the device: `y = gpu.stored.permute(x, dims=(1, 0))`."""
+        return StoredCalls(self._core)
 
     def put(
         self,
@@ -187,6 +185,33 @@ class Client(_Base, Ops):
         self.close()
 
 
+class StoredCalls(StoredOps):
+    """The ops of a client, whose outputs are stored on the device and returned as stored tensors."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def call(
+        self,
+        name: str,
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
+        params: Mapping[str, object] | None = None,
+        *,
+        ttl_s: float | None = None,
+    ) -> Answer[StoredTensor[ArrayT]]:
+        """Run any op and get its outputs by name, as stored tensors, with device and timing.
+
+        Args:
+            ttl_s: seconds after its last use until an output is deleted; None for the server's
+                default.
+
+        Raises:
+            InvalidInput: an input or parameter that the op does not take; nothing was computed.
+            Busy, TooLarge: the outputs do not fit into the limits on stored tensors.
+        """
+        return run_now(self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s))
+
+
 class AsyncClient(_Base, AsyncOps):
     """Calls ops on a Warpcall server from asyncio; the surface of Client, awaited.
 
@@ -209,17 +234,19 @@ class AsyncClient(_Base, AsyncOps):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
-        *,
-        keep: bool = False,
-        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Client.call, awaited."""
-        return await self._core.call(name, inputs, params or {}, keep=keep, ttl_s=ttl_s)
+        return await self._core.call(name, inputs, params or {})
 
     async def run(self, name: str, /, **arguments: Any) -> Any:
         """Client.run, awaited."""
         answer = await self.call(name, *split_arguments(name, arguments, _is_tensor))
         return _only(answer)
+
+    @property
+    def stored(self) -> AsyncStoredCalls:
+        """Client.stored, whose methods are awaited."""
+        return AsyncStoredCalls(self._core)
 
     async def put(
         self,
@@ -272,6 +299,24 @@ class AsyncClient(_Base, AsyncOps):
         tb: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class AsyncStoredCalls(AsyncStoredOps):
+    """StoredCalls for AsyncClient; its methods are awaited."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def call(
+        self,
+        name: str,
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
+        params: Mapping[str, object] | None = None,
+        *,
+        ttl_s: float | None = None,
+    ) -> Answer[AsyncStoredTensor[ArrayT]]:
+        """StoredCalls.call, awaited."""
+        return await self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s)
 
 
 def _is_tensor(value: object) -> bool:

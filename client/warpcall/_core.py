@@ -8,8 +8,8 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from warpcall import wire
 from warpcall._arrays import ArrayT, Kind, kind_of
@@ -39,38 +39,37 @@ DECLARED = {"name", "inputs", "outputs", "params"}  # of an op, at least
 OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what no proxy reads as another path
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[ArrayT]):
-    """What came back of a call, and how it went.
+OutputT = TypeVar("OutputT")
 
-    The outputs share one buffer: keep a copy of a small one rather than it beside a large one.
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[OutputT]):
+    """The outputs of one call, with the device that ran it and the time it took.
+
+    Arrays of one answer share one buffer. Copy a small array that must outlive a large one.
 
     Attributes:
-        outputs: arrays of the inputs' kind, by name.
-        stored: outputs that stay on the server's device, by name.
-        device: where it ran, such as "cuda:0 (NVIDIA H200)".
-        timing_ms: the server's stages in milliseconds: queue, h2d, kernel, d2h.
-        request_id: names this call in the server's log.
+        outputs: arrays of the inputs' kind, or stored tensors, by name.
+        device: the device that ran the call, such as "cuda:0 (NVIDIA H200)".
+        timing_ms: milliseconds by stage of the server: queue, h2d, kernel, d2h.
+        request_id: the id of this call in the server's log.
     """
 
-    outputs: dict[str, ArrayT]
+    outputs: dict[str, OutputT]
     device: str
     timing_ms: dict[str, float]
     request_id: str
-    stored: dict[str, BaseStoredTensor[ArrayT]] = field(default_factory=dict)
 
-    def take(self, name: str) -> Any:
-        """The output `name`, here or there; TransportError if the server, perhaps of another
-        version, gave none."""
-        found = self.find(name)
-        if found is None:
-            got = ", ".join((*self.outputs, *self.stored)) or "none"
+    def output(self, name: str) -> OutputT:
+        """The output `name`.
+
+        Raises:
+            TransportError: the server, perhaps of another version, sent no such output.
+        """
+        if name not in self.outputs:
+            got = ", ".join(self.outputs) or "none"
             raise TransportError(f"the answer must have the output {name}, got {got}")
-        return found
-
-    def find(self, name: str) -> Any:
-        """The output `name`, here or there; None if there is none."""
-        return self.outputs.get(name, self.stored.get(name))
+        return self.outputs[name]
 
 
 class Core:
@@ -117,13 +116,13 @@ class Core:
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object],
         *,
-        keep: bool = False,
+        store: bool = False,
         ttl_s: float | None = None,
-    ) -> Answer[ArrayT]:
+    ) -> Answer[Any]:
         """Run an op; inputs and parameters that are None are left out."""
         given = {k: v for k, v in params.items() if v is not None}
-        store = {wire.EVERY: new_id()} if keep else {}
-        return await self.run(_kernel_path(name), name, inputs, given, store, ttl_s)
+        ids = {wire.EVERY: new_id()} if store else {}
+        return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
 
     async def run(
         self,
@@ -133,8 +132,12 @@ class Core:
         params: Mapping[str, object],
         store: Mapping[str, str],
         ttl_s: float | None,
-    ) -> Answer[ArrayT]:
-        """Run an op or a program, storing outputs under these ids."""
+    ) -> Answer[Any]:
+        """Run an op or a program.
+
+        Args:
+            store: ids under which outputs are stored, by the outputs' names.
+        """
         tensors, stored = split(self, inputs)
         body = encode(tensors, params)
         kind = next(iter(stored.values()))._kind if stored and not tensors else kind_of(tensors)
@@ -142,15 +145,17 @@ class Core:
         headers |= headers_of(stored, store, ttl_s)
         reply = await self._exchange("POST", path, headers, body, label, tensors=True)
         try:
-            outputs, metadata = decode_all(reply.body, kind)
+            arrays, metadata = decode_all(reply.body, kind)
         except InvalidInput as error:
             raise TransportError(f"the answer cannot be read: {error}") from error
+        outputs: dict[str, Any] = dict(arrays)
+        if store:
+            outputs |= self._stored_tensors(metadata.get(wire.STORED_KEY, "{}"), kind)
         return Answer(
             outputs=outputs,
             device=reply.headers.get("x-warpcall-device", ""),
             timing_ms=parse_server_timing(reply.headers.get("server-timing", "")),
             request_id=reply.headers.get("x-request-id", ""),
-            stored=self._stored_tensors(metadata.get(wire.STORED_KEY, "{}"), kind) if store else {},
         )
 
     async def close(self) -> None:

@@ -44,13 +44,13 @@ class Steps(ProgramOps):
         return Step(self, name)
 
     async def _run(
-        self, outputs: Mapping[str, Ref], keep: Collection[str], ttl_s: float | None
+        self, outputs: Mapping[str, Ref], store: Collection[str], ttl_s: float | None
     ) -> Answer[Any]:
-        for name in keep:
+        for name in store:
             if name not in outputs:
                 raise InvalidInput(
-                    f"keep must name outputs, {', '.join(outputs) or 'none'}, got {name!r}",
-                    field="keep",
+                    f"store must name outputs, {', '.join(outputs) or 'none'}, got {name!r}",
+                    field="store",
                 )
         wired = {name: self._source(name, ref) for name, ref in outputs.items()}
         program = {"steps": self._steps, "outputs": wired}
@@ -59,7 +59,7 @@ class Steps(ProgramOps):
             "program",
             self._inputs,
             {wire.PROGRAM_KEY: program},
-            {name: new_id() for name in keep},
+            {name: new_id() for name in store},
             ttl_s,
         )
 
@@ -94,26 +94,28 @@ class Program(Steps):
     """
 
     def run(
-        self, *, keep: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
+        self, *, store: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
     ) -> Answer[Any]:
         """Run it, again if you like.
 
         Args:
-            keep: names of outputs that stay on the device; they are in the answer's `stored`.
-            ttl_s: seconds after its last use, for what is kept; by default the server's.
+            store: names of outputs that are stored on the device; the answer has stored tensors
+                in their place.
+            ttl_s: seconds after its last use until a stored output is deleted; None for the
+                server's default.
             outputs: what to give, by any names.
 
         Raises:
             InvalidInput: a step that cannot be; nothing was computed.
         """
-        return run_now(self._run(outputs, keep, ttl_s))
+        return run_now(self._run(outputs, store, ttl_s))
 
 
 class AsyncProgram(Steps):
     """Program for AsyncClient: its `run` is awaited."""
 
     async def run(
-        self, *, keep: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
+        self, *, store: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
     ) -> Answer[Any]:
         """Program.run, awaited."""
-        return await self._run(outputs, keep, ttl_s)
+        return await self._run(outputs, store, ttl_s)

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tools.generate_sdk import main, render
 from warpcall import AsyncClient, Client, Program
+from warpcall._generated.async_ops import AsyncStoredOps
+from warpcall._generated.ops import StoredOps
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import Input, Meta, Output, Param
 
@@ -54,47 +56,46 @@ def test_the_generated_files_are_fresh() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ops()))
-@pytest.mark.parametrize("client", [Client, AsyncClient, Program])
+@pytest.mark.parametrize("client", [Client, StoredOps, AsyncClient, AsyncStoredOps, Program])
 def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: str) -> None:
     method = getattr(client, name.replace("-", "_"))
     op = ops()[name]
 
     parameters = inspect.signature(method).parameters
 
-    declared = {"self", *(i.name for i in op.inputs), *(p.name for p in op.params)}
-    assert set(parameters) == declared | (set() if client is Program else {"keep"})
+    assert set(parameters) == {"self", *(i.name for i in op.inputs), *(p.name for p in op.params)}
     for p in op.params:
         assert parameters[p.name].kind is inspect.Parameter.KEYWORD_ONLY
         if not p.required:
             assert parameters[p.name].default == p.default
-    assert inspect.iscoroutinefunction(method) is (client is AsyncClient)
+    assert inspect.iscoroutinefunction(method) is (client in (AsyncClient, AsyncStoredOps))
 
 
 def test_a_method_follows_its_declaration() -> None:
     trees = map(ast.parse, render({"blend-two": BLEND}).values())
 
-    blocking, awaited, program = (
-        node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
+    arrays, stored, awaited, awaited_stored, program = (
+        node.body[-1] for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)
     )
-    plain, keeping, method = blocking.body[-3:]
 
-    assert isinstance(plain, ast.FunctionDef)
-    assert isinstance(keeping, ast.FunctionDef)
-    assert isinstance(method, ast.FunctionDef)
-    assert isinstance(awaited.body[-1], ast.AsyncFunctionDef)
-    assert {plain.name, keeping.name, method.name} == {"blend_two"}
-    assert ast.unparse(plain.args) == (
+    assert isinstance(arrays, ast.FunctionDef)
+    assert isinstance(stored, ast.FunctionDef)
+    assert isinstance(awaited, ast.AsyncFunctionDef)
+    assert isinstance(awaited_stored, ast.AsyncFunctionDef)
+    assert isinstance(program, ast.FunctionDef)
+    assert arrays.name == "blend_two"
+    assert ast.unparse(arrays.args) == (
         "self, a: TensorInput[ArrayT], b: TensorInput[ArrayT] | None=None, *, dims: Sequence[int], "
-        "sharp: bool=False, order: int | None=None, keep: Literal[False]=False"
+        "sharp: bool=False, order: int | None=None"
     )
-    assert returned(plain) == "tuple[ArrayT, ArrayT | None]"
-    assert returned(keeping) == "tuple[StoredTensor[ArrayT], StoredTensor[ArrayT] | None]"
-    assert "Dtypes: float32, bool." in (ast.get_docstring(method) or "")
-    assert isinstance(program.body[-1], ast.FunctionDef)
-    assert returned(program.body[-1]) == "tuple[Ref, Ref]"
+    assert returned(arrays) == returned(awaited) == "tuple[ArrayT, ArrayT | None]"
+    assert returned(stored) == "tuple[StoredTensor[ArrayT], StoredTensor[ArrayT] | None]"
+    assert returned(awaited_stored) == returned(stored).replace("Stored", "AsyncStored")
+    assert returned(program) == "tuple[Ref, Ref]"
+    assert "Dtypes: float32, bool." in (ast.get_docstring(arrays) or "")
 
 
-def returned(method: ast.FunctionDef) -> str:
+def returned(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return ast.unparse(method.returns or ast.Constant(0))
 
 
@@ -113,14 +114,16 @@ def test_formatting_changes_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["run", "close", "put", "program", "class", "2d"])
+@pytest.mark.parametrize(
+    "name", ["run", "close", "put", "stored", "jobs", "program", "class", "2d"]
+)
 def test_an_op_cannot_take_a_name_that_methods_cannot_have(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a method"):
         render({name: dataclasses.replace(BLEND, name=name)})
 
 
 def test_an_op_cannot_have_a_parameter_that_methods_have_themselves() -> None:
-    op = dataclasses.replace(BLEND, params=(Param("keep", "bool", "whether"),))
+    op = dataclasses.replace(BLEND, params=(Param("self", "bool", "whether"),))
 
-    with pytest.raises(ValueError, match="argument named keep"):
+    with pytest.raises(ValueError, match="argument named self"):
         render({"blend-two": op})

@@ -78,19 +78,19 @@ def test_ops_take_stored_tensors_in_place_of_arrays(gpu: Client) -> None:
 
 
 def test_outputs_stay_there_and_come_when_they_are_wanted(gpu: Client) -> None:
-    kept = gpu.permute(X, dims=(1, 0), keep=True)
-    again = gpu.permute(kept, dims=(1, 0), keep=True)
+    turned = gpu.stored.permute(X, dims=(1, 0))
+    again = gpu.stored.permute(turned, dims=(1, 0))
 
-    assert_type(kept, StoredTensor[npt.NDArray[Any]])
-    np.testing.assert_array_equal(kept.get(), X.T)
+    assert_type(turned, StoredTensor[npt.NDArray[Any]])
+    np.testing.assert_array_equal(turned.get(), X.T)
     np.testing.assert_array_equal(again.get(), X)
 
 
 def test_all_outputs_of_an_op_stay_those_that_are_there(gpu: Client) -> None:
     x, weight = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
 
-    without = gpu.conv_backward(x, x, weight, keep=True)
-    with_bias = gpu.conv_backward(x, x, weight, bias=True, keep=True)
+    without = gpu.stored.conv_backward(x, x, weight)
+    with_bias = gpu.stored.conv_backward(x, x, weight, bias=True)
 
     assert without[0].shape == (1, 2, 5)
     assert without[2] is None
@@ -106,7 +106,7 @@ def test_torch_goes_in_and_torch_comes_back(gpu: Client) -> None:
 
     assert_type(y, torch.Tensor)
     assert torch.equal(y, x.t())
-    assert torch.equal(gpu.permute(stored, dims=(1, 0), keep=True).get(), x.t())
+    assert torch.equal(gpu.stored.permute(stored, dims=(1, 0)).get(), x.t())
     assert stored.dtype == np.dtype(ml_dtypes.bfloat16)
 
 
@@ -158,13 +158,13 @@ def test_a_program_runs_its_ops_together(gpu: Client) -> None:
         turned = program.permute(x, dims=(1, 0))
         total = program.transpose_add(turned, X)
         scores = program.masked_softmax(total, scale=0.5)
-        answer = program.run(y=scores, total=total, keep=["total"])
+        answer = program.run(y=scores, total=total, store=["total"])
 
         again = program.run(y=scores)
 
-    assert answer.outputs.keys() == {"y"}
-    np.testing.assert_array_equal(answer.take("total").get(), 2 * X)
-    assert answer.stored.keys() == {"total"}
+    assert answer.outputs.keys() == {"y", "total"}
+    assert isinstance(answer.outputs["total"], StoredTensor)
+    np.testing.assert_array_equal(answer.outputs["total"].get(), 2 * X)
     np.testing.assert_array_equal(answer.outputs["y"], gpu.masked_softmax(2 * X, scale=0.5))
     np.testing.assert_array_equal(again.outputs["y"], answer.outputs["y"])
     assert answer.timing_ms.keys() == {"queue", "h2d", "kernel", "d2h"}
@@ -210,21 +210,21 @@ def test_what_cannot_be_in_a_program_is_refused_at_once(gpu: Client) -> None:
         program.permute(theirs, dims=(1, 0))
     with pytest.raises(InvalidInput, match="x must be an array, a stored tensor or an output"):
         program.permute([1, 2], dims=(0,))  # type: ignore[arg-type]  # the point of the test
-    with pytest.raises(InvalidInput, match="keep must name outputs, y, got 'z'"):
-        other.run(y=theirs, keep=["z"])
+    with pytest.raises(InvalidInput, match="store must name outputs, y, got 'z'"):
+        other.run(y=theirs, store=["z"])
 
 
 def test_all_of_it_can_be_awaited(server: Server) -> None:
     async def play() -> tuple[Any, ...]:
         async with AsyncClient(server.url) as gpu, await gpu.put(X) as x:
-            kept = await gpu.permute(x, dims=(1, 0), keep=True)
+            turned = await gpu.stored.permute(x, dims=(1, 0))
             program = gpu.program()
-            total = program.transpose_add(kept, x)
+            total = program.transpose_add(turned, x)
             answer = await program.run(y=total)
             listed = await gpu.tensors()
-            back = await kept.get()
+            back = await turned.get()
             await asyncio.gather(*(stored.delete() for stored in listed))
-            return answer.take("y"), len(listed), back, await gpu.tensors()
+            return answer.output("y"), len(listed), back, await gpu.tensors()
 
     total, count, back, left = asyncio.run(play())
 

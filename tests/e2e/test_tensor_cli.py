@@ -18,15 +18,15 @@ def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: 
     np.save(file, X)
 
     put = warpcall("tensors", "put", file, "--id", "photo", "--ttl-s", "60")
-    kept = warpcall("run", "permute", "x=@photo", "--dims", "1,0", "--keep", "--json")
-    id_ = json.loads(kept[1])["out"]["id"]
+    stored = warpcall("run", "permute", "x=@photo", "--dims", "1,0", "--store", "--json")
+    id_ = json.loads(stored[1])["out"]["id"]
     listed = warpcall("tensors", "list")
     got = warpcall("tensors", "get", id_, "-o", back)
     plain = warpcall("run", "permute", f"x=@{id_}", "--dims", "0,1")
     deleted = warpcall("tensors", "delete", "photo", id_)
     empty = warpcall("tensors", "list", "--json")
 
-    assert [result[0] for result in (put, kept, listed, got, plain, deleted, empty)] == [0] * 7
+    assert [result[0] for result in (put, stored, listed, got, plain, deleted, empty)] == [0] * 7
     assert put[1].splitlines()[1].startswith("photo  F32    [2, 3]  24     cpu")
     assert [line.split()[0] for line in listed[1].splitlines()] == ["id", "photo", id_]
     np.testing.assert_array_equal(np.load(back), X.T)
@@ -40,7 +40,7 @@ def test_a_file_goes_there_is_used_and_comes_back(warpcall: Warpcall, tmp_path: 
         (("run", "permute", "x=@none", "--dims", "0"), 1, "there is no tensor 'none', there are none"),
         (("run", "permute", "@none", "--dims", "0"), 2, "must say for which input it is, such as x=@none"),
         (("run", "permute", "y=@none", "--dims", "0"), 2, "must name an input, once: x"),
-        (("run", "permute", "x=@a", "--keep", "-o", "y.npy"), 2, "--keep leaves outputs on the server"),
+        (("run", "permute", "x=@a", "--store", "-o", "y.npy"), 2, "--store leaves outputs on the server"),
         (("tensors", "get", "none", "-o", "y.npy"), 1, "there is no tensor 'none'"),
         (("tensors", "delete", "none"), 1, "there is no tensor 'none'"),
     ],

@@ -95,8 +95,8 @@ def run(
         float,
         typer.Option("--timeout-s", metavar="S", help="Seconds that the call may take."),
     ] = TIMEOUT_S,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave outputs on the server, and print their ids.")
+    store: Annotated[
+        bool, typer.Option("--store", help="Store outputs on the server, and print their ids.")
     ] = False,
     as_json: Json = False,
     url: Url = None,
@@ -109,8 +109,8 @@ def run(
     warpcall run conv-backward in.safetensors -o grads.safetensors
     """
     if out is not None:
-        if keep:
-            raise UsageError("--keep leaves outputs on the server: --out has nothing to write")
+        if store:
+            raise UsageError("--store leaves outputs on the server: --out has nothing to write")
         check_target(out)
     with Client(url, timeout_s=timeout_s) as gpu:
         declaration = gpu.kernel(op)
@@ -122,10 +122,11 @@ def run(
         stored = tensors.find(gpu, list(ids.values())) if ids else {}
         inputs: dict[str, Any] = {name: stored[id_] for name, id_ in ids.items()}
         inputs |= read_inputs(files, [name for name in names if name not in ids])
-        answer = gpu.call(op, inputs, params, keep=keep)
-        if keep:
-            tensors.print_stored(answer.stored, as_json=as_json)
+        if store:
+            outputs = gpu.stored.call(op, inputs, params).outputs
+            tensors.print_stored(outputs, as_json=as_json)
             return
+        answer = gpu.call(op, inputs, params)
     if out is not None:
         write_outputs(answer.outputs, out)
     if as_json:

@@ -1,10 +1,9 @@
-"""The ops as typed methods. Written by `python -m tools.generate_sdk`; do not edit."""
+"""The ops as methods of AsyncClient. Written by `python -m tools.generate_sdk`; do not edit."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
@@ -12,7 +11,7 @@ from warpcall._tensors import AsyncStoredTensor, TensorInput
 
 
 class AsyncOps(ABC):
-    """One method per op, to be awaited. With `keep` outputs stay on the device, as stored tensors."""
+    """One method per op. It is awaited, and returns arrays."""
 
     @abstractmethod
     async def call(
@@ -20,13 +19,9 @@ class AsyncOps(ABC):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
-        *,
-        keep: bool = False,
-        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
-        """Run any op and get its outputs by name, with device and timing."""
+        """Run any op."""
 
-    @overload
     async def conv(
         self,
         x: TensorInput[ArrayT],
@@ -35,29 +30,7 @@ class AsyncOps(ABC):
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    async def conv(
-        self,
-        x: TensorInput[ArrayT],
-        weight: TensorInput[ArrayT],
-        bias: TensorInput[ArrayT] | None = None,
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        keep: Literal[True],
-    ) -> AsyncStoredTensor[ArrayT]: ...
-    async def conv(
-        self,
-        x: Any,
-        weight: Any,
-        bias: Any = None,
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> ArrayT:
         """Convolve each channel with the filter of its head, keeping the length.
 
         Equivalent to `F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), weight.repeat_interleave(C
@@ -78,11 +51,9 @@ class AsyncOps(ABC):
             "conv",
             {"x": x, "weight": weight, "bias": bias},
             {"padding_l": padding_l, "softmax_weight": softmax_weight},
-            keep=keep,
         )
-        return answer.take("out")
+        return answer.output("out")
 
-    @overload
     async def conv_backward(
         self,
         grad_output: TensorInput[ArrayT],
@@ -92,33 +63,7 @@ class AsyncOps(ABC):
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
-        keep: Literal[False] = False,
-    ) -> tuple[ArrayT, ArrayT, ArrayT | None]: ...
-    @overload
-    async def conv_backward(
-        self,
-        grad_output: TensorInput[ArrayT],
-        x: TensorInput[ArrayT],
-        weight: TensorInput[ArrayT],
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        bias: bool = False,
-        keep: Literal[True],
-    ) -> tuple[
-        AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT] | None
-    ]: ...
-    async def conv_backward(
-        self,
-        grad_output: Any,
-        x: Any,
-        weight: Any,
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        bias: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> tuple[ArrayT, ArrayT, ArrayT | None]:
         """The gradients of conv. The same inputs give the same bits.
 
         Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
@@ -141,11 +86,13 @@ class AsyncOps(ABC):
             "conv-backward",
             {"grad_output": grad_output, "x": x, "weight": weight},
             {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
-            keep=keep,
         )
-        return answer.take("grad_x"), answer.take("grad_weight"), answer.find("grad_bias")
+        return (
+            answer.output("grad_x"),
+            answer.output("grad_weight"),
+            answer.outputs.get("grad_bias"),
+        )
 
-    @overload
     async def isin(
         self,
         elements: TensorInput[ArrayT],
@@ -153,27 +100,7 @@ class AsyncOps(ABC):
         *,
         assume_unique: bool = False,
         invert: bool = False,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    async def isin(
-        self,
-        elements: TensorInput[ArrayT],
-        test_elements: TensorInput[ArrayT],
-        *,
-        assume_unique: bool = False,
-        invert: bool = False,
-        keep: Literal[True],
-    ) -> AsyncStoredTensor[ArrayT]: ...
-    async def isin(
-        self,
-        elements: Any,
-        test_elements: Any,
-        *,
-        assume_unique: bool = False,
-        invert: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> ArrayT:
         """Say of each element whether it is among the test elements.
 
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
@@ -197,11 +124,9 @@ class AsyncOps(ABC):
             "isin",
             {"elements": elements, "test_elements": test_elements},
             {"assume_unique": assume_unique, "invert": invert},
-            keep=keep,
         )
-        return answer.take("out")
+        return answer.output("out")
 
-    @overload
     async def masked_softmax(
         self,
         x: TensorInput[ArrayT],
@@ -210,29 +135,7 @@ class AsyncOps(ABC):
         *,
         scale: float = 1.0,
         causal: bool = False,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    async def masked_softmax(
-        self,
-        x: TensorInput[ArrayT],
-        mask: TensorInput[ArrayT] | None = None,
-        lengths: TensorInput[ArrayT] | None = None,
-        *,
-        scale: float = 1.0,
-        causal: bool = False,
-        keep: Literal[True],
-    ) -> AsyncStoredTensor[ArrayT]: ...
-    async def masked_softmax(
-        self,
-        x: Any,
-        mask: Any = None,
-        lengths: Any = None,
-        *,
-        scale: float = 1.0,
-        causal: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> ArrayT:
         """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
         Equivalent to `(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
@@ -252,36 +155,12 @@ class AsyncOps(ABC):
             "masked-softmax",
             {"x": x, "mask": mask, "lengths": lengths},
             {"scale": scale, "causal": causal},
-            keep=keep,
         )
-        return answer.take("out")
+        return answer.output("out")
 
-    @overload
     async def masked_softmax_backward(
-        self,
-        grad_output: TensorInput[ArrayT],
-        output: TensorInput[ArrayT],
-        *,
-        scale: float = 1.0,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    async def masked_softmax_backward(
-        self,
-        grad_output: TensorInput[ArrayT],
-        output: TensorInput[ArrayT],
-        *,
-        scale: float = 1.0,
-        keep: Literal[True],
-    ) -> AsyncStoredTensor[ArrayT]: ...
-    async def masked_softmax_backward(
-        self,
-        grad_output: Any,
-        output: Any,
-        *,
-        scale: float = 1.0,
-        keep: bool = False,
-    ) -> Any:
+        self, grad_output: TensorInput[ArrayT], output: TensorInput[ArrayT], *, scale: float = 1.0
+    ) -> ArrayT:
         """The gradient of masked softmax with respect to x, from its output.
 
         Equivalent to `scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output`.
@@ -300,25 +179,10 @@ class AsyncOps(ABC):
             "masked-softmax-backward",
             {"grad_output": grad_output, "output": output},
             {"scale": scale},
-            keep=keep,
         )
-        return answer.take("grad_x")
+        return answer.output("grad_x")
 
-    @overload
-    async def permute(
-        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
-    ) -> ArrayT: ...
-    @overload
-    async def permute(
-        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[True]
-    ) -> AsyncStoredTensor[ArrayT]: ...
-    async def permute(
-        self,
-        x: Any,
-        *,
-        dims: Sequence[int],
-        keep: bool = False,
-    ) -> Any:
+    async def permute(self, x: TensorInput[ArrayT], *, dims: Sequence[int]) -> ArrayT:
         """Reorder the dims of a tensor, as a new contiguous one.
 
         Equivalent to `x.permute(dims).contiguous()`.
@@ -336,29 +200,10 @@ class AsyncOps(ABC):
         Returns:
             out: x.shape by dims; the dims of x in the order of `dims`.
         """
-        answer = await self.call(
-            "permute",
-            {"x": x},
-            {"dims": dims},
-            keep=keep,
-        )
-        return answer.take("out")
+        answer = await self.call("permute", {"x": x}, {"dims": dims})
+        return answer.output("out")
 
-    @overload
-    async def transpose_add(
-        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[False] = False
-    ) -> ArrayT: ...
-    @overload
-    async def transpose_add(
-        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[True]
-    ) -> AsyncStoredTensor[ArrayT]: ...
-    async def transpose_add(
-        self,
-        a: Any,
-        b: Any,
-        *,
-        keep: bool = False,
-    ) -> Any:
+    async def transpose_add(self, a: TensorInput[ArrayT], b: TensorInput[ArrayT]) -> ArrayT:
         """Add `b` to the transpose of `a`.
 
         Equivalent to `a.transpose(-1, -2) + b`.
@@ -374,10 +219,117 @@ class AsyncOps(ABC):
         Returns:
             out: [..., W, H]; the sum, in the common dtype of both.
         """
+        answer = await self.call("transpose-add", {"a": a, "b": b}, {})
+        return answer.output("out")
+
+
+class AsyncStoredOps(ABC):
+    """One method per op. It is awaited, and returns stored tensors."""
+
+    @abstractmethod
+    async def call(
+        self,
+        name: str,
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
+        params: Mapping[str, object] | None = None,
+    ) -> Answer[AsyncStoredTensor[ArrayT]]:
+        """Run any op."""
+
+    async def conv(
+        self,
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT] | None = None,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Run `AsyncClient.conv`, and store its outputs on the device."""
         answer = await self.call(
-            "transpose-add",
-            {"a": a, "b": b},
-            {},
-            keep=keep,
+            "conv",
+            {"x": x, "weight": weight, "bias": bias},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight},
         )
-        return answer.take("out")
+        return answer.output("out")
+
+    async def conv_backward(
+        self,
+        grad_output: TensorInput[ArrayT],
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        bias: bool = False,
+    ) -> tuple[
+        AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT] | None
+    ]:
+        """Run `AsyncClient.conv_backward`, and store its outputs on the device."""
+        answer = await self.call(
+            "conv-backward",
+            {"grad_output": grad_output, "x": x, "weight": weight},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
+        )
+        return (
+            answer.output("grad_x"),
+            answer.output("grad_weight"),
+            answer.outputs.get("grad_bias"),
+        )
+
+    async def isin(
+        self,
+        elements: TensorInput[ArrayT],
+        test_elements: TensorInput[ArrayT],
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Run `AsyncClient.isin`, and store its outputs on the device."""
+        answer = await self.call(
+            "isin",
+            {"elements": elements, "test_elements": test_elements},
+            {"assume_unique": assume_unique, "invert": invert},
+        )
+        return answer.output("out")
+
+    async def masked_softmax(
+        self,
+        x: TensorInput[ArrayT],
+        mask: TensorInput[ArrayT] | None = None,
+        lengths: TensorInput[ArrayT] | None = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Run `AsyncClient.masked_softmax`, and store its outputs on the device."""
+        answer = await self.call(
+            "masked-softmax",
+            {"x": x, "mask": mask, "lengths": lengths},
+            {"scale": scale, "causal": causal},
+        )
+        return answer.output("out")
+
+    async def masked_softmax_backward(
+        self, grad_output: TensorInput[ArrayT], output: TensorInput[ArrayT], *, scale: float = 1.0
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Run `AsyncClient.masked_softmax_backward`, and store its outputs on the device."""
+        answer = await self.call(
+            "masked-softmax-backward",
+            {"grad_output": grad_output, "output": output},
+            {"scale": scale},
+        )
+        return answer.output("grad_x")
+
+    async def permute(
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int]
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Run `AsyncClient.permute`, and store its outputs on the device."""
+        answer = await self.call("permute", {"x": x}, {"dims": dims})
+        return answer.output("out")
+
+    async def transpose_add(
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT]
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Run `AsyncClient.transpose_add`, and store its outputs on the device."""
+        answer = await self.call("transpose-add", {"a": a, "b": b}, {})
+        return answer.output("out")

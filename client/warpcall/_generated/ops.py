@@ -1,10 +1,9 @@
-"""The ops as typed methods. Written by `python -m tools.generate_sdk`; do not edit."""
+"""The ops as methods of Client. Written by `python -m tools.generate_sdk`; do not edit."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
 
 from warpcall._arrays import ArrayT
 from warpcall._core import Answer
@@ -12,7 +11,7 @@ from warpcall._tensors import StoredTensor, TensorInput
 
 
 class Ops(ABC):
-    """One method per op, blocking. With `keep` outputs stay on the device, as stored tensors."""
+    """One method per op. It blocks, and returns arrays."""
 
     @abstractmethod
     def call(
@@ -20,13 +19,9 @@ class Ops(ABC):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
-        *,
-        keep: bool = False,
-        ttl_s: float | None = None,
     ) -> Answer[ArrayT]:
-        """Run any op and get its outputs by name, with device and timing."""
+        """Run any op."""
 
-    @overload
     def conv(
         self,
         x: TensorInput[ArrayT],
@@ -35,29 +30,7 @@ class Ops(ABC):
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    def conv(
-        self,
-        x: TensorInput[ArrayT],
-        weight: TensorInput[ArrayT],
-        bias: TensorInput[ArrayT] | None = None,
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        keep: Literal[True],
-    ) -> StoredTensor[ArrayT]: ...
-    def conv(
-        self,
-        x: Any,
-        weight: Any,
-        bias: Any = None,
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> ArrayT:
         """Convolve each channel with the filter of its head, keeping the length.
 
         Equivalent to `F.conv1d(F.pad(x, (padding_l, K - 1 - padding_l)), weight.repeat_interleave(C
@@ -78,11 +51,9 @@ class Ops(ABC):
             "conv",
             {"x": x, "weight": weight, "bias": bias},
             {"padding_l": padding_l, "softmax_weight": softmax_weight},
-            keep=keep,
         )
-        return answer.take("out")
+        return answer.output("out")
 
-    @overload
     def conv_backward(
         self,
         grad_output: TensorInput[ArrayT],
@@ -92,31 +63,7 @@ class Ops(ABC):
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
-        keep: Literal[False] = False,
-    ) -> tuple[ArrayT, ArrayT, ArrayT | None]: ...
-    @overload
-    def conv_backward(
-        self,
-        grad_output: TensorInput[ArrayT],
-        x: TensorInput[ArrayT],
-        weight: TensorInput[ArrayT],
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        bias: bool = False,
-        keep: Literal[True],
-    ) -> tuple[StoredTensor[ArrayT], StoredTensor[ArrayT], StoredTensor[ArrayT] | None]: ...
-    def conv_backward(
-        self,
-        grad_output: Any,
-        x: Any,
-        weight: Any,
-        *,
-        padding_l: int | None = None,
-        softmax_weight: bool = False,
-        bias: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> tuple[ArrayT, ArrayT, ArrayT | None]:
         """The gradients of conv. The same inputs give the same bits.
 
         Equivalent to `torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)`.
@@ -139,11 +86,13 @@ class Ops(ABC):
             "conv-backward",
             {"grad_output": grad_output, "x": x, "weight": weight},
             {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
-            keep=keep,
         )
-        return answer.take("grad_x"), answer.take("grad_weight"), answer.find("grad_bias")
+        return (
+            answer.output("grad_x"),
+            answer.output("grad_weight"),
+            answer.outputs.get("grad_bias"),
+        )
 
-    @overload
     def isin(
         self,
         elements: TensorInput[ArrayT],
@@ -151,27 +100,7 @@ class Ops(ABC):
         *,
         assume_unique: bool = False,
         invert: bool = False,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    def isin(
-        self,
-        elements: TensorInput[ArrayT],
-        test_elements: TensorInput[ArrayT],
-        *,
-        assume_unique: bool = False,
-        invert: bool = False,
-        keep: Literal[True],
-    ) -> StoredTensor[ArrayT]: ...
-    def isin(
-        self,
-        elements: Any,
-        test_elements: Any,
-        *,
-        assume_unique: bool = False,
-        invert: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> ArrayT:
         """Say of each element whether it is among the test elements.
 
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
@@ -195,11 +124,9 @@ class Ops(ABC):
             "isin",
             {"elements": elements, "test_elements": test_elements},
             {"assume_unique": assume_unique, "invert": invert},
-            keep=keep,
         )
-        return answer.take("out")
+        return answer.output("out")
 
-    @overload
     def masked_softmax(
         self,
         x: TensorInput[ArrayT],
@@ -208,29 +135,7 @@ class Ops(ABC):
         *,
         scale: float = 1.0,
         causal: bool = False,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    def masked_softmax(
-        self,
-        x: TensorInput[ArrayT],
-        mask: TensorInput[ArrayT] | None = None,
-        lengths: TensorInput[ArrayT] | None = None,
-        *,
-        scale: float = 1.0,
-        causal: bool = False,
-        keep: Literal[True],
-    ) -> StoredTensor[ArrayT]: ...
-    def masked_softmax(
-        self,
-        x: Any,
-        mask: Any = None,
-        lengths: Any = None,
-        *,
-        scale: float = 1.0,
-        causal: bool = False,
-        keep: bool = False,
-    ) -> Any:
+    ) -> ArrayT:
         """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
         Equivalent to `(scale * x).masked_fill(mask, -inf).softmax(-1).masked_fill(mask, 0)`.
@@ -250,36 +155,12 @@ class Ops(ABC):
             "masked-softmax",
             {"x": x, "mask": mask, "lengths": lengths},
             {"scale": scale, "causal": causal},
-            keep=keep,
         )
-        return answer.take("out")
+        return answer.output("out")
 
-    @overload
     def masked_softmax_backward(
-        self,
-        grad_output: TensorInput[ArrayT],
-        output: TensorInput[ArrayT],
-        *,
-        scale: float = 1.0,
-        keep: Literal[False] = False,
-    ) -> ArrayT: ...
-    @overload
-    def masked_softmax_backward(
-        self,
-        grad_output: TensorInput[ArrayT],
-        output: TensorInput[ArrayT],
-        *,
-        scale: float = 1.0,
-        keep: Literal[True],
-    ) -> StoredTensor[ArrayT]: ...
-    def masked_softmax_backward(
-        self,
-        grad_output: Any,
-        output: Any,
-        *,
-        scale: float = 1.0,
-        keep: bool = False,
-    ) -> Any:
+        self, grad_output: TensorInput[ArrayT], output: TensorInput[ArrayT], *, scale: float = 1.0
+    ) -> ArrayT:
         """The gradient of masked softmax with respect to x, from its output.
 
         Equivalent to `scale * output * (g - (g * output).sum(-1, keepdim=True)), g = grad_output`.
@@ -298,25 +179,10 @@ class Ops(ABC):
             "masked-softmax-backward",
             {"grad_output": grad_output, "output": output},
             {"scale": scale},
-            keep=keep,
         )
-        return answer.take("grad_x")
+        return answer.output("grad_x")
 
-    @overload
-    def permute(
-        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[False] = False
-    ) -> ArrayT: ...
-    @overload
-    def permute(
-        self, x: TensorInput[ArrayT], *, dims: Sequence[int], keep: Literal[True]
-    ) -> StoredTensor[ArrayT]: ...
-    def permute(
-        self,
-        x: Any,
-        *,
-        dims: Sequence[int],
-        keep: bool = False,
-    ) -> Any:
+    def permute(self, x: TensorInput[ArrayT], *, dims: Sequence[int]) -> ArrayT:
         """Reorder the dims of a tensor, as a new contiguous one.
 
         Equivalent to `x.permute(dims).contiguous()`.
@@ -334,29 +200,10 @@ class Ops(ABC):
         Returns:
             out: x.shape by dims; the dims of x in the order of `dims`.
         """
-        answer = self.call(
-            "permute",
-            {"x": x},
-            {"dims": dims},
-            keep=keep,
-        )
-        return answer.take("out")
+        answer = self.call("permute", {"x": x}, {"dims": dims})
+        return answer.output("out")
 
-    @overload
-    def transpose_add(
-        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[False] = False
-    ) -> ArrayT: ...
-    @overload
-    def transpose_add(
-        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, keep: Literal[True]
-    ) -> StoredTensor[ArrayT]: ...
-    def transpose_add(
-        self,
-        a: Any,
-        b: Any,
-        *,
-        keep: bool = False,
-    ) -> Any:
+    def transpose_add(self, a: TensorInput[ArrayT], b: TensorInput[ArrayT]) -> ArrayT:
         """Add `b` to the transpose of `a`.
 
         Equivalent to `a.transpose(-1, -2) + b`.
@@ -372,10 +219,111 @@ class Ops(ABC):
         Returns:
             out: [..., W, H]; the sum, in the common dtype of both.
         """
+        answer = self.call("transpose-add", {"a": a, "b": b}, {})
+        return answer.output("out")
+
+
+class StoredOps(ABC):
+    """One method per op. It blocks, and returns stored tensors."""
+
+    @abstractmethod
+    def call(
+        self,
+        name: str,
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
+        params: Mapping[str, object] | None = None,
+    ) -> Answer[StoredTensor[ArrayT]]:
+        """Run any op."""
+
+    def conv(
+        self,
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        bias: TensorInput[ArrayT] | None = None,
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+    ) -> StoredTensor[ArrayT]:
+        """Run `Client.conv`, and store its outputs on the device."""
         answer = self.call(
-            "transpose-add",
-            {"a": a, "b": b},
-            {},
-            keep=keep,
+            "conv",
+            {"x": x, "weight": weight, "bias": bias},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight},
         )
-        return answer.take("out")
+        return answer.output("out")
+
+    def conv_backward(
+        self,
+        grad_output: TensorInput[ArrayT],
+        x: TensorInput[ArrayT],
+        weight: TensorInput[ArrayT],
+        *,
+        padding_l: int | None = None,
+        softmax_weight: bool = False,
+        bias: bool = False,
+    ) -> tuple[StoredTensor[ArrayT], StoredTensor[ArrayT], StoredTensor[ArrayT] | None]:
+        """Run `Client.conv_backward`, and store its outputs on the device."""
+        answer = self.call(
+            "conv-backward",
+            {"grad_output": grad_output, "x": x, "weight": weight},
+            {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
+        )
+        return (
+            answer.output("grad_x"),
+            answer.output("grad_weight"),
+            answer.outputs.get("grad_bias"),
+        )
+
+    def isin(
+        self,
+        elements: TensorInput[ArrayT],
+        test_elements: TensorInput[ArrayT],
+        *,
+        assume_unique: bool = False,
+        invert: bool = False,
+    ) -> StoredTensor[ArrayT]:
+        """Run `Client.isin`, and store its outputs on the device."""
+        answer = self.call(
+            "isin",
+            {"elements": elements, "test_elements": test_elements},
+            {"assume_unique": assume_unique, "invert": invert},
+        )
+        return answer.output("out")
+
+    def masked_softmax(
+        self,
+        x: TensorInput[ArrayT],
+        mask: TensorInput[ArrayT] | None = None,
+        lengths: TensorInput[ArrayT] | None = None,
+        *,
+        scale: float = 1.0,
+        causal: bool = False,
+    ) -> StoredTensor[ArrayT]:
+        """Run `Client.masked_softmax`, and store its outputs on the device."""
+        answer = self.call(
+            "masked-softmax",
+            {"x": x, "mask": mask, "lengths": lengths},
+            {"scale": scale, "causal": causal},
+        )
+        return answer.output("out")
+
+    def masked_softmax_backward(
+        self, grad_output: TensorInput[ArrayT], output: TensorInput[ArrayT], *, scale: float = 1.0
+    ) -> StoredTensor[ArrayT]:
+        """Run `Client.masked_softmax_backward`, and store its outputs on the device."""
+        answer = self.call(
+            "masked-softmax-backward",
+            {"grad_output": grad_output, "output": output},
+            {"scale": scale},
+        )
+        return answer.output("grad_x")
+
+    def permute(self, x: TensorInput[ArrayT], *, dims: Sequence[int]) -> StoredTensor[ArrayT]:
+        """Run `Client.permute`, and store its outputs on the device."""
+        answer = self.call("permute", {"x": x}, {"dims": dims})
+        return answer.output("out")
+
+    def transpose_add(self, a: TensorInput[ArrayT], b: TensorInput[ArrayT]) -> StoredTensor[ArrayT]:
+        """Run `Client.transpose_add`, and store its outputs on the device."""
+        answer = self.call("transpose-add", {"a": a, "b": b}, {})
+        return answer.output("out")

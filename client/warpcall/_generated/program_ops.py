@@ -9,13 +9,13 @@ from warpcall._steps import Ref, Step, StepInput
 
 
 class ProgramOps(ABC):
-    """One method per op, which adds a step and gives references to its outputs."""
+    """One method per op. It adds a step to the program, and returns references to its outputs."""
 
     @abstractmethod
     def step(
         self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
-        """Add any op."""
+        """Add a step that runs any op."""
 
     def conv(
         self,
@@ -150,11 +150,7 @@ class ProgramOps(ABC):
         return answer["out"]
 
     def masked_softmax_backward(
-        self,
-        grad_output: StepInput,
-        output: StepInput,
-        *,
-        scale: float = 1.0,
+        self, grad_output: StepInput, output: StepInput, *, scale: float = 1.0
     ) -> Ref:
         """The gradient of masked softmax with respect to x, from its output.
 
@@ -177,12 +173,7 @@ class ProgramOps(ABC):
         )
         return answer["grad_x"]
 
-    def permute(
-        self,
-        x: StepInput,
-        *,
-        dims: Sequence[int],
-    ) -> Ref:
+    def permute(self, x: StepInput, *, dims: Sequence[int]) -> Ref:
         """Reorder the dims of a tensor, as a new contiguous one.
 
         Equivalent to `x.permute(dims).contiguous()`.
@@ -200,18 +191,10 @@ class ProgramOps(ABC):
         Returns:
             out: x.shape by dims; the dims of x in the order of `dims`.
         """
-        answer = self.step(
-            "permute",
-            {"x": x},
-            {"dims": dims},
-        )
+        answer = self.step("permute", {"x": x}, {"dims": dims})
         return answer["out"]
 
-    def transpose_add(
-        self,
-        a: StepInput,
-        b: StepInput,
-    ) -> Ref:
+    def transpose_add(self, a: StepInput, b: StepInput) -> Ref:
         """Add `b` to the transpose of `a`.
 
         Equivalent to `a.transpose(-1, -2) + b`.
@@ -227,9 +210,5 @@ class ProgramOps(ABC):
         Returns:
             out: [..., W, H]; the sum, in the common dtype of both.
         """
-        answer = self.step(
-            "transpose-add",
-            {"a": a, "b": b},
-            {},
-        )
+        answer = self.step("transpose-add", {"a": a, "b": b}, {})
         return answer["out"]
