@@ -23,6 +23,7 @@ from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.calls import openapi as tensor_openapi
 from warpcall_service.calls import tensor_routes
+from warpcall_service.calls.run import Calls
 from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
@@ -111,13 +112,15 @@ def create_app(
     app.add_exception_handler(HTTPException, _routing_response)
     app.add_exception_handler(Exception, _internal_response)
     uploads = Uploads(settings, engine, json)
-    calls = TensorCalls(settings, engine, uploads, tensors)
+    calls = Calls(settings, engine, uploads)
+    tensor_calls = TensorCalls(settings, engine, calls, tensors)
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
     return Gateway(
         settings,
         app,
         calls,
+        tensor_calls,
         inference,
         account_sync.authenticator,
         limits,

@@ -13,7 +13,13 @@ from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.authenticator import OPEN, Authenticator
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.usage import UsageCounter
-from warpcall_service.calls.tensor_calls import PROGRAMS, TENSORS, TensorCalls
+from warpcall_service.calls.run import Calls
+from warpcall_service.calls.tensor_calls import (
+    PROGRAMS,
+    STORED_TENSOR_HEADERS,
+    TENSORS,
+    TensorCalls,
+)
 from warpcall_service.formats.params import check_count
 from warpcall_service.http.access_log import log_request
 from warpcall_service.http.exchange import ClientGone, Exchange
@@ -40,7 +46,8 @@ class Gateway:
         self,
         settings: Settings,
         app: ASGIApp,
-        calls: TensorCalls,
+        calls: Calls,
+        tensor_calls: TensorCalls,
         inference: Inference,
         authenticator: Authenticator,
         limits: Limits,
@@ -51,6 +58,7 @@ class Gateway:
         self._min_rate = int(settings.min_rate_bytes_per_s)
         self._app = app
         self._calls = calls
+        self._tensor_calls = tensor_calls
         self._inference = inference
         self._authenticator = authenticator
         self._usage_counter = usage_counter
@@ -116,12 +124,14 @@ class Gateway:
         path: str = exchange.scope["path"]
         if exchange.scope["method"] == "POST" and path.startswith(CALLS):
             watchdog.cancel_when_client_leaves()
-            await self._calls.run(exchange, watchdog, path[len(CALLS) :])
+            stored = not STORED_TENSOR_HEADERS.isdisjoint(exchange.headers)
+            calls = self._tensor_calls if stored else self._calls
+            await calls.run_call(exchange, watchdog, path[len(CALLS) :])
         elif exchange.scope["method"] == "POST" and is_infer(path):
             watchdog.cancel_when_client_leaves()
             await self._inference.run(exchange, watchdog, path)
         elif path.startswith((PROGRAMS, TENSORS)) and (
-            found := self._calls.find(exchange.scope["method"], path)
+            found := self._tensor_calls.find(exchange.scope["method"], path)
         ):
             work, argument = found
             watchdog.cancel_when_client_leaves()

@@ -33,7 +33,7 @@ def chain(source: str) -> dict[str, Any]:
 def message(
     question: Mapping[str, Any], stored_inputs: Mapping[str, int], stored_outputs: Mapping[str, int]
 ) -> bytes:
-    """As `programs.message` writes it, with each input and output at the start of its region."""
+    """As `programs.build_plan` writes it, with each input and output at the start of its region."""
     checked = plan_program(question)
     returned = {
         name: source for name, source, *_ in checked["outputs"] if name not in stored_outputs

@@ -19,6 +19,7 @@ from typing import Any
 from warpcall import wire
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
+from warpcall_service.formats.params import Params
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES, InputTensor, Plan
@@ -36,7 +37,7 @@ DECLARATION: Mapping[str, Any] = {
     "params": [{"name": wire.PROGRAM_KEY, "kind": "json"}],
 }
 
-Checked = Mapping[str, Any]  # what `plan_program` returns
+Checked = Mapping[str, Any]  # what `build_plan` returns
 
 
 class Checker:
@@ -46,15 +47,25 @@ class Checker:
         self._engine = engine
         self._known: OrderedDict[bytes, Checked] = OrderedDict()
 
-    async def program(
-        self, program: object, tensors: Sequence[TensorInfo], stored: Sequence[TensorInfo]
+    async def check_program(
+        self, params: Params, tensors: Sequence[TensorInfo], stored: Sequence[TensorInfo]
     ) -> Checked:
-        """A program on tensors that come with it, and on stored ones.
+        """Check the program that is a parameter of a call.
+
+        Args:
+            tensors: of the call's body.
+            stored: stored tensors that the call reads.
 
         Raises:
-            Problem: what is wrong with it, and in which step.
+            Problem: what is wrong with the program, and in which step.
         """
-        steps, outputs = decode(program)
+        if params.keys() != {wire.PROGRAM_KEY}:
+            raise InvalidInput(
+                f"a program has the parameter {wire.PROGRAM_KEY} and no other, "
+                f"got {brief(', '.join(params) or 'none')}",
+                field=wire.PROGRAM_KEY,
+            )
+        steps, outputs = decode(params[wire.PROGRAM_KEY])
         steps_names = {step["name"] for step in steps}
         for info in (*tensors, *stored):
             if not NAME.fullmatch(info.name) or info.name in steps_names:
@@ -65,14 +76,14 @@ class Checker:
                 )
         return await self._check(steps, outputs, tensors, stored)
 
-    async def call(
+    async def check_call(
         self,
         op: str,
-        params: Mapping[str, object],
+        params: Params,
         tensors: Sequence[TensorInfo],
         stored: Sequence[TensorInfo],
     ) -> Checked:
-        """One op, as a program of one step without a name."""
+        """Check a call of one op, which is a program of one step without a name."""
         inputs = {info.name: info.name for info in (*tensors, *stored)}
         step = {"name": "", "op": op, "inputs": inputs, "params": params}
         return await self._check([step], None, tensors, stored)
@@ -104,14 +115,14 @@ class Checker:
         return checked
 
 
-def passed_on(tensors: Sequence[TensorInfo]) -> Checked:
+def pass_through(tensors: Sequence[TensorInfo]) -> Checked:
     """A program without steps, that gives what it takes: to put tensors somewhere, or get them."""
     nbytes = sum(info.nbytes for info in tensors)
     outputs = [[info.name, info.name, info.dtype, info.shape] for info in tensors]
     return {"steps": [], "outputs": outputs, "peak_nbytes": nbytes, "peak_step": ""}
 
 
-def message(
+def build_plan(
     name: str,
     checked: Checked,
     inputs: Sequence[InputTensor],

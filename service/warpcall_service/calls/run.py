@@ -34,22 +34,22 @@ class Calls:
         self._settings = settings
         self._engine = engine
         self._ops = {op["name"]: op for op in engine.catalog}
-        self._uploads = uploads
+        self.uploads = uploads
         self._formats = responses.formats(settings.max_json_bytes)
 
-    async def run(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
+    async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Answer one call of the op `name`.
 
         Raises:
             Problem: why there is no answer.
             ClientGone: nobody waits for it any more.
         """
-        op = self._op(name)
+        op = self.op(name)
         exchange.op = name
-        format_ = self._format(exchange)
+        format_ = self.response_format(exchange)
         timeout_s = self.timeout_s(exchange, watchdog)
         body = Body(exchange, watchdog, self._settings.max_body_bytes)
-        upload = await self._uploads.read_call(exchange, body, op, format_.check)
+        upload = await self.uploads.read_call(exchange, body, op, format_.check)
         try:
             timing = await self.compute(exchange, watchdog, upload, timeout_s)
             writer = self.writer(exchange, upload)
@@ -59,14 +59,14 @@ class Calls:
         finally:
             upload.release()
 
-    def _op(self, name: str) -> Mapping[str, Any]:
+    def op(self, name: str) -> Mapping[str, Any]:
         op = self._ops.get(name)
         if op is None:
             known = ", ".join(self._ops)
             raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
         return op
 
-    def _format(self, exchange: Exchange) -> Format:
+    def response_format(self, exchange: Exchange) -> Format:
         return self._formats[accepted(exchange.headers.get(b"accept"))]
 
     async def compute(
@@ -127,7 +127,7 @@ class Calls:
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
         """What writes JSON for the answer of a call; a long text lies in the arena."""
         allocate = functools.partial(self._allocate, exchange, upload)
-        return JsonWriter(self._uploads.json, exchange.caller.name, allocate)
+        return JsonWriter(self.uploads.json, exchange.caller.name, allocate)
 
     async def _allocate(self, exchange: Exchange, upload: Upload, nbytes: int) -> memoryview:
         slot = await self._engine.acquire(

@@ -1,183 +1,142 @@
-"""Calls on tensors that stay on a device, and programs: the hot path's neighbours, on the same road."""
+"""Calls on stored tensors, programs, and the transfers of stored tensors to and from a device."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput
+from warpcall.wire import TensorInfo
 from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked, Checker
 from warpcall_service.calls.run import Calls, response_headers
 from warpcall_service.calls.tensor_registry import TensorRegistry
-from warpcall_service.calls.tensor_session import Check, Infos, TensorSession
-from warpcall_service.calls.upload import Upload, Uploads
-from warpcall_service.formats import params
+from warpcall_service.calls.tensor_session import (
+    Check,
+    ChooseIds,
+    ProgramPlanner,
+    TensorSession,
+    ids_to_store,
+)
+from warpcall_service.calls.upload import Upload
 from warpcall_service.formats.media_types import JSON
+from warpcall_service.formats.params import Params
 from warpcall_service.formats.responses import Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.plan import Plan
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 PROGRAMS = "/v1/programs"
-TENSORS = "/v1/tensors"
+TENSORS = wire.TENSORS_PATH
 HEADERS = (wire.TENSORS_HEADER, wire.STORE_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
 STORED_TENSOR_HEADERS = frozenset(name.lower().encode() for name in HEADERS)
+SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 PUT: Mapping[str, Any] = {"name": "put", "params": []}
 
 Work = Callable[[Exchange, ClientWatchdog, str], Awaitable[None]]
 
 
-class TensorCalls(Calls):
-    """All that runs on a lane: plain calls, calls on kept tensors, programs, and transfers."""
+class TensorCalls:
+    """Runs calls that read or create stored tensors: each is planned as a program on one lane.
+
+    Every method responds to one request, and raises as `Calls.run_call`.
+    """
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, uploads: Uploads, registry: TensorRegistry
+        self, settings: Settings, engine: LocalEngine, calls: Calls, registry: TensorRegistry
     ) -> None:
-        super().__init__(settings, engine, uploads)
+        self._settings = settings
+        self._engine = engine
+        self._calls = calls
         self._registry = registry
         self._checker = Checker(engine)
 
     def find(self, method: str, path: str) -> tuple[Work, str] | None:
-        """What answers a request that is no plain call, and its argument; None: the routes do."""
+        """The method that serves a route of programs or stored tensors, and its argument."""
         if method == "POST" and path == PROGRAMS:
-            return self._program, ""
+            return self.run_program, ""
         if method == "PUT" and path == TENSORS:
-            return self._put, ""
+            return self.put_tensors, ""
         if path.startswith(f"{TENSORS}/"):
             id_ = path[len(TENSORS) + 1 :]
-            work = {"PUT": self._put, "GET": self._get}.get(method)
+            work = {"PUT": self.put_tensors, "GET": self.get_tensor}.get(method)
             return (work, id_) if work else None
         return None
 
-    def run(
-        self, exchange: Exchange, watchdog: ClientWatchdog, name: str
-    ) -> Coroutine[Any, Any, None]:
-        """As `Calls.run`."""
-        if STORED_TENSOR_HEADERS.isdisjoint(exchange.headers):
-            return super().run(exchange, watchdog, name)
-        return self._call(exchange, watchdog, name)
-
-    async def _call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
-        op = self._op(name)
+    async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
+        """Run the op `name`; some of its inputs or outputs are stored tensors."""
+        op = self._calls.op(name)
         exchange.op = name
+        check = functools.partial(self._checker.check_call, name)
+        await self._run(exchange, watchdog, op, check)
 
-        def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
-            return self._checker.call(name, given, tensors, stored)
-
-        await self._run_and_respond(exchange, watchdog, op, check)
-
-    async def _program(self, exchange: Exchange, watchdog: ClientWatchdog, _: str) -> None:
+    async def run_program(self, exchange: Exchange, watchdog: ClientWatchdog, _: str) -> None:
+        """Run the program in the request's parameters."""
         exchange.op = "program"
+        await self._run(exchange, watchdog, programs.DECLARATION, self._checker.check_program)
 
-        def check(tensors: Infos, given: params.Params, stored: Infos) -> Awaitable[Checked]:
-            if given.keys() != {wire.PROGRAM_KEY}:
-                raise InvalidInput(
-                    f"a program has the parameter {wire.PROGRAM_KEY} and no other, "
-                    f"got {brief(', '.join(given) or 'none')}",
-                    field=wire.PROGRAM_KEY,
-                )
-            return self._checker.program(given[wire.PROGRAM_KEY], tensors, stored)
-
-        await self._run_and_respond(exchange, watchdog, programs.DECLARATION, check)
-
-    async def _put(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
-        """Leave the tensors of the body on a device; one of them under this id."""
+    async def put_tensors(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
+        """Store the tensors of the body; if `id_` is not empty, one tensor under that id."""
         exchange.op = "put"
         _refuse(exchange, wire.TENSORS_HEADER, wire.STORE_HEADER)
         if id_:
             wire.check_tensor_id(id_, "id")
-
-        async def check(tensors: Infos, given: params.Params, stored: Infos) -> Checked:
-            for name in given:
-                raise InvalidInput(f"there is no parameter {brief(name)} of put", field=name)
-            if not tensors or (id_ and len(tensors) != 1):
-                wanted = "one tensor" if id_ else "one tensor or more"
-                raise InvalidInput(f"the body must hold {wanted}, got {len(tensors)}", field="body")
-            session.keep = {tensor.name: id_ for tensor in tensors}
-            return programs.passed_on(tensors)
-
-        timeout_s = self.timeout_s(exchange, watchdog)
-        session = self._session(exchange, check)
-        try:
-            upload = await self._read(exchange, watchdog, session, PUT, lambda plan: None)
+        check = functools.partial(_check_put, id_)
+        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        planner = self._planner(exchange, check, lambda names: dict.fromkeys(names, id_))
+        with planner.session as session:
+            body = Body(exchange, watchdog, self._settings.max_body_bytes)
+            upload = await self._calls.uploads.read_call(
+                exchange, body, PUT, lambda plan: None, planner
+            )
             try:
-                timing = await self.compute(exchange, watchdog, upload, timeout_s)
-                document = json.dumps({"stored": session.commit()}).encode()
+                timing = await self._calls.compute(exchange, watchdog, upload, timeout_s)
+                document = json.dumps({wire.STORED_KEY: session.commit()}).encode()
             finally:
                 upload.release()
-        finally:
-            session.close()
         headers = response_headers([(b"content-type", JSON.encode())], len(document), timing)
         await exchange.respond(200, headers, document)
 
-    async def _get(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
-        """Answer with a tensor that is on a device."""
+    async def get_tensor(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
+        """Respond with the stored tensor `id_`."""
         exchange.op = "get"
         _refuse(exchange, *HEADERS)
-        format_ = self._format(exchange)
-        timeout_s = self.timeout_s(exchange, watchdog)
-
-        async def check(tensors: Infos, given: params.Params, stored: Infos) -> Checked:
-            return programs.passed_on(stored)
-
-        session = self._session(exchange, check, {id_: id_})
-        try:
+        format_ = self._calls.response_format(exchange)
+        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        planner = self._planner(exchange, _check_get, lambda names: {}, {id_: id_})
+        with planner.session as session:
             watchdog.pause()
-            plan = await session.plan_call("get", [], {})
+            plan = await planner.plan_call("get", [], {})
             format_.check(plan)
-            slot = await session.acquire(
-                plan.output_nbytes, self._settings.queue_timeout_s, exchange.caller.name
+            slot = await self._engine.acquire(
+                plan.output_nbytes,
+                self._settings.queue_timeout_s,
+                exchange.caller.name,
+                lane_name=planner.lane,
             )
-            await self._finish(
-                exchange, watchdog, session, Upload(plan, slot, slot, 0), format_, timeout_s
-            )
-        finally:
-            session.close()
+            upload = Upload(plan, slot, slot, 0)
+            await self._respond(exchange, watchdog, session, upload, format_, timeout_s)
 
-    async def _run_and_respond(
+    async def _run(
         self, exchange: Exchange, watchdog: ClientWatchdog, op: Mapping[str, Any], check: Check
     ) -> None:
-        format_ = self._format(exchange)
-        timeout_s = self.timeout_s(exchange, watchdog)
-        session = self._session(exchange, check)
-        try:
-            upload = await self._read(exchange, watchdog, session, op, format_.check)
-            await self._finish(exchange, watchdog, session, upload, format_, timeout_s)
-        finally:
-            session.close()
+        format_ = self._calls.response_format(exchange)
+        timeout_s = self._calls.timeout_s(exchange, watchdog)
+        store = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
+        planner = self._planner(exchange, check, functools.partial(ids_to_store, store))
+        with planner.session as session:
+            body = Body(exchange, watchdog, self._settings.max_body_bytes)
+            upload = await self._calls.uploads.read_call(exchange, body, op, format_.check, planner)
+            await self._respond(exchange, watchdog, session, upload, format_, timeout_s)
 
-    def _session(
-        self, exchange: Exchange, check: Check, use: Mapping[str, str] | None = None
-    ) -> TensorSession:
-        return TensorSession(
-            self._settings, self._engine, self._registry, exchange, check, use or {}
-        )
-
-    async def _read(
-        self,
-        exchange: Exchange,
-        watchdog: ClientWatchdog,
-        session: TensorSession,
-        op: Mapping[str, Any],
-        check: Callable[[Plan], None],
-    ) -> Upload:
-        """The upload, which need not be there where all tensors are."""
-        body = Body(exchange, watchdog, self._settings.max_body_bytes)
-        uploads = Uploads(self._settings, session, self._uploads.json, self._uploads.json_semaphore)
-        if exchange.declared == 0 and b"content-type" not in exchange.headers:
-            watchdog.pause()
-            given = params.from_query(exchange.scope["query_string"], op)
-            return await uploads.without_body(body, op, given, check)
-        return await uploads.read_call(exchange, body, op, check)
-
-    async def _finish(
+    async def _respond(
         self,
         exchange: Exchange,
         watchdog: ClientWatchdog,
@@ -186,18 +145,70 @@ class TensorCalls(Calls):
         format_: Format,
         timeout_s: float | None,
     ) -> None:
+        calls = self._calls
         try:
-            timing = await self.compute(exchange, watchdog, upload, timeout_s)
-            writer = self.writer(exchange, upload)
-            response = await format_.write(upload.plan, upload.outputs(), writer, session.commit())
-            session.close()  # a slow reader holds no memory of the device
+            timing = await calls.compute(exchange, watchdog, upload, timeout_s)
+            stored = session.commit()
+            writer = calls.writer(exchange, upload)
+            response = await format_.write(upload.plan, upload.outputs(), writer, stored)
+            session.close()  # before the response is sent: a client may read it slowly
             headers = [(b"content-type", format_.media_type)]
-            await self.send(exchange, watchdog, upload, timing, headers, response)
+            await calls.send(exchange, watchdog, upload, timing, headers, response)
         finally:
             upload.release()
+
+    def _planner(
+        self,
+        exchange: Exchange,
+        check: Check,
+        choose_ids: ChooseIds,
+        inputs: Mapping[str, str] = {},
+    ) -> ProgramPlanner:
+        """A planner with a session that has resolved the request's stored tensors and these."""
+        ttl_s = self._ttl_s(_header(exchange, wire.TTL_HEADER))
+        named = wire.decode_names(_header(exchange, wire.TENSORS_HEADER), wire.TENSORS_HEADER)
+        session = TensorSession(self._engine, self._registry, exchange.caller.name)
+        device = _header(exchange, wire.DEVICE_HEADER)
+        session.resolve({**named, **inputs}, device, exchange.declared or 0)
+        return ProgramPlanner(
+            self._engine, self._registry, session, exchange.op, check, choose_ids, ttl_s
+        )
+
+    def _ttl_s(self, text: str) -> float:
+        most = self._settings.tensor_max_ttl_s
+        if not text:
+            return min(self._settings.tensor_ttl_s, most)
+        if not SECONDS.fullmatch(text) or not 0 < float(text) <= most:
+            raise InvalidInput(
+                f"{wire.TTL_HEADER} must be a number of seconds above 0 and at most {most:g}, "
+                f"got {brief(text)}",
+                field=wire.TTL_HEADER,
+            )
+        return float(text)
+
+
+async def _check_put(
+    id_: str, params: Params, tensors: Sequence[TensorInfo], stored: Sequence[TensorInfo]
+) -> Checked:
+    for name in params:
+        raise InvalidInput(f"there is no parameter {brief(name)} of put", field=name)
+    if not tensors or (id_ and len(tensors) != 1):
+        wanted = "one tensor" if id_ else "one tensor or more"
+        raise InvalidInput(f"the body must hold {wanted}, got {len(tensors)}", field="body")
+    return programs.pass_through(tensors)
+
+
+async def _check_get(
+    params: Params, tensors: Sequence[TensorInfo], stored: Sequence[TensorInfo]
+) -> Checked:
+    return programs.pass_through(stored)
 
 
 def _refuse(exchange: Exchange, *headers: str) -> None:
     for header in headers:
         if header.lower().encode() in exchange.headers:
             raise InvalidInput(f"{header} means nothing on this route", field=header)
+
+
+def _header(exchange: Exchange, name: str) -> str:
+    return exchange.headers.get(name.lower().encode(), b"").decode("latin-1").strip()

@@ -103,8 +103,8 @@ class TensorRegistry:
         """What they may take there."""
         return min(int(self._settings.tensor_device_bytes), self._engine.memory_nbytes_of(lane))
 
-    def place(self, nbytes: int) -> str:
-        """The lane for some: the least loaded that has room, or else the least loaded.
+    def choose_lane(self, nbytes: int) -> str:
+        """The least loaded lane that has memory for as many bytes, or else the least loaded one.
 
         Raises:
             Unavailable: no lane lives.

@@ -1,11 +1,11 @@
-"""One call on a device's own tensors: what it takes from there, what it leaves, and on which lane."""
+"""The stored tensors of one call, and the plan of a call that reads or creates some."""
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from warpcall import wire
 from warpcall.errors import Busy, InvalidInput, TooLarge
@@ -13,166 +13,153 @@ from warpcall.wire import TensorInfo
 from warpcall_service.calls import programs
 from warpcall_service.calls.programs import Checked
 from warpcall_service.calls.tensor_registry import StoredTensor, TensorRegistry
-from warpcall_service.formats import params
-from warpcall_service.http.exchange import Exchange
+from warpcall_service.formats.params import Params
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.plan import InputTensor, Plan
-from warpcall_service.lanes.slot import Slot
-from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-
-NOTHING: Mapping[str, str] = {}
-
-Infos = Sequence[TensorInfo]
-Check = Callable[[Infos, params.Params, Infos], Awaitable[Checked]]
+# Checks what a call is to run, on its parameters, the tensors of its body and its stored inputs.
+Check = Callable[[Params, Sequence[TensorInfo], Sequence[TensorInfo]], Awaitable[Checked]]
+# Chooses which outputs are stored: their ids by name; the server chooses an id that is empty.
+ChooseIds = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 class TensorSession:
-    """Takes the engine's place for the upload of such a call: it plans it, and has its memory.
+    """The stored tensors that one call reads and creates, all of them on one lane.
 
-    Args:
-        exchange: its headers say what to take and to leave.
-        check: what is to run on the tensors uploaded, the parameters and the tensors there.
-        use: ids of further tensors to take, by name.
+    Used as a context manager. At its end the inputs are released, and so is the memory reserved for
+    outputs, unless `commit` has made them stored tensors.
 
     Attributes:
-        used: tensors that it takes from the device, by name.
-        keep: ids of outputs that stay there, by name; empty where the server chooses.
-        lane: where all of it is.
+        inputs: stored tensors that the call reads, by the name of the input.
+        lane: the lane that has the inputs, and that must run the call.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        engine: LocalEngine,
-        registry: TensorRegistry,
-        exchange: Exchange,
-        check: Check,
-        use: Mapping[str, str] = NOTHING,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, engine: LocalEngine, registry: TensorRegistry, user: str) -> None:
         self._engine = engine
         self._registry = registry
-        self._user = exchange.caller.name
-        self._name = exchange.op
-        self._check = check
-        self._reserved: dict[str, StoredTensor] = {}
-        self.keep = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
-        self._ttl_s = self._read_ttl_s(_header(exchange, wire.TTL_HEADER))
-        wanted = wire.decode_names(_header(exchange, wire.TENSORS_HEADER), wire.TENSORS_HEADER)
-        found = {
-            name: registry.find(self._user, id_, name) for name, id_ in {**wanted, **use}.items()
-        }
-        self.lane = self._choose(found, _header(exchange, wire.DEVICE_HEADER), exchange.declared)
+        self._user = user
+        self.inputs: dict[str, StoredTensor] = {}
+        self._outputs: dict[str, StoredTensor] = {}
+        self.lane = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def resolve(self, ids: Mapping[str, str], device: str, nbytes: int) -> None:
+        """Find the inputs, and choose the lane.
+
+        Args:
+            ids: of stored tensors, by the name of the input.
+            device: the lane that the caller asks for; may be empty.
+            nbytes: of the body; without inputs and device, a lane with room for as much is chosen.
+
+        Raises:
+            NotFound: there is no such tensor.
+            InvalidInput: the tensors are on several lanes, or there is no such device.
+        """
+        found = {name: self._registry.find(self._user, id_, name) for name, id_ in ids.items()}
+        lanes = {name: stored.lane for name, stored in found.items()}
+        if device:
+            if device not in (known := self._engine.open_lanes()):
+                raise InvalidInput(
+                    f"{wire.DEVICE_HEADER} must be one of {', '.join(known)}, got {brief(device)}",
+                    field=wire.DEVICE_HEADER,
+                )
+            lanes[wire.DEVICE_HEADER] = device
+        self.lane = common_lane(lanes) or self._registry.choose_lane(nbytes)
         for stored in found.values():
-            registry.retain(stored)
-        self.used = found
+            self._registry.retain(stored)
+        self.inputs = found
+
+    def reserve(self, outputs: Iterable[TensorInfo], ids: Mapping[str, str], ttl_s: float) -> None:
+        """Reserve memory for those outputs that have an id.
+
+        Raises:
+            TooLarge, Busy: a limit on stored tensors does not allow it.
+        """
+        wanted = [(ids[info.name], info) for info in outputs if info.name in ids]
+        reserved = self._registry.reserve(self._user, self.lane, wanted, ttl_s)
+        self._outputs = {stored.info.name: stored for stored in reserved}
+
+    @property
+    def outputs(self) -> Mapping[str, StoredTensor]:
+        """What `reserve` reserved, by the name of the output."""
+        return self._outputs
 
     def commit(self) -> dict[str, dict[str, Any]]:
-        """It has run: list what stays, and tell of it. Not a moment later, see `Lane`: until then
-        nobody hears of a process that is lost with it."""
-        self._registry.commit(self._reserved.values())
-        return {name: stored.to_json() for name, stored in self._reserved.items()}
+        """Make the outputs stored tensors of the user; returns their descriptions by name.
+
+        There must be no `await` between the end of the call on the lane and this. The registry
+        removes the tensors of a worker that is lost, so that it must know them before that.
+        """
+        self._registry.commit(self._outputs.values())
+        return {name: stored.to_json() for name, stored in self._outputs.items()}
 
     def close(self) -> None:
-        """It has ended, well or not; again is harmless."""
-        self._registry.release([*self.used.values(), *self._reserved.values()])
-        self.used, self._reserved = {}, {}
+        """Release the inputs and outputs; a second time has no effect."""
+        self._registry.release([*self.inputs.values(), *self._outputs.values()])
+        self.inputs, self._outputs = {}, {}
 
-    # In the place of the engine
 
-    def cached_plan(self, key: Hashable) -> Plan | None:
-        """None: a plan names tensors by their numbers, which are not used twice."""
-        return None
+@dataclass(frozen=True, slots=True)
+class ProgramPlanner:
+    """Plans a call on stored tensors as a program; the planner that `Uploads.read_call` takes.
 
-    def cache_plan(self, key: Hashable, plan: Plan) -> None:
-        """Not this one."""
+    Attributes:
+        name: of the call, in messages.
+        ttl_s: time to live of the outputs that are stored.
+    """
+
+    engine: LocalEngine
+    registry: TensorRegistry
+    session: TensorSession
+    name: str
+    check: Check
+    choose_ids: ChooseIds
+    ttl_s: float
+
+    @property
+    def lane(self) -> str:
+        return self.session.lane
 
     async def plan_call(
-        self, op: str, tensors: Sequence[InputTensor], given: Mapping[str, Any]
+        self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
     ) -> Plan:
-        """As the engine's, for the whole session; reserves room for what stays."""
+        """Check the call, and reserve memory for the outputs that are stored.
+
+        Raises:
+            Problem: why the call cannot run.
+        """
+        inputs = self.session.inputs
         for tensor in tensors:
-            if tensor.name in self.used:
+            if tensor.name in inputs:
                 raise InvalidInput(
                     f"{tensor.name} must come in the body or in {wire.TENSORS_HEADER}, it came "
                     "in both",
                     field=tensor.name,
                 )
         uploaded = [TensorInfo(t.name, t.dtype, t.shape) for t in tensors]
-        there = [
-            TensorInfo(name, stored.info.dtype, stored.info.shape)
-            for name, stored in self.used.items()
-        ]
-        checked = await self._check(uploaded, dict(given), there)
-        ids = self._ids([name for name, *_ in checked["outputs"]])
-        self._check_peak(checked)
-        wanted = [
-            (ids[name], TensorInfo(name, code, tuple(shape)))
-            for name, _, code, shape in checked["outputs"]
-            if name in ids
-        ]
-        reserved = self._registry.reserve(self._user, self.lane, wanted, self._ttl_s)
-        self._reserved = {stored.info.name: stored for stored in reserved}
-        return programs.message(
-            self._name,
+        stored = [TensorInfo(name, t.info.dtype, t.info.shape) for name, t in inputs.items()]
+        checked = await self.check(dict(params), uploaded, stored)
+        outputs = [TensorInfo(n, code, tuple(shape)) for n, _, code, shape in checked["outputs"]]
+        ids = self._new_ids([info.name for info in outputs])
+        self._check_memory(checked)
+        self.session.reserve(outputs, ids, self.ttl_s)
+        return programs.build_plan(
+            self.name,
             checked,
             tensors,
-            {name: stored.number for name, stored in self.used.items()},
-            {name: stored.number for name, stored in self._reserved.items()},
+            {name: stored.number for name, stored in inputs.items()},
+            {name: stored.number for name, stored in self.session.outputs.items()},
         )
 
-    async def acquire(
-        self,
-        nbytes: int,
-        timeout_s: float,
-        user: str,
-        *,
-        beside: Slot | None = None,
-        deferred_nbytes: int = 0,
-    ) -> Slot:
-        """As the engine's, on this lane."""
-        return await self._engine.acquire(
-            nbytes,
-            timeout_s,
-            user,
-            beside=beside,
-            lane_name=self.lane,
-            deferred_nbytes=deferred_nbytes,
-        )
-
-    def _choose(self, used: Mapping[str, StoredTensor], device: str, nbytes: int | None) -> str:
-        if device and device not in self._engine.open_lanes():
-            known = ", ".join(self._engine.open_lanes())
-            raise InvalidInput(
-                f"{wire.DEVICE_HEADER} must be one of {known}, got {brief(device)}",
-                field=wire.DEVICE_HEADER,
-            )
-        places = {name: stored.lane for name, stored in used.items()}
-        if device:
-            places[wire.DEVICE_HEADER] = device
-        return common_lane(places) or self._registry.place(nbytes or 0)
-
-    def _ids(self, outputs: Sequence[str]) -> dict[str, str]:
-        """Ids of what stays, by output."""
-        keep = self.keep
-        if wire.EVERY in keep:
-            if len(keep) > 1:
-                raise InvalidInput(
-                    f"{wire.STORE_HEADER} must be {wire.EVERY} or names of outputs, got both",
-                    field=wire.STORE_HEADER,
-                )
-            base = keep[wire.EVERY]
-            keep = {name: f"{base}.{name}" if base else "" for name in outputs}
-        for name in keep:
-            if name not in outputs:
-                raise InvalidInput(
-                    f"{wire.STORE_HEADER} must name outputs, {', '.join(outputs)}, got {brief(name)}",
-                    field=wire.STORE_HEADER,
-                )
-        ids = {name: id_ or secrets.token_hex(8) for name, id_ in keep.items()}
+    def _new_ids(self, outputs: Sequence[str]) -> dict[str, str]:
+        chosen = self.choose_ids(outputs)
+        ids = {name: id_ or secrets.token_hex(8) for name, id_ in chosen.items()}
         if len(set(ids.values())) < len(ids):
             raise InvalidInput(
                 f"{wire.STORE_HEADER} must give each id once, got {brief(wire.encode_names(ids))}",
@@ -182,53 +169,61 @@ class TensorSession:
             wire.check_tensor_id(id_, wire.STORE_HEADER)
         return ids
 
-    def _check_peak(self, checked: Checked) -> None:
-        """Refuse what the device has no memory for, before anything runs."""
-        peak, limit = checked["peak_nbytes"], self._engine.memory_nbytes_of(self.lane)
-        there = self._registry.nbytes_on(self.lane)
+    def _check_memory(self, checked: Checked) -> None:
+        """Refuse a call that needs more memory than its device has, before anything runs."""
+        peak, limit = checked["peak_nbytes"], self.engine.memory_nbytes_of(self.lane)
+        used = self.registry.nbytes_on(self.lane)
         step = f" at step {checked['peak_step']}" if checked["peak_step"] else ""
+        field = checked["peak_step"] or "body"
         if peak > limit:
             raise TooLarge(
-                f"{self._name} needs {peak} bytes on {self.lane}{step}, it has {limit} for tensors",
-                field=checked["peak_step"] or "body",
+                f"{self.name} needs {peak} bytes on {self.lane}{step}, it has {limit} for tensors",
+                field=field,
             )
-        if peak + there > limit:
+        if peak + used > limit:
             raise Busy(
-                f"{self._name} needs {peak} bytes on {self.lane}{step}, where stored tensors have "
-                f"{there} of {limit}",
-                field=checked["peak_step"] or "body",
+                f"{self.name} needs {peak} bytes on {self.lane}{step}, where stored tensors have "
+                f"{used} of {limit}",
+                field=field,
                 retry_after_s=1,
             )
 
-    def _read_ttl_s(self, text: str) -> float:
-        most = self._settings.tensor_max_ttl_s
-        if not text:
-            return min(self._settings.tensor_ttl_s, most)
-        if not SECONDS.fullmatch(text) or not 0 < float(text) <= most:
+
+def ids_to_store(store: Mapping[str, str], outputs: Sequence[str]) -> Mapping[str, str]:
+    """The ids of the outputs that X-Warpcall-Store names, by name.
+
+    Args:
+        store: the header's names and ids; `wire.EVERY` stands for all outputs.
+    """
+    if wire.EVERY in store:
+        if len(store) > 1:
             raise InvalidInput(
-                f"{wire.TTL_HEADER} must be a number of seconds above 0 and at most {most:g}, "
-                f"got {brief(text)}",
-                field=wire.TTL_HEADER,
+                f"{wire.STORE_HEADER} must be {wire.EVERY} or names of outputs, got both",
+                field=wire.STORE_HEADER,
             )
-        return float(text)
+        base = store[wire.EVERY]
+        return {name: f"{base}.{name}" if base else "" for name in outputs}
+    for name in store:
+        if name not in outputs:
+            raise InvalidInput(
+                f"{wire.STORE_HEADER} must name outputs, {', '.join(outputs)}, got {brief(name)}",
+                field=wire.STORE_HEADER,
+            )
+    return store
 
 
-def common_lane(places: Mapping[str, str]) -> str:
-    """The one lane on which all of these are; empty if there are none.
+def common_lane(lanes: Mapping[str, str]) -> str:
+    """The lane that is the same for all of these names; empty if there are no names.
 
     Raises:
-        InvalidInput: they are on several; the message says what is where.
+        InvalidInput: there are several lanes; the message says which name is on which lane.
     """
-    lanes: dict[str, str] = {}
-    for name, lane in places.items():
-        lanes.setdefault(lane, name)
-    if len(lanes) > 1:
-        where = " and ".join(f"{name} is on {lane}" for lane, name in lanes.items())
+    names: dict[str, str] = {}
+    for name, lane in lanes.items():
+        names.setdefault(lane, name)
+    if len(names) > 1:
+        where = " and ".join(f"{name} is on {lane}" for lane, name in names.items())
         raise InvalidInput(
             f"all tensors of a call must be on one device, {where}", field=wire.TENSORS_HEADER
         )
-    return next(iter(lanes), "")
-
-
-def _header(exchange: Exchange, name: str) -> str:
-    return exchange.headers.get(name.lower().encode(), b"").decode("latin-1").strip()
+    return next(iter(names), "")

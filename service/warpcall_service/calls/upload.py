@@ -1,10 +1,10 @@
-"""From the body of a call to a plan and memory that holds its inputs, whatever the format."""
+"""Reads the body of a call, in any format, into memory of a lane, and has the call planned."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from warpcall_service.formats.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.formats.media_types import content_type
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.free_ranges import round_up
 from warpcall_service.lanes.plan import InputTensor, Plan
@@ -23,22 +24,22 @@ from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
 MAX_LARGE_JSON_CALLS = (
-    4  # large JSON bodies at a time whose tensors, up to 4 times their size, lie on the heap
+    4  # parsed at a time: their arrays take up to 4 times their text, on the heap
 )
-CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time rather than kept as a key
-_NOT_LIMITED = contextlib.nullcontext()
+CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time, so that the cache stays small
 ALIGNMENT = 64  # of the output region: a cache line, and more than any element or GPU load
-LATER_BYTES = 1 << 20  # outputs of more than this are given memory when the inputs are here
+DEFERRED_BYTES = 1 << 20  # larger outputs are allocated only when the inputs have been read
+_NOT_LIMITED = contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A call that is all here.
+    """A call whose inputs are in the arena, with memory for its outputs.
 
     Attributes:
-        source: its inputs are at the start.
-        target: its outputs go here, from `target_offset`; may be `source`.
-        held: further slots to give back with these.
+        source: the inputs lie at the start of this slot.
+        target: the outputs are written to this slot from `target_offset` on; may be `source`.
+        held: further slots that `release` frees together with these.
     """
 
     plan: Plan
@@ -52,64 +53,73 @@ class Upload:
         return self.target.view[self.target_offset : self.target_offset + self.plan.output_nbytes]
 
     def release(self) -> None:
-        """Give the memory back; again is harmless."""
+        """Free the slots; a second time has no effect."""
         for slot in (self.source, self.target, *self.held):
             slot.release()
 
 
-class Host(Protocol):
-    """What has plans and memory for uploads: the engine, or who stands before it. See there."""
+class Planner(Protocol):
+    """Plans calls that the engine cannot plan alone, such as calls on stored tensors."""
 
-    def cached_plan(self, key: Hashable) -> Plan | None: ...
-
-    def cache_plan(self, key: Hashable, plan: Plan) -> None: ...
+    @property
+    def lane(self) -> str:
+        """The lane that must run the call."""
 
     async def plan_call(
         self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
-    ) -> Plan: ...
+    ) -> Plan:
+        """Check a call whose body holds these tensors and parameters, and lay out its outputs."""
 
-    async def acquire(
-        self,
-        nbytes: int,
-        timeout_s: float,
-        user: str,
-        *,
-        beside: Slot | None = None,
-        deferred_nbytes: int = 0,
-    ) -> Slot: ...
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of a call before its body is read.
+
+    Attributes:
+        planner: None means that the engine plans the call, on any lane.
+    """
+
+    body: Body
+    op: Mapping[str, Any]
+    query: bytes
+    check_plan: Callable[[Plan], None]
+    planner: Planner | None
+
+    @property
+    def lane(self) -> str:
+        return "" if self.planner is None else self.planner.lane
 
 
 class Uploads:
-    """Reads calls into the arena.
+    """Reads the bodies of calls into the arena.
 
     Attributes:
         json: parses JSON bodies.
-        json_semaphore: taken by calls with a large JSON body.
+        json_semaphore: held while a large JSON body is parsed and copied.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        host: Host,
-        json: JsonPool,
-        json_semaphore: FairSemaphore | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, engine: LocalEngine, json: JsonPool) -> None:
         self._settings = settings
-        self._engine = host
+        self._engine = engine
         self.json = json
-        self.json_semaphore = json_semaphore or FairSemaphore(MAX_LARGE_JSON_CALLS)
+        self.json_semaphore = FairSemaphore(MAX_LARGE_JSON_CALLS)
 
     async def read_call(
         self,
         exchange: Exchange,
         body: Body,
         op: Mapping[str, Any],
-        check: Callable[[Plan], None],
+        check_plan: Callable[[Plan], None],
+        planner: Planner | None = None,
     ) -> Upload:
-        """Read a call of `op`; `check` may refuse its plan before the tensors are read.
+        """Read a call of `op`.
+
+        Args:
+            check_plan: may refuse the plan before the tensors are read.
+            planner: plans the call in place of the engine. Such a call may come without a body.
 
         Raises:
-            Problem: what is wrong with it, or that there is no room; no memory is kept then.
+            Problem: the call is invalid, or there is no memory for it. No slot is allocated then.
         """
         headers = exchange.headers
         if encoding := headers.get(b"content-encoding"):
@@ -117,25 +127,26 @@ class Uploads:
                 f"the body must come without Content-Encoding, got {brief(encoding.decode('latin-1'))}",
                 field="content-encoding",
             )
+        call = _Call(body, op, exchange.scope["query_string"], check_plan, planner)
+        if planner and exchange.declared == 0 and b"content-type" not in headers:
+            return await self._read_empty(call)
         kind = content_type(headers.get(b"content-type"))
-        query: bytes = exchange.scope["query_string"]
         if kind.media == "safetensors":
-            return await self._safetensors(body, op, query, check)
+            return await self._read_safetensors(call)
         if kind.media == "json":
-            return await self._json(body, op, query, check)
-        return await self._form(body, op, query, kind.boundary, check)
+            return await self._read_json(call)
+        return await self._read_form(call, kind.boundary)
 
-    async def without_body(
-        self, body: Body, op: Mapping[str, Any], given: params.Params, check: Callable[[Plan], None]
-    ) -> Upload:
-        """A call of `op` whose tensors the host has, and that has parameters only."""
-        plan = await self._engine.plan_call(op["name"], [], given)
-        check(plan)
-        return await self.complete(body, plan, await self.allocate_call(body, plan, later=False))
+    async def _read_empty(self, call: _Call) -> Upload:
+        """A call whose inputs are all stored tensors, and whose parameters are in its URL."""
+        call.body.watchdog.pause()
+        plan = await self._plan(call, [], params.from_query(call.query, call.op))
+        call.check_plan(plan)
+        slot = await self.allocate_call(call.body, plan, defer=False, lane=call.lane)
+        return await self.complete(call.body, plan, slot)
 
-    async def _safetensors(
-        self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
-    ) -> Upload:
+    async def _read_safetensors(self, call: _Call) -> Upload:
+        body = call.body
         prefix = await body.exactly(8)
         nbytes = wire.header_nbytes(prefix)
         if body.declared is not None and body.declared < 8 + nbytes:
@@ -150,19 +161,19 @@ class Uploads:
                 f"the header must have {nbytes} bytes, got {len(text)}: the body ends early",
                 field="body",
             )
-        key = op["name"], query, text
-        plan = self._engine.cached_plan(key)
+        key = call.op["name"], call.query, text
+        # A planner's plan names stored tensors by their numbers, which are never used again.
+        plan = None if call.planner else self._engine.cached_plan(key)
         if plan is None:
             header = wire.decode_header(text)
-            given = params.from_query(query, op)
+            given = params.from_query(call.query, call.op)
             if wire.PARAMS_KEY in header.metadata:
                 given = params.merge(
                     given, params.from_json(header.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
                 )
             body.watchdog.pause()
-            tensors = [InputTensor.of(info) for info in header.tensors]
-            plan = await self._engine.plan_call(op["name"], tensors, given)
-            if nbytes + len(query) <= CACHED_HEADER_BYTES:
+            plan = await self._plan(call, map(InputTensor.of, header.tensors), given)
+            if call.planner is None and nbytes + len(call.query) <= CACHED_HEADER_BYTES:
                 self._engine.cache_plan(key, plan)
         expected = 8 + nbytes + plan.input_nbytes
         if body.declared is not None and body.declared != expected:
@@ -170,8 +181,8 @@ class Uploads:
                 f"the body must have {expected} bytes as its header says, got {body.declared}",
                 field="body",
             )
-        check(plan)
-        slot = await self.allocate_call(body, plan)
+        call.check_plan(plan)
+        slot = await self.allocate_call(body, plan, lane=call.lane)
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
@@ -180,50 +191,46 @@ class Uploads:
             slot.release()
             raise
 
-    async def _json(
-        self, body: Body, op: Mapping[str, Any], query: bytes, check: Callable[[Plan], None]
-    ) -> Upload:
-        """The text waits in the arena; what a large one becomes is on the heap, for few calls at a
-        time."""
-        limit = self._settings.max_json_bytes
+    async def _read_json(self, call: _Call) -> Upload:
+        """The text is read into the arena. The arrays that a large text becomes lie on the heap, so
+        that the semaphore bounds how many calls parse one at a time."""
+        body, limit = call.body, self._settings.max_json_bytes
         if body.declared is not None and body.declared > limit:
             raise TooLarge(
                 f"a JSON body must have at most {limit} bytes, got {body.declared}", field="body"
             )
-        text = await self.allocate(body, limit if body.declared is None else body.declared)
+        declared = limit if body.declared is None else body.declared
+        text = await self.allocate(body, declared, lane=call.lane)
         try:
             nbytes = await body.all_into(text.view, "a JSON body")
             body.watchdog.pause()
             small = nbytes <= INLINE_BYTES
             async with _NOT_LIMITED if small else self.json_semaphore.acquire(body.user, nbytes):
-                call = await self.json.read_call(text.view[:nbytes], body.user)
+                decoded = await self.json.read_call(text.view[:nbytes], body.user)
                 text.release()
-                given = params.merge(params.from_query(query, op), call.params)
-                tensors = [InputTensor.of(info) for info in call.tensors]
-                plan = await self._engine.plan_call(op["name"], tensors, given)
-                check(plan)
-                slot = await self.allocate_call(body, plan, later=False)
-                await call.write(slot.view)
+                given = params.merge(params.from_query(call.query, call.op), decoded.params)
+                plan = await self._plan(call, map(InputTensor.of, decoded.tensors), given)
+                call.check_plan(plan)
+                slot = await self.allocate_call(body, plan, defer=False, lane=call.lane)
+                try:
+                    await decoded.write(slot.view)
+                except BaseException:  # the client may leave while a large tensor is copied
+                    slot.release()
+                    raise
         finally:
             text.release()
         return await self.complete(body, plan, slot)
 
-    async def _form(
-        self,
-        body: Body,
-        op: Mapping[str, Any],
-        query: bytes,
-        boundary: bytes,
-        check: Callable[[Plan], None],
-    ) -> Upload:
-        """What a form holds is known at its end, so the outputs' memory is asked for then."""
+    async def _read_form(self, call: _Call, boundary: bytes) -> Upload:
+        """The outputs' memory is allocated at the end of the form, when its tensors are known."""
+        body = call.body
         if body.declared is None:
             raise InvalidInput(
                 "a form must come with its Content-Length, not chunked", field="content-length"
             )
-        source = await self.allocate(body, body.declared)
+        source = await self.allocate(body, body.declared, lane=call.lane)
         try:
-            form = multipart.Form(boundary, source.view, op)
+            form = multipart.Form(boundary, source.view, call.op)
             while data := await body.chunk():
                 for i, piece in enumerate(form.pieces(bytes(data))):
                     if i:
@@ -231,29 +238,40 @@ class Uploads:
                     form.feed(piece)
             form.finish()
             body.watchdog.pause()
-            given = params.merge(params.from_query(query, op), form.params)
-            plan = await self._engine.plan_call(op["name"], form.tensors, given)
-            check(plan)
+            given = params.merge(params.from_query(call.query, call.op), form.params)
+            plan = await self._plan(call, form.tensors, given)
+            call.check_plan(plan)
             target = await self.allocate(body, plan.output_nbytes, beside=source)
         except BaseException:
             source.release()
             raise
         return Upload(plan, source, target, 0)
 
-    async def allocate_call(self, body: Body, plan: Plan, *, later: bool = True) -> Slot:
-        """Memory for the inputs of a call, and its outputs; `complete` follows once they are here.
+    async def _plan(
+        self, call: _Call, tensors: Iterable[InputTensor], given: params.Params
+    ) -> Plan:
+        planner: Planner | LocalEngine = call.planner or self._engine
+        return await planner.plan_call(call.op["name"], list(tensors), given)
+
+    async def allocate_call(
+        self, body: Body, plan: Plan, *, defer: bool = True, lane: str = ""
+    ) -> Slot:
+        """Allocate the inputs and outputs of a call; `complete` follows once the inputs are read.
 
         Args:
-            later: a client that sends slowly would hold the memory of large outputs for nothing, so
-                it is only promised. Small outputs lie behind the inputs in the same slot, which costs
-                less.
+            defer: allocate large outputs in `complete`. Otherwise a client that sends slowly would
+                occupy their memory all the while. Small outputs lie behind the inputs in the same
+                slot, which costs less.
+            lane: allocate on this lane; empty means any.
         """
-        if later and plan.output_nbytes > LATER_BYTES:
-            return await self.allocate(body, plan.input_nbytes, deferred_nbytes=plan.output_nbytes)
-        return await self.allocate(body, _behind(plan) + plan.output_nbytes)
+        if defer and plan.output_nbytes > DEFERRED_BYTES:
+            return await self.allocate(
+                body, plan.input_nbytes, lane=lane, deferred_nbytes=plan.output_nbytes
+            )
+        return await self.allocate(body, _behind(plan) + plan.output_nbytes, lane=lane)
 
     async def complete(self, body: Body, plan: Plan, slot: Slot) -> Upload:
-        """A call whose inputs are in the slot that `allocate_call` gave, with memory for its outputs."""
+        """Allocate outputs that `allocate_call` deferred, for a call whose inputs are in `slot`."""
         if not slot.deferred_nbytes:
             return Upload(plan, slot, slot, _behind(plan))
         body.watchdog.pause()
@@ -261,15 +279,22 @@ class Uploads:
         return Upload(plan, slot, target, 0)
 
     async def allocate(
-        self, body: Body, nbytes: int, *, beside: Slot | None = None, deferred_nbytes: int = 0
+        self,
+        body: Body,
+        nbytes: int,
+        *,
+        lane: str = "",
+        beside: Slot | None = None,
+        deferred_nbytes: int = 0,
     ) -> Slot:
-        """A slot for the caller, who has time to send again from then on."""
+        """Allocate a slot. The time that this takes does not count as the client's."""
         body.watchdog.pause()
         slot = await self._engine.acquire(
             nbytes,
             self._settings.queue_timeout_s,
             body.user,
             beside=beside,
+            lane_name=lane,
             deferred_nbytes=deferred_nbytes,
         )
         body.watchdog.resume()

@@ -90,7 +90,7 @@ class Program:
 
     @staticmethod
     def decode(message: bytes, tensor_store: TensorStore) -> Program:
-        """Read what `programs.message` wrote."""
+        """Read what `programs.build_plan` wrote."""
         payload = json.loads(message)
         return Program(
             tensor_store=tensor_store,
