@@ -55,12 +55,12 @@ from warpcall_kernels.op.launch import (
 # those of any real output.
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 
-EDGES_BYTES = 64  # as in `masked_softmax`: 33 bf16 94 us, with edges 78; 17 bf16 99 and 150; 5 fp32 84 and 124
+SKEWED_BYTES = 64  # as in `masked_softmax`: 33 bf16 94 us, with its ends apart 78; 17 bf16 99 and 150; 5 fp32 84 and 124
 # Bytes of rows of odd lengths that are turned in shared memory. On an H200: 5 fp32 64.5 us, as tiles 83.3; 17 bf16
 # 77.3 and 97.9, 11 bf16 59.5 and 63.1; but 7 fp16 68.1 and 62.8, 3 fp16 80.2 and 70.8, 31 bf16 68.9 and 64.2; and even
 # ones meet in the banks: 6 fp16 62.3 and 44.4.
 SHORT_BYTES = range(20, 35)
-# Bytes of a row of both operands that is held by 32 warps, if it has no edges: [2048, 16384] fp32 98.9 us, read
+# Bytes of a row of both operands that is held by 32 warps, if it is not skewed: [2048, 16384] fp32 98.9 us, read
 # twice 121.9; but 10,007 fp32 117.9 and 114.7. Two-byte types, widened, would take twice the registers.
 HELD_BYTES = 131072
 # Bytes of a long row at a time, and warps; of rows of so many bytes more: [1024, 65536] bf16 125.8 us, as others
@@ -113,19 +113,19 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
     )
     short = columns % 2 and columns * itemsize in SHORT_BYTES
     run = Run.of(columns, itemsize, align, *operands) if short else None
-    edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
-    if edges:
+    skewed = _softmax.has_skewed_rows(columns, itemsize, align, SKEWED_BYTES, *operands)
+    if skewed:
         align = VECTOR_BYTES // itemsize
     whole = columns // align * align
     nbytes, warps = LONGER_STEP if columns * itemsize >= LONGER_BYTES else LONG_STEP
-    most = _softmax.LONG_BYTES if edges or itemsize == 2 else HELD_BYTES
+    most = _softmax.LONG_BYTES if skewed or itemsize == 2 else HELD_BYTES
     long = nbytes // itemsize, warps
     tile = _softmax.Tile.of(whole, itemsize, rows.count, long, most, held=2)
     wide = _softmax.reach(rows, tile, columns, (stride_gk, stride_yk)) >= 2**31
     arguments: dict[str, Any] = {
         "scale": float(scale),
         "columns": columns,
-        "places": rows.outer,
+        "outer": rows.outer,
         "inner": rows.inner,
         "count": rows.count,
         "g_strides": strides[0],
@@ -137,7 +137,7 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
     if run is not None:
         arguments |= {"ACC": acc, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_backward_short_kernel, rows.grid(run.taken), arguments)
-    arguments |= {"EDGES": edges, "ALIGN": align}
+    arguments |= {"SKEWED": skewed, "ALIGN": align}
     held = packed(whole, itemsize, align)
     if held is not None:
         return Launch(masked_softmax_backward_packed_kernel, rows.grid(1), arguments | held)
@@ -150,7 +150,7 @@ def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
     }
     if tile.long:
         return Launch(masked_softmax_backward_long_kernel, rows.grid(1), arguments)
-    arguments |= {"EVEN": tile.block == columns and not edges, "ROWS": tile.rows}
+    arguments |= {"EVEN": tile.block == columns and not skewed, "ROWS": tile.rows}
     return Launch(masked_softmax_backward_kernel, rows.grid(tile.rows), arguments)
 
 

@@ -18,8 +18,8 @@ from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.cases import Case, Layout, Sample
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
-# What keeps small tensors from the roads of large ones, and what opens these.
-OPEN_ROADS: tuple[tuple[ModuleType, str, int], ...] = (
+# Constants that keep small tensors from the variants for large ones, and values with which they do not.
+LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
     (unaligned, "LEAST", 32),
     (unaligned, "FEW", 0),
     (plan, "ALL_WARPS", 0),
@@ -27,7 +27,7 @@ OPEN_ROADS: tuple[tuple[ModuleType, str, int], ...] = (
 
 
 def further() -> Iterator[tuple[str, Case]]:
-    """Ops, and cases that take the roads of large tensors, where main() has opened these to small ones."""
+    """Ops, and cases that take the variants for large tensors once LOWERED_THRESHOLDS are set."""
     for dtype in (torch.uint8, torch.bfloat16, torch.float32):
         for layout in LAYOUTS:
             x = Sample((300, 141), dtype, layout=layout)
@@ -49,7 +49,7 @@ def further() -> Iterator[tuple[str, Case]]:
 
 def main() -> None:
     """Call, wait, and say how many calls there were."""
-    for module, name, value in OPEN_ROADS:
+    for module, name, value in LOWERED_THRESHOLDS:
         setattr(module, name, value)
     small = [(op.name, c) for op in ops().values() for c in op.cases if c.size == "small"]
     calls = 0

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.gpu.every_kernel import OPEN_ROADS
+from tests.gpu.every_kernel import LOWERED_THRESHOLDS
 from tests.kernels.suite import assert_bits_equal, widen
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import dtype_name
@@ -31,15 +31,15 @@ COLUMNS = st.one_of(SIZES, st.integers(400, MANY), st.integers(9_000, 70_000))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small_tensors_take_the_roads_of_large_ones() -> Iterator[None]:
+def _small_tensors_take_the_variants_for_large_ones() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        open_roads(patch)
+        lower_thresholds(patch)
         yield
 
 
-def open_roads(patch: pytest.MonkeyPatch) -> None:
-    """What is chosen by how much there is to do is chosen for small tensors, too."""
-    for module, name, value in OPEN_ROADS:
+def lower_thresholds(patch: pytest.MonkeyPatch) -> None:
+    """Let small tensors take the variants that are otherwise chosen for large ones only."""
+    for module, name, value in LOWERED_THRESHOLDS:
         patch.setattr(module, name, value)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
 from warpcall_kernels import masked_softmax as forward
-from warpcall_kernels import masked_softmax_backward as gradient
+from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax.mask import ALIGNED, BYTES, WORDS
 from warpcall_kernels.op.launch import Launch, Layout
 
@@ -27,7 +27,7 @@ def softmax(x: Layout, mask: Layout | None = None) -> Launch | None:
 
 
 def softmax_backward(grad: Layout, output: Layout) -> Launch | None:
-    return gradient._plan(grad, output, 1.0)
+    return backward._plan(grad, output, 1.0)
 
 
 @pytest.mark.parametrize("address", [4, 8, 12])
@@ -40,9 +40,9 @@ def test_rows_of_softmax_have_aligned_middles_only_where_x_begins_at_16_bytes(
     aligned = arguments(softmax(at(0, (3, columns), dtype)))
     misaligned = arguments(softmax(at(address, (3, columns), dtype)))
 
-    assert aligned["EDGES"]
+    assert aligned["SKEWED"]
     assert aligned["ALIGN"] * dtype.itemsize == 16
-    assert not misaligned["EDGES"]
+    assert not misaligned["SKEWED"]
     assert misaligned["ALIGN"] == math.gcd(columns, address // dtype.itemsize, 8)
 
 
@@ -55,8 +55,8 @@ def test_rows_of_gradients_have_aligned_middles_only_where_both_operands_begin_a
     there, here = at(0, (3, columns), FP32), at(address, (3, columns), FP32)
     operands = (here, there) if misaligned == "grad" else (there, here)
 
-    assert arguments(softmax_backward(there, there))["EDGES"]
-    assert not arguments(softmax_backward(*operands))["EDGES"]
+    assert arguments(softmax_backward(there, there))["SKEWED"]
+    assert not arguments(softmax_backward(*operands))["SKEWED"]
     assert arguments(softmax_backward(*operands))["ALIGN"] == 1
 
 
@@ -65,12 +65,12 @@ def test_rows_have_aligned_middles_only_where_they_begin_as_those_of_the_result(
     same, other = at(0, (3, 33), FP32, 37), at(0, (3, 33), FP32, 36)
     tight = at(0, (3, 33), FP32)
 
-    assert arguments(softmax(same))["EDGES"]
-    assert not arguments(softmax(other))["EDGES"]
-    assert arguments(softmax_backward(same, tight))["EDGES"]
-    assert arguments(softmax_backward(tight, same))["EDGES"]
-    assert not arguments(softmax_backward(other, tight))["EDGES"]
-    assert not arguments(softmax_backward(tight, other))["EDGES"]
+    assert arguments(softmax(same))["SKEWED"]
+    assert not arguments(softmax(other))["SKEWED"]
+    assert arguments(softmax_backward(same, tight))["SKEWED"]
+    assert arguments(softmax_backward(tight, same))["SKEWED"]
+    assert not arguments(softmax_backward(other, tight))["SKEWED"]
+    assert not arguments(softmax_backward(tight, other))["SKEWED"]
 
 
 @pytest.mark.parametrize("columns", [64, 40_000])
@@ -154,7 +154,7 @@ def test_masks_of_rows_with_edges_are_read_as_their_address_allows(address: int,
 
     plan = arguments(softmax(x, at(address, (3, 65_553), torch.bool)))
 
-    assert plan["EDGES"]
+    assert plan["SKEWED"]
     assert plan["HOW"] == how.value
 
 
@@ -176,7 +176,7 @@ def test_masks_of_whole_rows_with_edges_are_aligned_in_themselves(address: int, 
 
     plan = arguments(softmax(x, mask))
 
-    assert plan["EDGES"]
+    assert plan["SKEWED"]
     assert plan["MASK_ALIGN"] == align
 
 

@@ -7,17 +7,17 @@ import torch
 import triton.language as tl
 
 from warpcall_kernels import masked_softmax as forward
-from warpcall_kernels import masked_softmax_backward as gradient
+from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax.mask import BYTES, WORDS
 from warpcall_kernels.op.launch import Launch, layout
 
 
-def road(launch: Launch | None) -> str:
-    """The kernel of a launch, and whether it takes the edges of rows apart."""
+def variant(launch: Launch | None) -> str:
+    """The kernel of a launch, and whether it takes the unaligned ends of rows apart."""
     assert launch is not None
     name = str(launch.kernel.fn.__name__).removesuffix("_kernel").rsplit("_", 1)[1]
     name = name if name in ("short", "packed", "long") else "tile"
-    return f"{name}, edges" if launch.arguments.get("EDGES") else name
+    return f"{name}, skewed" if launch.arguments.get("SKEWED") else name
 
 
 @pytest.mark.parametrize(
@@ -26,24 +26,24 @@ def road(launch: Launch | None) -> str:
         (17, torch.bfloat16, "short"),
         (32, torch.bfloat16, "tile"),
         (33, torch.bfloat16, "tile"),
-        (33, torch.float32, "tile, edges"),
+        (33, torch.float32, "tile, skewed"),
         (63, torch.float16, "tile"),
-        (66, torch.float16, "tile, edges"),
+        (66, torch.float16, "tile, skewed"),
         (68, torch.float16, "tile"),
         (65, torch.float64, "tile"),
-        (8191, torch.float32, "tile, edges"),
-        (10_007, torch.float32, "long, edges"),
+        (8191, torch.float32, "tile, skewed"),
+        (10_007, torch.float32, "long, skewed"),
         (16_384, torch.float32, "tile"),
-        (16_401, torch.float32, "long, edges"),
-        (16_387, torch.bfloat16, "tile, edges"),
-        (16_393, torch.bfloat16, "long, edges"),
+        (16_401, torch.float32, "long, skewed"),
+        (16_387, torch.bfloat16, "tile, skewed"),
+        (16_393, torch.bfloat16, "long, skewed"),
         (16_400, torch.bfloat16, "tile"),
         (32_768, torch.float16, "tile"),
         (32_776, torch.bfloat16, "long"),
-        (65_553, torch.float16, "long, edges"),
+        (65_553, torch.float16, "long, skewed"),
     ],
 )
-def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begin(
+def test_rows_take_the_variant_that_is_fastest_for_their_length_and_where_they_begin(
     columns: int, dtype: torch.dtype, taken: str, device: str
 ) -> None:
     x = torch.randn(3, columns, dtype=dtype, device=device)
@@ -52,7 +52,7 @@ def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begi
     out = forward.masked_softmax(x, mask)
 
     plan = forward._plan(layout(x), layout(mask), None, 1.0, False)
-    assert road(plan) == taken
+    assert variant(plan) == taken
     tolerance = forward.TOLERANCE[dtype]
     expected = forward.masked_softmax_reference(x.double(), mask)
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
@@ -66,31 +66,31 @@ def test_rows_take_the_road_that_is_fastest_for_their_length_and_where_they_begi
         (6, torch.float16, "tile"),
         (17, torch.bfloat16, "short"),
         (19, torch.bfloat16, "tile"),
-        (33, torch.bfloat16, "tile, edges"),
-        (34, torch.bfloat16, "tile, edges"),
+        (33, torch.bfloat16, "tile, skewed"),
+        (34, torch.bfloat16, "tile, skewed"),
         (36, torch.bfloat16, "tile"),
-        (10_007, torch.float32, "long, edges"),
+        (10_007, torch.float32, "long, skewed"),
         (10_008, torch.float32, "tile"),
         (16_384, torch.float32, "tile"),
         (16_388, torch.float32, "long"),
         (8192, torch.float64, "tile"),
-        (16_391, torch.bfloat16, "tile, edges"),
+        (16_391, torch.bfloat16, "tile, skewed"),
         (16_400, torch.bfloat16, "packed"),
-        (32_775, torch.float16, "packed, edges"),
+        (32_775, torch.float16, "packed, skewed"),
         (32_792, torch.bfloat16, "long"),
     ],
 )
-def test_gradients_take_the_road_that_is_fastest_for_their_rows(
+def test_gradients_take_the_variant_that_is_fastest_for_their_rows(
     columns: int, dtype: torch.dtype, taken: str, device: str
 ) -> None:
     y = torch.softmax(torch.randn(3, columns, device=device), -1).to(dtype)
     g = torch.randn(3, columns, dtype=dtype, device=device)
 
-    grad = gradient.masked_softmax_backward(g, y)
+    grad = backward.masked_softmax_backward(g, y)
 
-    assert road(gradient._plan(layout(g), layout(y), 1.0)) == taken
-    tolerance = gradient.TOLERANCE[dtype]
-    expected = gradient.masked_softmax_backward_reference(g.double(), y.double())
+    assert variant(backward._plan(layout(g), layout(y), 1.0)) == taken
+    tolerance = backward.TOLERANCE[dtype]
+    expected = backward.masked_softmax_backward_reference(g.double(), y.double())
     torch.testing.assert_close(grad.double(), expected, rtol=tolerance, atol=tolerance)
 
 
@@ -108,11 +108,11 @@ def test_short_rows_are_found_where_each_operand_has_them(
         expected = forward.masked_softmax_reference(apart)
     else:
         g, y = (apart, tight) if whose == "g" else (tight, apart)
-        out = gradient.masked_softmax_backward(g, y)
-        plan = gradient._plan(layout(g), layout(y), 1.0)
-        expected = gradient.masked_softmax_backward_reference(g, y)
+        out = backward.masked_softmax_backward(g, y)
+        plan = backward._plan(layout(g), layout(y), 1.0)
+        expected = backward.masked_softmax_backward_reference(g, y)
 
-    assert road(plan) == ("short" if whose == "x" or columns == 5 else "tile, edges")
+    assert variant(plan) == ("short" if whose == "x" or columns == 5 else "tile, skewed")
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -127,11 +127,11 @@ def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> tor
 @pytest.mark.parametrize(
     ("columns", "dtype", "taken"),
     [
-        (10_007, torch.float32, "long, edges"),
+        (10_007, torch.float32, "long, skewed"),
         (16_388, torch.float32, "long"),
         (16_400, torch.float16, "long"),
-        (16_407, torch.bfloat16, "long, edges"),
-        (50_021, torch.float16, "long, edges"),
+        (16_407, torch.bfloat16, "long, skewed"),
+        (50_021, torch.float16, "long, skewed"),
     ],
 )
 @pytest.mark.parametrize(("offset", "how"), [(0, WORDS), (4, WORDS), (1, BYTES)])
@@ -149,7 +149,7 @@ def test_masks_of_odd_rows_are_read_as_words_and_not_beyond_their_end(
 
     plan = check(columns, dtype, mask, lengths, device)
 
-    assert road(plan) == taken
+    assert variant(plan) == taken
     assert plan.arguments["HOW"] == how.value
 
 
@@ -164,7 +164,7 @@ def test_rows_are_held_whatever_counts_of_them(
 
     plan = check(columns, dtype, mask, lengths, device)
 
-    assert road(plan) == ("tile, edges" if columns % 8 else "tile")
+    assert variant(plan) == ("tile, skewed" if columns % 8 else "tile")
 
 
 def check(

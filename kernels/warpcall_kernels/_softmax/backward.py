@@ -6,16 +6,16 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._softmax.rows import (
-    by_row,
-    edge_columns,
-    heads,
-    place,
+    broadcast_row_stat,
+    end_columns,
+    pointers,
+    program_rows,
     row_start,
     row_starts,
-    spread,
+    unaligned_prefix,
 )
 
-PLAIN = ("columns", "places", "count", "g_strides", "y_strides", "out_strides")
+PLAIN = ("columns", "outer", "count", "g_strides", "y_strides", "out_strides")
 UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
 
 
@@ -67,7 +67,7 @@ def masked_softmax_backward_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     g_strides: tl.tensor,
@@ -76,42 +76,42 @@ def masked_softmax_backward_kernel(
     stride_gk: tl.tensor,
     stride_yk: tl.tensor,
     EVEN: tl.constexpr,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
+    at, rows, exist = program_rows(ROWS, ROWS, outer, inner, count, WIDE)
     head = rows * 0
-    if EDGES:
-        head = heads(at, rows, out_strides, ALIGN)
-    g_begin, g_at = row_starts(at, rows, g_strides, head, EDGES, ALIGN)
-    y_begin, y_at = row_starts(at, rows, y_strides, head, EDGES, ALIGN)
-    out_begin, out_at = row_starts(at, rows, out_strides, head, EDGES, ALIGN)
+    if SKEWED:
+        head = unaligned_prefix(at, rows, out_strides, ALIGN)
+    g_begin, g_at = row_starts(at, rows, g_strides, head, SKEWED, ALIGN)
+    y_begin, y_at = row_starts(at, rows, y_strides, head, SKEWED, ALIGN)
+    out_begin, out_at = row_starts(at, rows, out_strides, head, SKEWED, ALIGN)
     g_ptr += g_begin
     y_ptr += y_begin
     out_ptr += out_begin
     head = head[:, None]
-    if EDGES:
+    if SKEWED:
         columns -= head  # positions are counted from the first whole group of a row
     whole = columns // ALIGN * ALIGN
     cols = tl.arange(0, BLOCK).to(rows.dtype)[None, :]
-    g_ptrs = spread(g_ptr, g_at, cols * stride_gk, EDGES)
-    y_ptrs = spread(y_ptr, y_at, cols * stride_yk, EDGES)
+    g_ptrs = pointers(g_ptr, g_at, cols * stride_gk, SKEWED)
+    y_ptrs = pointers(y_ptr, y_at, cols * stride_yk, SKEWED)
     g, y = _terms(g_ptrs, y_ptrs, cols < whole, EVEN, ACC, "")
-    total = by_row(tl.sum(g * y, axis=1), EDGES)
-    if EDGES:
-        edge = edge_columns(head, whole, columns, ALIGN)
-        edge_g, edge_y = _terms(
-            g_ptr + g_at + edge, y_ptr + y_at + edge, edge < columns, False, ACC, ""
+    total = broadcast_row_stat(tl.sum(g * y, axis=1), SKEWED)
+    if SKEWED:
+        ends = end_columns(head, whole, columns, ALIGN)
+        ends_g, ends_y = _terms(
+            g_ptr + g_at + ends, y_ptr + y_at + ends, ends < columns, False, ACC, ""
         )
-        total += by_row(tl.sum(edge_g * edge_y, axis=1), EDGES)
-        edge_ptrs = out_ptr + out_at + edge
-        _store(edge_ptrs, edge_g, edge_y, total, scale, exist & (edge < columns), ACC, "")
+        total += broadcast_row_stat(tl.sum(ends_g * ends_y, axis=1), SKEWED)
+        ends_ptrs = out_ptr + out_at + ends
+        _store(ends_ptrs, ends_g, ends_y, total, scale, exist & (ends < columns), ACC, "")
     _store(
-        spread(out_ptr, out_at, cols, EDGES), g, y, total, scale, exist & (cols < whole), ACC, ""
+        pointers(out_ptr, out_at, cols, SKEWED), g, y, total, scale, exist & (cols < whole), ACC, ""
     )
 
 
@@ -122,7 +122,7 @@ def masked_softmax_backward_long_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     g_strides: tl.tensor,
@@ -130,20 +130,20 @@ def masked_softmax_backward_long_kernel(
     out_strides: tl.tensor,
     stride_gk: tl.tensor,
     stride_yk: tl.tensor,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """One row, read twice: for the sum, and, from the L2 and from the end, for the result."""
-    at, rows, _ = place(1, 1, places, inner, count, WIDE)
+    at, rows, _ = program_rows(1, 1, outer, inner, count, WIDE)
     head = rows * 0
-    if EDGES:
-        head = heads(at, rows, out_strides, ALIGN)
-    g_ptr += row_start(row_starts(at, rows, g_strides, head, EDGES, ALIGN), ALIGN)
-    y_ptr += row_start(row_starts(at, rows, y_strides, head, EDGES, ALIGN), ALIGN)
-    out_ptr += row_start(row_starts(at, rows, out_strides, head, EDGES, ALIGN), ALIGN)
+    if SKEWED:
+        head = unaligned_prefix(at, rows, out_strides, ALIGN)
+    g_ptr += row_start(row_starts(at, rows, g_strides, head, SKEWED, ALIGN), ALIGN)
+    y_ptr += row_start(row_starts(at, rows, y_strides, head, SKEWED, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(at, rows, out_strides, head, SKEWED, ALIGN), ALIGN)
     columns = columns.to(rows.dtype) - tl.max(head, axis=0)
     whole = columns // ALIGN * ALIGN
     line = tl.arange(0, BLOCK).to(rows.dtype)
@@ -154,11 +154,11 @@ def masked_softmax_backward_long_kernel(
         g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_last")
         total += g * y
     total = tl.sum(total, axis=0)
-    if EDGES:
-        edge = tl.ravel(edge_columns(head[:, None], whole, columns, ALIGN))
-        edge_g, edge_y = _terms(g_ptr + edge, y_ptr + edge, edge < columns, False, ACC, "")
-        total += tl.sum(edge_g * edge_y, axis=0)
-        _store(out_ptr + edge, edge_g, edge_y, total, scale, edge < columns, ACC, "")
+    if SKEWED:
+        ends = tl.ravel(end_columns(head[:, None], whole, columns, ALIGN))
+        ends_g, ends_y = _terms(g_ptr + ends, y_ptr + ends, ends < columns, False, ACC, "")
+        total += tl.sum(ends_g * ends_y, axis=0)
+        _store(out_ptr + ends, ends_g, ends_y, total, scale, ends < columns, ACC, "")
     last = (whole + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK
     for step in range(0, whole, BLOCK):
         cols = last - step + line

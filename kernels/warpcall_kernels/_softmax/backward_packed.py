@@ -11,7 +11,13 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._softmax.backward import PLAIN, grad_of
-from warpcall_kernels._softmax.rows import edge_columns, heads, place, row_start, row_starts
+from warpcall_kernels._softmax.rows import (
+    end_columns,
+    program_rows,
+    row_start,
+    row_starts,
+    unaligned_prefix,
+)
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # Positions of a row at most, and more than half of it at least: rows of less do well widened.
@@ -54,7 +60,7 @@ def _pairs(first: tl.tensor, second: tl.tensor, DTYPE: tl.constexpr) -> tl.tenso
 
 
 @triton.jit
-def _again(words: tl.tensor, zero: tl.tensor) -> tl.tensor:
+def opaque_copy(words: tl.tensor, zero: tl.tensor) -> tl.tensor:
     """The same words. The compiler does not know, so it does not keep what it made of them before."""
     return words ^ zero.to(tl.uint32)
 
@@ -71,26 +77,26 @@ def masked_softmax_backward_packed_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     g_strides: tl.tensor,
     y_strides: tl.tensor,
     out_strides: tl.tensor,
     zero: tl.tensor,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> None:
-    """One row of both operands, of at most COLUMNS positions besides its edges."""
+    """One row of both operands, of at most COLUMNS positions besides its ends."""
     DTYPE: tl.constexpr = y_ptr.dtype.element_ty
-    at, rows, _ = place(1, 1, places, inner, count, WIDE)
+    at, rows, _ = program_rows(1, 1, outer, inner, count, WIDE)
     head = rows * 0
-    if EDGES:
-        head = heads(at, rows, out_strides, ALIGN)
-    g_ptr += row_start(row_starts(at, rows, g_strides, head, EDGES, ALIGN), ALIGN)
-    y_ptr += row_start(row_starts(at, rows, y_strides, head, EDGES, ALIGN), ALIGN)
-    out_ptr += row_start(row_starts(at, rows, out_strides, head, EDGES, ALIGN), ALIGN)
+    if SKEWED:
+        head = unaligned_prefix(at, rows, out_strides, ALIGN)
+    g_ptr += row_start(row_starts(at, rows, g_strides, head, SKEWED, ALIGN), ALIGN)
+    y_ptr += row_start(row_starts(at, rows, y_strides, head, SKEWED, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(at, rows, out_strides, head, SKEWED, ALIGN), ALIGN)
     columns = columns.to(rows.dtype) - tl.max(head, axis=0)
     whole = columns // ALIGN * ALIGN
     pair = tl.arange(0, COLUMNS // 2).to(rows.dtype)
@@ -101,15 +107,15 @@ def masked_softmax_backward_packed_kernel(
     g, g2 = _halves(row_g, DTYPE)
     y, y2 = _halves(row_y, DTYPE)
     total = tl.sum(_product(g, y) + _product(g2, y2))
-    if EDGES:
-        edge = tl.ravel(edge_columns(head[:, None], whole, columns, ALIGN))
-        edge_g = tl.load(g_ptr + edge, mask=edge < columns, other=0.0).to(tl.float32)
-        edge_y = tl.load(y_ptr + edge, mask=edge < columns, other=0.0).to(tl.float32)
-        total += tl.sum(_product(edge_g, edge_y), axis=0)
-        edge_grad = grad_of(edge_g, edge_y, total, scale, tl.float32)
-        tl.store(out_ptr + edge, edge_grad.to(DTYPE), mask=edge < columns)
-    g, g2 = _halves(_again(row_g, zero), DTYPE)
-    y, y2 = _halves(_again(row_y, zero), DTYPE)
+    if SKEWED:
+        ends = tl.ravel(end_columns(head[:, None], whole, columns, ALIGN))
+        ends_g = tl.load(g_ptr + ends, mask=ends < columns, other=0.0).to(tl.float32)
+        ends_y = tl.load(y_ptr + ends, mask=ends < columns, other=0.0).to(tl.float32)
+        total += tl.sum(_product(ends_g, ends_y), axis=0)
+        ends_grad = grad_of(ends_g, ends_y, total, scale, tl.float32)
+        tl.store(out_ptr + ends, ends_grad.to(DTYPE), mask=ends < columns)
+    g, g2 = _halves(opaque_copy(row_g, zero), DTYPE)
+    y, y2 = _halves(opaque_copy(row_y, zero), DTYPE)
     first = grad_of(g, y, total, scale, tl.float32)
     grads = _pairs(first, grad_of(g2, y2, total, scale, tl.float32), DTYPE)
     tl.store(_as_words(out_ptr) + pair, grads, mask=inside)

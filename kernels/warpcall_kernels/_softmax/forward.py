@@ -13,14 +13,14 @@ import triton.language as tl
 
 from warpcall_kernels._softmax import rows as _softmax
 from warpcall_kernels._softmax.rows import (
-    by_row,
-    edge_columns,
-    heads,
-    place,
+    broadcast_row_stat,
+    end_columns,
+    pointers,
+    program_rows,
     round_up,
     row_limits,
     row_starts,
-    spread,
+    unaligned_prefix,
 )
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -71,20 +71,20 @@ def _scores(
 
 
 @triton.jit
-def without_nan(
+def zero_masked_nans(
     y: tl.tensor,
     mask_ptrs: tl.tensor,
     mask_read: tl.tensor,
     cols: tl.tensor,
     limit: tl.tensor,
-    odd: tl.tensor,
+    has_nan: tl.tensor,
     PREFIX: tl.constexpr,
     SHARED: tl.constexpr,
     EVEN: tl.constexpr,
 ) -> tl.tensor:
     """y of a tile with a NaN sum (`odd` is 1), 0 at masked positions."""
     if PREFIX:  # the product is `limit`, but the compiler cannot tell, and so keeps no comparison
-        y = tl.where(cols < tl.minimum(limit, odd * ALL_COLUMNS), y, 0.0)
+        y = tl.where(cols < tl.minimum(limit, has_nan * ALL_COLUMNS), y, 0.0)
     if mask_ptrs is not None:
         y = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, y, 0.0)
     return y
@@ -118,80 +118,80 @@ def _softmax_tile(
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """Rows of at most BLOCK positions that count, in registers; `.._at` is where they begin.
 
-    With EDGES the positions before `head`, where the whole groups of a row begin, and after these
+    With SKEWED the positions before `head`, where the whole groups of a row begin, and after these
     groups are a small tile beside the other. Positions are counted from there.
     """
     line = tl.arange(0, BLOCK).to(head.dtype)
     cols = line[None, :]
     whole = columns
     most = limit
-    if EDGES:
+    if SKEWED:
         columns -= head
         limit -= head
         whole = columns // ALIGN * ALIGN
         most = tl.minimum(limit, whole)
-    x_ptrs = spread(x_ptr, x_at, cols * stride_xk, EDGES)
+    x_ptrs = pointers(x_ptr, x_at, cols * stride_xk, SKEWED)
     mask_ptrs = mask_ptr  # None, or what is set below
     mask_read = mask_ptr
-    edge_mask_ptrs = mask_ptr
+    ends_mask_ptrs = mask_ptr
     if mask_ptr is not None:
         if SHARED:
             mask_ptrs = mask_ptr + line * stride_mk
             mask_read = line < columns
         else:
-            mask_ptrs = spread(mask_ptr, mask_at, cols * stride_mk, EDGES)
+            mask_ptrs = pointers(mask_ptr, mask_at, cols * stride_mk, SKEWED)
             mask_read = cols < round_up(most, ALIGN)
     x = _scores(
         x_ptrs, mask_ptrs, mask_read, cols, most, scale, PREFIX, SHARED, FOLDED, EVEN, ALIGN, ACC
     )
-    top = by_row(tl.max(x, axis=1), EDGES)
+    top = broadcast_row_stat(tl.max(x, axis=1), SKEWED)
     factor = factor_of(scale, FOLDED, ACC)
-    if EDGES:
-        edge = edge_columns(head, whole, columns, ALIGN)
+    if SKEWED:
+        ends = end_columns(head, whole, columns, ALIGN)
         if mask_ptr is not None:
-            edge_mask_ptrs = spread(mask_ptr, mask_at, edge * stride_mk, EDGES)
-        x_edge = _scores(
-            spread(x_ptr, x_at, edge * stride_xk, EDGES),
-            edge_mask_ptrs,
-            edge < limit,
-            *(edge, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
+            ends_mask_ptrs = pointers(mask_ptr, mask_at, ends * stride_mk, SKEWED)
+        x_ends = _scores(
+            pointers(x_ptr, x_at, ends * stride_xk, SKEWED),
+            ends_mask_ptrs,
+            ends < limit,
+            *(ends, limit, scale, PREFIX, False, FOLDED, False, 1, ACC),
         )
-        top = tl.maximum(top, by_row(tl.max(x_edge, axis=1), EDGES))
+        top = tl.maximum(top, broadcast_row_stat(tl.max(x_ends, axis=1), SKEWED))
     y = tl.exp2((x - top) * factor)
-    total = by_row(tl.sum(y, axis=1), EDGES)
-    if EDGES:
-        y_edge = tl.exp2((x_edge - top) * factor)
-        total += by_row(tl.sum(y_edge, axis=1), EDGES)
-        y_edge *= 1.0 / total
+    total = broadcast_row_stat(tl.sum(y, axis=1), SKEWED)
+    if SKEWED:
+        y_ends = tl.exp2((x_ends - top) * factor)
+        total += broadcast_row_stat(tl.sum(y_ends, axis=1), SKEWED)
+        y_ends *= 1.0 / total
     y *= 1.0 / total
 
     # Masked positions hold 0 by now, unless the sum is NaN: a NaN or inf counts, or all is masked.
     # What is masked is then found again: to keep it would cost every position of every tile.
     if PREFIX or mask_ptr is not None:
-        odd = (total != total).to(tl.int32)  # noqa: PLR0124  # so NaN is found
-        if not EDGES or x.shape[0] > 1:  # else it is a scalar already: see `by_row`
-            odd = tl.max(tl.max(odd, axis=1), axis=0)
-        if odd != 0:
-            y = without_nan(y, mask_ptrs, mask_read, cols, most, odd, PREFIX, SHARED, EVEN)
-            if EDGES:
-                y_edge = without_nan(
-                    y_edge,
-                    edge_mask_ptrs,
-                    edge < limit,
-                    *(edge, limit, odd, PREFIX, False, False),
+        has_nan = (total != total).to(tl.int32)  # noqa: PLR0124  # so NaN is found
+        if not SKEWED or x.shape[0] > 1:  # else it is a scalar already: see `broadcast_row_stat`
+            has_nan = tl.max(tl.max(has_nan, axis=1), axis=0)
+        if has_nan != 0:
+            y = zero_masked_nans(y, mask_ptrs, mask_read, cols, most, has_nan, PREFIX, SHARED, EVEN)
+            if SKEWED:
+                y_ends = zero_masked_nans(
+                    y_ends,
+                    ends_mask_ptrs,
+                    ends < limit,
+                    *(ends, limit, has_nan, PREFIX, False, False),
                 )
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    tl.store(spread(out_ptr, out_at, cols, EDGES), y.to(dtype), mask=exist & (cols < whole))
-    if EDGES:
-        out_ptrs = spread(out_ptr, out_at, edge, EDGES)
-        tl.store(out_ptrs, y_edge.to(dtype), mask=exist & (edge < columns))
+    tl.store(pointers(out_ptr, out_at, cols, SKEWED), y.to(dtype), mask=exist & (cols < whole))
+    if SKEWED:
+        out_ptrs = pointers(out_ptr, out_at, ends, SKEWED)
+        tl.store(out_ptrs, y_ends.to(dtype), mask=exist & (ends < columns))
 
 
 @triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
@@ -202,7 +202,7 @@ def masked_softmax_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
@@ -217,7 +217,7 @@ def masked_softmax_kernel(
     SHARED: tl.constexpr,
     FOLDED: tl.constexpr,
     EVEN: tl.constexpr,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     MASK_ALIGN: tl.constexpr,
@@ -226,20 +226,20 @@ def masked_softmax_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    at, rows, exist = place(ROWS, ROWS, places, inner, count, WIDE)
+    at, rows, exist = program_rows(ROWS, ROWS, outer, inner, count, WIDE)
     head = rows * 0
-    if EDGES:
-        head = heads(at, rows, out_strides, ALIGN)
+    if SKEWED:
+        head = unaligned_prefix(at, rows, out_strides, ALIGN)
     else:
         columns = columns // ALIGN * ALIGN  # the same, but now the compiler knows what divides it
-    x_begin, x_at = row_starts(at, rows, x_strides, head, EDGES, ALIGN)
-    out_begin, out_at = row_starts(at, rows, out_strides, head, EDGES, ALIGN)
+    x_begin, x_at = row_starts(at, rows, x_strides, head, SKEWED, ALIGN)
+    out_begin, out_at = row_starts(at, rows, out_strides, head, SKEWED, ALIGN)
     x_ptr += x_begin
     out_ptr += out_begin
     mask_at = x_at
     if mask_ptr is not None:
         shift = head * stride_mk
-        mask_begin, mask_at = row_starts(at, rows, mask_strides, shift, EDGES, MASK_ALIGN)
+        mask_begin, mask_at = row_starts(at, rows, mask_strides, shift, SKEWED, MASK_ALIGN)
         mask_ptr += mask_begin
     head = head[:, None]
     limit = columns
@@ -255,17 +255,17 @@ def masked_softmax_kernel(
         _softmax_tile(
             *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
             *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
-            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, HALF),
+            *(PREFIX, SHARED, FOLDED, EVEN, SKEWED, ALIGN, ACC, HALF),
         )
         cols = (HALF + tl.arange(0, HALF).to(rows.dtype))[None, :]
         zeros = tl.zeros([ROWS, HALF], out_ptr.dtype.element_ty)
         whole = columns
-        if EDGES:
+        if SKEWED:
             whole = (columns - head) // ALIGN * ALIGN
-        tl.store(spread(out_ptr, out_at, cols, EDGES), zeros, mask=exist & (cols < whole))
+        tl.store(pointers(out_ptr, out_at, cols, SKEWED), zeros, mask=exist & (cols < whole))
     else:
         _softmax_tile(
             *(x_ptr, mask_ptr, out_ptr, scale, columns, exist, limit),
             *(head, x_at, mask_at, out_at, stride_xk, stride_mk),
-            *(PREFIX, SHARED, FOLDED, EVEN, EDGES, ALIGN, ACC, BLOCK),
+            *(PREFIX, SHARED, FOLDED, EVEN, SKEWED, ALIGN, ACC, BLOCK),
         )

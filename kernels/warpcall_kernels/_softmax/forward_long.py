@@ -15,14 +15,14 @@ from warpcall_kernels._softmax import rows as _softmax
 from warpcall_kernels._softmax.forward import factor_of
 from warpcall_kernels._softmax.mask import BYTES, mask_of_row, masked_groups
 from warpcall_kernels._softmax.rows import (
-    edge_columns,
-    heads,
-    place,
+    end_columns,
+    program_rows,
     round_up,
     row_limits,
+    row_offset,
     row_start,
     row_starts,
-    start,
+    unaligned_prefix,
 )
 
 # Positions of a row at a time, and warps, by the size of one. On an H200: [1024, 65536] bf16 87.8 us, with (16384, 32)
@@ -81,7 +81,7 @@ def masked_softmax_long_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
@@ -95,7 +95,7 @@ def masked_softmax_long_kernel(
     mask_nbytes: tl.tensor,
     CAUSAL: tl.constexpr,
     FOLDED: tl.constexpr,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     WIDE: tl.constexpr,
     ALIGN: tl.constexpr,
     HOW: tl.constexpr,
@@ -105,7 +105,7 @@ def masked_softmax_long_kernel(
     """One row, BLOCK positions at a time, as groups that a thread takes in one access."""
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
     GROUPS: tl.constexpr = BLOCK // ALIGN
-    at, rows, _ = place(1, 1, places, inner, count, WIDE)
+    at, rows, _ = program_rows(1, 1, outer, inner, count, WIDE)
     columns = columns.to(rows.dtype)
     limit = rows * 0 + columns
     if PREFIX:
@@ -113,23 +113,23 @@ def masked_softmax_long_kernel(
             lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
         )
     limit = tl.max(limit, axis=0)
-    heads_of_rows = rows * 0
-    if EDGES:
-        heads_of_rows = heads(at, rows, out_strides, ALIGN)
-    head = tl.max(heads_of_rows, axis=0)
+    row_heads = rows * 0
+    if SKEWED:
+        row_heads = unaligned_prefix(at, rows, out_strides, ALIGN)
+    head = tl.max(row_heads, axis=0)
     columns -= head  # from here on positions are counted from the first whole group
     limit -= head
     whole = columns // ALIGN * ALIGN
     most = tl.minimum(limit, whole)
-    x_ptr += row_start(row_starts(at, rows, x_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
-    out_ptr += row_start(row_starts(at, rows, out_strides, heads_of_rows, EDGES, ALIGN), ALIGN)
+    x_ptr += row_start(row_starts(at, rows, x_strides, row_heads, SKEWED, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(at, rows, out_strides, row_heads, SKEWED, ALIGN), ALIGN)
     MASKED: tl.constexpr = mask_ptr is not None
     mask = None
-    edge_mask = None
+    ends_mask = None
     if MASKED:
-        mask_from = start(at, mask_strides, 1) + head * stride_mk
+        mask_from = row_offset(at, mask_strides, 1) + head * stride_mk
         mask = mask_of_row(mask_ptr, mask_from, mask_nbytes, HOW)
-        edge_mask = mask_of_row(mask_ptr, mask_from, mask_nbytes, BYTES)
+        ends_mask = mask_of_row(mask_ptr, mask_from, mask_nbytes, BYTES)
     factor = factor_of(scale, FOLDED, ACC)
     groups = tl.arange(0, GROUPS)[:, None].to(rows.dtype)
     line = groups * ALIGN + tl.arange(0, ALIGN)[None, :]
@@ -150,22 +150,22 @@ def masked_softmax_long_kernel(
         total = total * tl.exp2((peak - base) * factor) + tl.sum(y, axis=1)
         peak = higher
     top = tl.max(peak, axis=0)
-    if EDGES:
-        edge = tl.ravel(edge_columns(heads_of_rows[:, None], whole, columns, ALIGN))
-        x_edge, edge_counts = _scores(
+    if SKEWED:
+        ends = tl.ravel(end_columns(row_heads[:, None], whole, columns, ALIGN))
+        x_ends, ends_count = _scores(
             x_ptr,
-            edge_mask,
-            *(edge, edge, limit, scale),
+            ends_mask,
+            *(ends, ends, limit, scale),
             *(stride_xk, stride_mk, FOLDED, 1, BYTES, ACC, MASKED, ""),
         )
-        top = tl.maximum(top, tl.max(x_edge, axis=0))
+        top = tl.maximum(top, tl.max(x_ends, axis=0))
     total = tl.sum(total * tl.exp2((peak - _base(top)) * factor), axis=0)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    if EDGES:
-        y_edge = tl.exp2((x_edge - top) * factor)
-        total += tl.sum(tl.where(edge_counts, y_edge, 0.0), axis=0)
-        y_edge = tl.where(edge_counts, y_edge * (1.0 / total), 0.0)
-        tl.store(out_ptr + edge, y_edge.to(dtype), mask=edge < columns)
+    if SKEWED:
+        y_ends = tl.exp2((x_ends - top) * factor)
+        total += tl.sum(tl.where(ends_count, y_ends, 0.0), axis=0)
+        y_ends = tl.where(ends_count, y_ends * (1.0 / total), 0.0)
+        tl.store(out_ptr + ends, y_ends.to(dtype), mask=ends < columns)
     share = 1.0 / total
 
     last = (whole + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK

@@ -18,8 +18,8 @@ from warpcall_kernels._transpose import strides as _dims
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout
 
 # Bytes of a row that begins anywhere from which on its edges are taken apart. On an H200: 65 bf16 77.8 us, with
-# edges 54.8; 33 fp32 44.5 and 36.3; but 63 fp16 52.3 and 53.9, 33 bf16 97 and 103.
-EDGES_BYTES = 128
+# ends apart 54.8; 33 fp32 44.5 and 36.3; but 63 fp16 52.3 and 53.9, 33 bf16 97 and 103.
+SKEWED_BYTES = 128
 FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors are sane
 
 
@@ -53,8 +53,8 @@ def plan(
         mask_align = _dims.alignment(1, [mask[3], columns, *strides[1]])
     operands = (strides[0],), strides[4], (stride_xk,), (address,)
     run = Run.of(columns, itemsize, align, *operands)
-    edges = _softmax.has_edges(columns, itemsize, align, EDGES_BYTES, *operands)
-    if edges:
+    skewed = _softmax.has_skewed_rows(columns, itemsize, align, SKEWED_BYTES, *operands)
+    if skewed:
         align = VECTOR_BYTES // itemsize
         own = mask is not None and stride_mk == 1 and mask[3] % align == 0
         same = own and _softmax.congruent((strides[1],), strides[4], align)
@@ -69,7 +69,7 @@ def plan(
     arguments: dict[str, Any] = {
         "scale": float(scale),
         "columns": columns,
-        "places": rows.outer,
+        "outer": rows.outer,
         "inner": rows.inner,
         "count": rows.count,
         "diagonal": columns - shape[-2] + 1 if causal else 0,
@@ -88,7 +88,7 @@ def plan(
     if run is not None:
         arguments |= {"SHARED": strides[1][2] == 0, **run.constants(columns, itemsize)}
         return Launch(masked_softmax_short_kernel, rows.grid(run.taken), arguments, words)
-    arguments |= {"stride_xk": stride_xk, "EDGES": edges, "ALIGN": align}
+    arguments |= {"stride_xk": stride_xk, "SKEWED": skewed, "ALIGN": align}
     arguments |= {"BLOCK": tile.block, "num_warps": tile.warps}
     if tile.long:
         arguments |= {"mask_nbytes": 0, "HOW": BYTES.value}
@@ -98,8 +98,8 @@ def plan(
         return Launch(masked_softmax_long_kernel, rows.grid(1), arguments, words)
     arguments |= {
         "MASK_ALIGN": mask_align,
-        "SHARED": strides[1][2] == 0 and not edges,
-        "EVEN": tile.block == columns and lengths is None and not causal and not edges,
+        "SHARED": strides[1][2] == 0 and not skewed,
+        "EVEN": tile.block == columns and lengths is None and not causal and not skewed,
         "ROWS": tile.rows,
     }
     return Launch(masked_softmax_kernel, rows.grid(tile.rows), arguments, words)

@@ -27,7 +27,7 @@ LENGTHS = (torch.int32, torch.int64)
 
 # Bytes of a row, of all operands held, of which more is too much for a block's registers where they are widened.
 LONG_BYTES = 65536
-EDGES_ALIGN = 4  # bytes; rows that begin at multiples of more do well as they are
+SKEWED_ALIGN = 4  # bytes; rows that begin at multiples of more do well as they are
 # Bytes of rows that a warp takes, 4 loads of 16 a thread; of rows that then take more than MOST_WARPS, twice as
 # many. Forward, bf16, on an H200: [8, 16, 2048, 2048] 506 us, with twice as many bytes 562; [8, 16, 1024, 1024]
 # with a full mask 159 against 196; [4096, 32768] 178 against 166. Backward of 2048: 731; held by one warp 880.
@@ -38,7 +38,7 @@ OUTER = 2  # merged dims that a program is placed in besides the one cut into ti
 MAX_GRID_Y = 65535  # CUDA's limit on the second and third axis of a grid
 MIN_SHARED = 4  # rows that must share a mask row for its dim to be the one cut into tiles
 PLAIN = (
-    *("columns", "places", "count", "diagonal"),
+    *("columns", "outer", "count", "diagonal"),
     *("x_strides", "mask_strides", "lengths_strides", "q_strides", "out_strides"),
 )  # integers that no variant is compiled for: the kernels are told what divides them
 UNALIGNED = ("inner", "stride_xk", "stride_mk")  # only whether they are 1 matters
@@ -150,7 +150,7 @@ def reach(rows: Rows, tile: Tile, columns: int, column_strides: Sequence[int]) -
     return tile.rows * steps + numbered * max(1, *column_strides)
 
 
-def has_edges(
+def has_skewed_rows(
     columns: int,
     itemsize: int,
     align: int,
@@ -165,13 +165,13 @@ def has_edges(
     Args:
         columns, itemsize: of a row, and of a position of it.
         align: positions; what divides where rows begin.
-        least: bytes of a row from which on its edges are worth their instructions.
+        least: bytes of a row from which on its ends are worth their instructions.
         operands, out: strides of what is read and of the result, as `Rows` has them.
         column_strides, addresses: of what is read; the result lies at a multiple of 16 bytes.
     """
     group = VECTOR_BYTES // itemsize
     return (
-        align * itemsize <= EDGES_ALIGN
+        align * itemsize <= SKEWED_ALIGN
         and columns * itemsize >= max(least, VECTOR_BYTES)
         and all(stride == 1 for stride in column_strides)
         and not any(addresses)
@@ -256,10 +256,10 @@ def prefix_elements(shape: Sequence[int], lengths: TensorLike | None, causal: bo
 
 
 @triton.jit
-def place(
+def program_rows(
     ROWS: tl.constexpr,
     TAKEN: tl.constexpr,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     WIDE: tl.constexpr,
@@ -267,11 +267,11 @@ def place(
     """Where this program is: (outer index, inner index, first row), all 64-bit; its rows; which exist.
 
     Programs are TAKEN rows apart. Places and rows past the end stand for the last one, so that no load
-    needs a mask along them. `places` and `count` arrive with 64 bits where they need them (2^31 rows of
+    needs a mask along them. `outer` and `count` arrive with 64 bits where they need them (2^31 rows of
     one position are but 4 GiB), and what is counted towards them is as wide.
     """
-    index = tl.program_id(2).to(places.dtype) * tl.num_programs(1) + tl.program_id(1)
-    index = tl.minimum(index, places - 1)
+    index = tl.program_id(2).to(outer.dtype) * tl.num_programs(1) + tl.program_id(1)
+    index = tl.minimum(index, outer - 1)
     first = tl.program_id(0).to(count.dtype) * TAKEN
     rows = tl.arange(0, ROWS)
     exist = (rows < count - first)[:, None]
@@ -283,15 +283,17 @@ def place(
 
 
 @triton.jit
-def start(at: tl.tensor, strides: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
+def row_offset(at: tl.tensor, strides: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
     """The offset of a place, in elements, 64-bit, a multiple of ALIGN."""
     return tl.multiple_of(at[0] * strides[0] + at[1] * strides[1] + at[2] * strides[2], ALIGN)
 
 
 @triton.jit
-def heads(at: tl.tensor, rows: tl.tensor, strides: tl.tensor, GROUP: tl.constexpr) -> tl.tensor:
+def unaligned_prefix(
+    at: tl.tensor, rows: tl.tensor, strides: tl.tensor, GROUP: tl.constexpr
+) -> tl.tensor:
     """How many positions of each row lie before its first whole, aligned group."""
-    begin = start(at, strides, 1) + rows * strides[2]
+    begin = row_offset(at, strides, 1) + rows * strides[2]
     return ((GROUP - begin % GROUP) % GROUP).to(rows.dtype)
 
 
@@ -301,19 +303,19 @@ def row_starts(
     rows: tl.tensor,
     strides: tl.tensor,
     shift: tl.tensor,
-    EDGES: tl.constexpr,
+    SKEWED: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
     """Where the rows begin, plus `shift`: an offset for all of them, 64-bit, and one for each.
 
-    Both are multiples of ALIGN. Without EDGES the rows themselves begin at such, and nothing is added.
+    Both are multiples of ALIGN. Without SKEWED the rows themselves begin at such, and nothing is added.
     """
-    if EDGES:
-        first = start(at, strides, 1)
+    if SKEWED:
+        first = row_offset(at, strides, 1)
         begin = first // ALIGN * ALIGN
         steps = (first - begin).to(rows.dtype) + rows * strides[2] + shift
     else:
-        begin = start(at, strides, ALIGN)
+        begin = row_offset(at, strides, ALIGN)
         steps = rows * strides[2]
     return begin, tl.multiple_of(steps, ALIGN)[:, None]
 
@@ -325,28 +327,28 @@ def row_start(starts: tl.tensor, ALIGN: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def by_row(reduced: tl.tensor, EDGES: tl.constexpr) -> tl.tensor:
-    """What a reduction left of each row, to be spread over it; with EDGES, of a single row, a scalar."""
+def broadcast_row_stat(reduced: tl.tensor, SKEWED: tl.constexpr) -> tl.tensor:
+    """What a reduction left of each row, to be spread over it; with SKEWED, of a single row, a scalar."""
     each = reduced[:, None]
-    if EDGES and reduced.shape[0] == 1:
+    if SKEWED and reduced.shape[0] == 1:
         each = tl.max(reduced, axis=0)  # a scalar ties no layouts of registers together
     return each
 
 
 @triton.jit
-def spread(ptr: tl.tensor, at: tl.tensor, cols: tl.tensor, EDGES: tl.constexpr) -> tl.tensor:
+def pointers(ptr: tl.tensor, at: tl.tensor, cols: tl.tensor, SKEWED: tl.constexpr) -> tl.tensor:
     """Pointers to positions of rows that begin at `at`; what is summed first is for the compiler.
 
-    With EDGES it is rows of 4,099 in 56 registers and not in 128; without, 165 us for [4096, 32768]
+    With SKEWED it is rows of 4,099 in 56 registers and not in 128; without, 165 us for [4096, 32768]
     bf16 on an H200 and not 172.
     """
-    if EDGES:
+    if SKEWED:
         return (ptr + at) + cols
     return ptr + (at + cols)
 
 
 @triton.jit
-def edge_columns(
+def end_columns(
     head: tl.tensor, whole: tl.tensor, columns: tl.tensor, GROUP: tl.constexpr
 ) -> tl.tensor:
     """The positions before and after the `whole` ones of each row, all counted from its `head`.
@@ -380,9 +382,9 @@ def row_limits(
     limit = rows * 0 + columns
     if lengths_ptr is not None:
         steps = rows.to(tl.int64) * lengths_strides[2]
-        length = tl.load(lengths_ptr + start(at, lengths_strides, 1) + steps)
+        length = tl.load(lengths_ptr + row_offset(at, lengths_strides, 1) + steps)
         limit = tl.minimum(tl.maximum(length, 0), columns).to(limit.dtype)
     if CAUSAL:
-        q = start(at, q_strides, 1) + rows.to(tl.int64) * q_strides[2]
+        q = row_offset(at, q_strides, 1) + rows.to(tl.int64) * q_strides[2]
         limit = tl.minimum(limit, tl.maximum(q + diagonal, 0)).to(limit.dtype)
     return limit

@@ -17,8 +17,8 @@ import triton.language as tl
 
 from warpcall_kernels._softmax import rows as _softmax
 from warpcall_kernels._softmax.backward import PLAIN, grad_of
-from warpcall_kernels._softmax.forward import factor_of, without_nan
-from warpcall_kernels._softmax.rows import place, row_limits, start
+from warpcall_kernels._softmax.forward import factor_of, zero_masked_nans
+from warpcall_kernels._softmax.rows import program_rows, row_limits, row_offset
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
 # A thread holds so many. On an H200: 17 bf16 64 us, as tiles 121; but 34 fp16 84 and 77, 63 fp16 120 and 52.
@@ -51,7 +51,7 @@ class Run(NamedTuple):
         Args:
             columns, itemsize: of a row, and of a position of it.
             align: positions; what divides where rows begin.
-            operands, out, column_strides, addresses: as in `_softmax.has_edges`.
+            operands, out, column_strides, addresses: as in `_softmax.has_skewed_rows`.
         """
         group = VECTOR_BYTES // itemsize
         packed = all(s[2] == columns for s in (*operands, out))
@@ -117,9 +117,11 @@ def _softmax_run(
     total = tl.sum(y, axis=0)
     y *= (1.0 / total)[None, :]
     if PREFIX or mask_ptrs is not None:  # as in `_softmax_tile`
-        odd = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
-        if odd != 0:
-            y = without_nan(y, mask_ptrs, cols < COLUMNS, cols, limit, odd, PREFIX, False, False)
+        has_nan = tl.max((total != total).to(tl.int32), axis=0)  # noqa: PLR0124  # so NaN is found
+        if has_nan != 0:
+            y = zero_masked_nans(
+                y, mask_ptrs, cols < COLUMNS, cols, limit, has_nan, PREFIX, False, False
+            )
     words = tl.reshape(y.to(out_ptr.dtype.element_ty), (BLOCK * ROWS,))
     row, col = tl.minimum(run // COLUMNS, ROWS - 1), run % COLUMNS
     words = tl.gather(words, col * ROWS + row, axis=0)
@@ -137,7 +139,7 @@ def masked_softmax_short_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     diagonal: tl.tensor,
@@ -160,9 +162,9 @@ def masked_softmax_short_kernel(
     RUN: tl.constexpr,
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    at, rows, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
-    x_ptr += start(at, x_strides, GROUP)
-    out_ptr += start(at, out_strides, GROUP)
+    at, rows, _ = program_rows(ROWS, TAKEN, outer, inner, count, WIDE)
+    x_ptr += row_offset(at, x_strides, GROUP)
+    out_ptr += row_offset(at, out_strides, GROUP)
     limit = COLUMNS
     if PREFIX:
         limit = row_limits(
@@ -171,7 +173,7 @@ def masked_softmax_short_kernel(
     mask_ptrs = mask_ptr
     if mask_ptr is not None:
         cols = tl.arange(0, BLOCK)[:, None]
-        mask_ptrs = mask_ptr + start(at, mask_strides, 1) + cols * stride_mk
+        mask_ptrs = mask_ptr + row_offset(at, mask_strides, 1) + cols * stride_mk
         if not SHARED:
             mask_ptrs += (rows * mask_strides[2])[None, :]
     if count - at[2] >= TAKEN:
@@ -197,7 +199,7 @@ def masked_softmax_backward_short_kernel(
     out_ptr: tl.tensor,
     scale: tl.float64,
     columns: tl.tensor,
-    places: tl.tensor,
+    outer: tl.tensor,
     inner: tl.tensor,
     count: tl.tensor,
     g_strides: tl.tensor,
@@ -212,13 +214,13 @@ def masked_softmax_backward_short_kernel(
     BLOCK: tl.constexpr,
     RUN: tl.constexpr,
 ) -> None:
-    at, _, _ = place(ROWS, TAKEN, places, inner, count, WIDE)
+    at, _, _ = program_rows(ROWS, TAKEN, outer, inner, count, WIDE)
     # Backwards, so that the compiler sees nothing worth a wide access: a thread takes a position at a time,
     # and neighbours in shared memory belong to neighbouring threads.
     run = (RUN - 1) - tl.arange(0, RUN)
     inside = run < tl.minimum(count - at[2], TAKEN).to(tl.int32) * COLUMNS
-    g = tl.load(g_ptr + start(at, g_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
-    y = tl.load(y_ptr + start(at, y_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
+    g = tl.load(g_ptr + row_offset(at, g_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
+    y = tl.load(y_ptr + row_offset(at, y_strides, GROUP) + run, mask=inside, other=0.0).to(ACC)
     g = tl.where(y == 0.0, 0.0, g)
     turned = tl.arange(0, BLOCK * ROWS)
     col = tl.minimum(turned // ROWS, COLUMNS - 1)
@@ -229,5 +231,5 @@ def masked_softmax_backward_short_kernel(
     products = tl.where(tl.arange(0, BLOCK)[:, None] < COLUMNS, products, -0.0)
     total = tl.gather(tl.sum(products, axis=0), tl.minimum(run // COLUMNS, ROWS - 1), axis=0)
     grad = grad_of(g, y, total, scale, ACC)
-    begin = start(at, out_strides, GROUP)
+    begin = row_offset(at, out_strides, GROUP)
     tl.store(out_ptr + begin + run, grad.to(out_ptr.dtype.element_ty), mask=inside)
