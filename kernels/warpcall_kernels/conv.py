@@ -31,7 +31,8 @@ from warpcall_kernels.conv_backward import (
 )
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Size, TensorLike
-from warpcall_kernels.op.launch import check_device, direct, layout, register, runs_kernel
+from warpcall_kernels.op.launch import check_device, layout_key, runs_kernel
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
 
 def _launch(
@@ -41,7 +42,7 @@ def _launch(
     padding_l: int | None = None,
     softmax_weight: bool = False,
 ) -> Tensor:
-    places = layout(x), layout(weight), None if bias is None else layout(bias)
+    places = layout_key(x), layout_key(weight), None if bias is None else layout_key(bias)
     launch = plan(*places, padding_l, softmax_weight)
     check_device(x, weight=weight, bias=bias)
     out = x.new_empty(x.shape)
@@ -104,7 +105,7 @@ def conv(
         InvalidInput: shapes or dtypes that do not fit, a padding out of range, or tensors on
             different devices.
     """
-    if direct(x, weight, bias):
+    if may_skip_dispatcher(x, weight, bias):
         return _launch(x, weight, bias, padding_l, softmax_weight)
     out: Tensor = _op(x, weight, bias, padding_l, softmax_weight)
     return out

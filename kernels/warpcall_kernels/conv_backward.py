@@ -33,13 +33,12 @@ from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import (
     Launch,
     Layout,
+    LayoutKey,
     check_device,
-    direct,
-    layout,
-    meta,
-    register,
+    layout_key,
     runs_kernel,
 )
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-5, torch.float64: 1e-11}
 SMALL_INTEGERS = (-3, 4)  # sums of millions of such terms are exact in fp32, whatever their order
@@ -58,7 +57,7 @@ def _launch(
     softmax_weight: bool = False,
     bias: bool = False,
 ) -> list[Tensor]:
-    places = layout(grad_output), layout(x), layout(weight)
+    places = layout_key(grad_output), layout_key(x), layout_key(weight)
     plan = _plan(*places, padding_l, softmax_weight, bias)
     check_device(x, grad_output=grad_output, weight=weight)
     if plan is None or not runs_kernel(x):
@@ -82,15 +81,22 @@ def _launch(
 
 @functools.lru_cache(maxsize=4096)
 def _plan(
-    grad_output: Layout,
-    x: Layout,
-    weight: Layout,
+    grad_output: LayoutKey,
+    x: LayoutKey,
+    weight: LayoutKey,
     padding_l: int | None,
     softmax_weight: bool,
     bias: bool,
 ) -> tuple[backward.Gradients, Launch | None] | None:
     """The launches, and the one of grad_x where it is separate; None if there is nothing to sum."""
-    _infer(meta(grad_output), meta(x), meta(weight), padding_l, softmax_weight, bias)
+    _infer(
+        Layout(*grad_output).meta,
+        Layout(*x).meta,
+        Layout(*weight).meta,
+        padding_l,
+        softmax_weight,
+        bias,
+    )
     if not math.prod(x[0]):
         return None
     taps = weight[0][1]
@@ -172,7 +178,7 @@ def conv_backward(
         InvalidInput: shapes or dtypes that do not fit, a padding out of range, or tensors on
             different devices.
     """
-    launch = _launch if direct(grad_output, x, weight) else _op
+    launch = _launch if may_skip_dispatcher(grad_output, x, weight) else _op
     grads = launch(grad_output, x, weight, padding_l, softmax_weight, bias)
     return grads[0], grads[1], grads[2] if bias else None
 

@@ -27,7 +27,8 @@ from warpcall_kernels._isin.plan import DTYPES, SMALL_N, check_dtypes, plan
 from warpcall_kernels.op.cases import Case, Sample, Values
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
 from warpcall_kernels.op.errors import InvalidInput
-from warpcall_kernels.op.launch import Launch, direct, layout, register, runs_kernel
+from warpcall_kernels.op.launch import Launch, layout_key, runs_kernel
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
 
 def isin_reference(
@@ -49,7 +50,7 @@ def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
     elements, test_elements = elements.contiguous(), test_elements.contiguous()
-    how = plan(layout(elements), layout(test_elements), invert)
+    how = plan(layout_key(elements), layout_key(test_elements), invert)
     if elements.device != test_elements.device:
         raise InvalidInput(
             "test_elements",
@@ -108,7 +109,7 @@ def isin(
     Raises:
         InvalidInput: another dtype, or tensors on different devices.
     """
-    if direct(elements, test_elements):
+    if may_skip_dispatcher(elements, test_elements):
         return _launch(elements, test_elements, assume_unique, invert)
     result: Tensor = _op(elements, test_elements, assume_unique, invert)
     return result

@@ -36,13 +36,12 @@ from warpcall_kernels.op.declaration import (
 from warpcall_kernels.op.launch import (
     Launch,
     Layout,
+    LayoutKey,
     check_device,
-    direct,
-    layout,
-    meta,
-    register,
+    layout_key,
     runs_kernel,
 )
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
 # Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}
@@ -75,18 +74,18 @@ def _launch(
     return out
 
 
-def _layout(t: Tensor | None) -> Layout | None:
-    return None if t is None else layout(t)
+def _layout(t: Tensor | None) -> LayoutKey | None:
+    return None if t is None else layout_key(t)
 
 
 @functools.lru_cache(maxsize=4096)
 def _plan(
-    x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
+    x: LayoutKey, mask: LayoutKey | None, lengths: LayoutKey | None, scale: float, causal: bool
 ) -> Launch | None:
     """The launch, or None where it takes copies of operands, or there is nothing to compute."""
-    mask_meta = None if mask is None else meta(mask)
-    lengths_meta = None if lengths is None else meta(lengths)
-    _infer(meta(x), mask_meta, lengths_meta, scale, causal)
+    mask_meta = None if mask is None else Layout(*mask).meta
+    lengths_meta = None if lengths is None else Layout(*lengths).meta
+    _infer(Layout(*x).meta, mask_meta, lengths_meta, scale, causal)
     return plan(x, mask, lengths, scale, causal)
 
 
@@ -149,7 +148,7 @@ def masked_softmax(
         InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, or tensors on
             different devices.
     """
-    if direct(x, mask, lengths):
+    if may_skip_dispatcher(x, mask, lengths):
         return _launch(x, mask, lengths, scale, causal)
     out: Tensor = _op(x, mask, lengths, scale, causal)
     return out

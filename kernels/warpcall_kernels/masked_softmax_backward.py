@@ -43,13 +43,12 @@ from warpcall_kernels.op.launch import (
     VECTOR_BYTES,
     Launch,
     Layout,
+    LayoutKey,
     check_device,
-    direct,
-    layout,
-    meta,
-    register,
+    layout_key,
     runs_kernel,
 )
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
 # Against the fp64 reference, rtol and atol, at sums of products of normal values, which are larger than
 # those of any real output.
@@ -71,7 +70,7 @@ LONGER_BYTES = 131072
 
 
 def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
-    plan = _plan(layout(grad_output), layout(output), scale)
+    plan = _plan(layout_key(grad_output), layout_key(output), scale)
     check_device(grad_output, output=output)
     out = output.new_empty(output.shape)
     if not out.numel():
@@ -80,16 +79,16 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
         return out.copy_(masked_softmax_backward_reference(grad_output, output, scale))
     if plan is None:  # strides that fit no plan: of copies they do
         grad_output, output = grad_output.contiguous(), output.contiguous()
-        plan = _plan(layout(grad_output), layout(output), scale)
+        plan = _plan(layout_key(grad_output), layout_key(output), scale)
         assert plan is not None
     plan(grad_output, output, out)
     return out
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
+def _plan(grad: LayoutKey, output: LayoutKey, scale: float) -> Launch | None:
     """The launch, or None where it takes copies of operands, or there is nothing to compute."""
-    _infer(meta(grad), meta(output), scale)
+    _infer(Layout(*grad).meta, Layout(*output).meta, scale)
     shape, y_strides, dtype, y_address = output
     g_strides, g_address = grad[1], grad[3]
     stride_gk, stride_yk = g_strides[-1], y_strides[-1]
@@ -193,7 +192,7 @@ def masked_softmax_backward(grad_output: Tensor, output: Tensor, scale: float = 
         InvalidInput: shapes or dtypes that differ, a scale that is not finite, or tensors on
             different devices.
     """
-    if direct(grad_output, output):
+    if may_skip_dispatcher(grad_output, output):
         return _launch(grad_output, output, scale)
     grad_x: Tensor = _op(grad_output, output, scale)
     return grad_x

@@ -27,7 +27,8 @@ from warpcall_kernels.op import cases
 from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike
 from warpcall_kernels.op.errors import InvalidInput
-from warpcall_kernels.op.launch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, layout_key, runs_kernel
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
 DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32),
@@ -40,7 +41,7 @@ MAX_DIMS = 12
 
 def _launch(x: Tensor, dims: Sequence[int]) -> Tensor:
     dims = tuple(dims)
-    shape, launch = _plan(layout(x), dims)
+    shape, launch = _plan(layout_key(x), dims)
     out = x.new_empty(shape)
     if launch is None or not runs_kernel(x):
         return out.copy_(x.permute(dims))
@@ -49,10 +50,10 @@ def _launch(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(x: Layout, dims: tuple[int, ...]) -> tuple[tuple[int, ...], Launch | None]:
+def _plan(x: LayoutKey, dims: tuple[int, ...]) -> tuple[tuple[int, ...], Launch | None]:
     """The shape of the result, and a launch, or None for a plain copy."""
     sizes, strides, dtype, address = x
-    out = _infer(meta(x), dims)["out"]
+    out = _infer(Layout(*x).meta, dims)["out"]
     if not out.nbytes:
         return out.shape, None
     rank = len(dims)
@@ -101,7 +102,7 @@ def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
     Raises:
         InvalidInput: dims that are no permutation of the dims of x, or too many of them.
     """
-    return _launch(x, dims) if direct(x) else _op(x, dims)
+    return _launch(x, dims) if may_skip_dispatcher(x) else _op(x, dims)
 
 
 def permute_reference(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -119,7 +120,7 @@ def _case(
     dims: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     *,
-    layout: cases.Layout = "contiguous",
+    layout: cases.SampleLayout = "contiguous",
     values: Values = "normal",
     large: bool = False,
 ) -> Case:

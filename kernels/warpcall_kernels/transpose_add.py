@@ -29,7 +29,8 @@ from warpcall_kernels.op import cases
 from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
 from warpcall_kernels.op.declaration import Input, Meta, Op, Output, TensorLike
 from warpcall_kernels.op.errors import InvalidInput
-from warpcall_kernels.op.launch import Launch, Layout, direct, layout, meta, register, runs_kernel
+from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, layout_key, runs_kernel
+from warpcall_kernels.op.registration import may_skip_dispatcher, register
 from warpcall_kernels.permute import permute
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -122,11 +123,11 @@ def _transpose_add_kernel(
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(a: Layout, b: Layout) -> tuple[Meta, Launch | None]:
+def _plan(a: LayoutKey, b: LayoutKey) -> tuple[Meta, Launch | None]:
     """The result, and the launch that makes it unless it is empty."""
     a_shape, a_strides, a_dtype, a_address = a
     b_shape, b_strides, b_dtype, b_address = b
-    out = _infer(meta(a), meta(b))["out"]
+    out = _infer(Layout(*a).meta, Layout(*b).meta)["out"]
     if not out.nbytes:
         return out, None
     dtype = out.dtype
@@ -220,7 +221,7 @@ _ACCUMULATORS = {
 
 
 def _launch(a: Tensor, b: Tensor) -> Tensor:
-    meta, launch = _plan(layout(a), layout(b))
+    meta, launch = _plan(layout_key(a), layout_key(b))
     if a.device != b.device:
         raise InvalidInput("b", f"b must be on {a.device} as a is, got {b.device}")
     out = a.new_empty(meta.shape, dtype=meta.dtype)
@@ -300,7 +301,7 @@ def transpose_add(a: Tensor, b: Tensor) -> Tensor:
     Raises:
         InvalidInput: shapes that do not fit, or tensors on different devices.
     """
-    return _launch(a, b) if direct(a, b) else _op(a, b)
+    return _launch(a, b) if may_skip_dispatcher(a, b) else _op(a, b)
 
 
 def transpose_add_reference(a: Tensor, b: Tensor) -> Tensor:
@@ -328,7 +329,7 @@ def _case(
     dtype: torch.dtype = torch.float32,
     b_dtype: torch.dtype | None = None,
     *,
-    layouts: tuple[cases.Layout, cases.Layout] = ("contiguous", "contiguous"),
+    layouts: tuple[cases.SampleLayout, cases.SampleLayout] = ("contiguous", "contiguous"),
     values: Values = "normal",
     large: bool = False,
 ) -> Case:

@@ -15,9 +15,9 @@ import torch
 from warpcall_kernels import ops
 from warpcall_kernels._isin import plan
 from warpcall_kernels._transpose import unaligned
-from warpcall_kernels.op.cases import Case, Layout, Sample
+from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
-LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset")
+LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
 # Constants that keep small tensors from the variants for large ones, and values with which they do not.
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
     (unaligned, "LEAST", 32),

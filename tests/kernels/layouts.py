@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from warpcall_kernels._transpose.strides import contiguous_strides
-from warpcall_kernels.op.launch import Launch, Layout
+from warpcall_kernels.op.launch import Launch, LayoutKey
 
 ADDRESSES = (2, 4, 6, 8, 12)  # modulo 16, of tensors that do not begin at a multiple of 16 bytes
 WHOLE = {2: 2, 4: 4, 6: 2, 8: 8, 12: 4}  # bytes, a power of two, that divide such an address
@@ -15,7 +15,7 @@ WHOLE = {2: 2, 4: 4, 6: 2, 8: 8, 12: 4}  # bytes, a power of two, that divide su
 
 def at(
     address: int, shape: tuple[int, ...], dtype: torch.dtype, pitch: int | None = None
-) -> Layout:
+) -> LayoutKey:
     """A tensor at this address modulo 16, contiguous but for rows that are `pitch` elements apart."""
     stored = shape if pitch is None else (*shape[:-1], pitch)
     return shape, contiguous_strides(stored), dtype, address

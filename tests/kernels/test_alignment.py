@@ -19,7 +19,7 @@ from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.rows import Alignment
 from warpcall_kernels._transpose import plan as permutation
 from warpcall_kernels._transpose import unaligned
-from warpcall_kernels.op.launch import Launch, Layout, layout
+from warpcall_kernels.op.launch import Launch, LayoutKey, layout_key
 
 BF16 = torch.bfloat16
 
@@ -27,7 +27,7 @@ BF16 = torch.bfloat16
 def test_a_layout_has_the_address_modulo_16_bytes() -> None:
     x = torch.zeros(32, dtype=torch.uint8)
 
-    assert [layout(x[i:])[3] for i in range(17)] == [(x.data_ptr() + i) % 16 for i in range(17)]
+    assert [layout_key(x[i:])[3] for i in range(17)] == [(x.data_ptr() + i) % 16 for i in range(17)]
 
 
 # Convolution.
@@ -126,7 +126,7 @@ def test_kernels_of_convolutions_are_told_the_alignment_of_their_rows(
     def told(launch: Launch) -> tuple[Any, ...]:
         return tuple(launch.arguments[name] for name in ("UNIT", "SKEW", "TAIL"))
 
-    def gradient(g: Layout, x: Layout) -> Launch:
+    def gradient(g: LayoutKey, x: LayoutKey) -> Launch:
         return backward.plan(g, x, weight, taps - 1, False).both
 
     assert told(forward.plan(here, weight, None, None, False)) == Alignment.of(here)
@@ -144,7 +144,7 @@ def test_rows_that_are_gathered_are_read_as_widely_as_their_address_allows(addre
         assert kernel(plan) == "_rows_kernel"
         assert plan is not None
         words = {"int16": 2, "int32": 4, "int64": 8}
-        return int(plan.arguments["ALIGN"]) * words[str(plan.words[0])]
+        return int(plan.arguments["ALIGN"]) * words[str(plan.element_types[0])]
 
     assert align(0) == 16
     assert align(address) == WHOLE[address]

@@ -13,7 +13,7 @@ from warpcall_kernels._conv.backward import FMA_MAX_TAPS_SKEWED
 from warpcall_kernels._conv.rows import Alignment, Tiling
 from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
-from warpcall_kernels.op.launch import Launch, layout
+from warpcall_kernels.op.launch import Launch, layout_key
 
 FMA, DOT = "_fma_kernel", "_dot_kernel"
 INTEGERS = (-3, 4)  # sums of such products are exact
@@ -216,7 +216,7 @@ def test_rows_that_begin_elsewhere_than_those_of_the_result_are_not(
 def test_short_and_aligned_rows_are_not_skewed(
     shape: tuple[int, ...], dtype: torch.dtype, group: int, device: str
 ) -> None:
-    assert Alignment.of(layout(torch.empty(shape, dtype=dtype, device=device))).skew == group
+    assert Alignment.of(layout_key(torch.empty(shape, dtype=dtype, device=device))).skew == group
 
 
 @pytest.mark.parametrize("taps", [3, 15, 31])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels import InvalidInput, KernelError, Op
-from warpcall_kernels.op.cases import Case, Layout, Sample
+from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 from warpcall_kernels.op.declaration import MAX_LIST, Input, Meta, Output, Param
 
 
@@ -194,7 +194,7 @@ def test_the_schema_of_a_parameter_says_its_bounds() -> None:
     ]
 
 
-LAYOUTS: list[Layout] = ["contiguous", "transposed", "strided", "offset", "expanded"]
+LAYOUTS: list[SampleLayout] = ["contiguous", "transposed", "strided", "offset", "expanded"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -203,7 +203,7 @@ LAYOUTS: list[Layout] = ["contiguous", "transposed", "strided", "offset", "expan
     [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64, torch.complex64],
     ids=str,
 )
-def test_a_sample_has_its_shape_dtype_and_layout(dtype: torch.dtype, layout: Layout) -> None:
+def test_a_sample_has_its_shape_dtype_and_layout(dtype: torch.dtype, layout: SampleLayout) -> None:
     sample = Sample((4, 6), dtype, layout=layout)
 
     drawn = sample.draw(torch.Generator().manual_seed(0))

@@ -104,8 +104,8 @@ def test_neighbours_that_stay_together_are_moved_as_one_word() -> None:
 
     assert chosen is not None
     assert off_by_one is not None
-    assert str(chosen.words[0]) == "int16"
-    assert str(off_by_one.words[0]) == "int8"
+    assert str(chosen.element_types[0]) == "int16"
+    assert str(off_by_one.element_types[0]) == "int8"
 
 
 def test_the_strides_of_a_gradient_that_is_expanded_do_not_matter(device: str) -> None:

@@ -17,16 +17,16 @@ from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax.mask import ALIGNED, BYTES, WORDS
-from warpcall_kernels.op.launch import Launch, Layout
+from warpcall_kernels.op.launch import Launch, LayoutKey
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
-def softmax(x: Layout, mask: Layout | None = None) -> Launch | None:
+def softmax(x: LayoutKey, mask: LayoutKey | None = None) -> Launch | None:
     return forward._plan(x, mask, None, 1.0, False)
 
 
-def softmax_backward(grad: Layout, output: Layout) -> Launch | None:
+def softmax_backward(grad: LayoutKey, output: LayoutKey) -> Launch | None:
     return backward._plan(grad, output, 1.0)
 
 

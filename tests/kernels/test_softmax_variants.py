@@ -9,7 +9,7 @@ import triton.language as tl
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax.mask import BYTES, WORDS
-from warpcall_kernels.op.launch import Launch, layout
+from warpcall_kernels.op.launch import Launch, layout_key
 
 
 def variant(launch: Launch | None) -> str:
@@ -51,7 +51,7 @@ def test_rows_take_the_variant_that_is_fastest_for_their_length_and_where_they_b
 
     out = forward.masked_softmax(x, mask)
 
-    plan = forward._plan(layout(x), layout(mask), None, 1.0, False)
+    plan = forward._plan(layout_key(x), layout_key(mask), None, 1.0, False)
     assert variant(plan) == taken
     tolerance = forward.TOLERANCE[dtype]
     expected = forward.masked_softmax_reference(x.double(), mask)
@@ -88,7 +88,7 @@ def test_gradients_take_the_variant_that_is_fastest_for_their_rows(
 
     grad = backward.masked_softmax_backward(g, y)
 
-    assert variant(backward._plan(layout(g), layout(y), 1.0)) == taken
+    assert variant(backward._plan(layout_key(g), layout_key(y), 1.0)) == taken
     tolerance = backward.TOLERANCE[dtype]
     expected = backward.masked_softmax_backward_reference(g.double(), y.double())
     torch.testing.assert_close(grad.double(), expected, rtol=tolerance, atol=tolerance)
@@ -104,12 +104,12 @@ def test_short_rows_are_found_where_each_operand_has_them(
 
     if whose == "x":
         out = forward.masked_softmax(apart)
-        plan = forward._plan(layout(apart), None, None, 1.0, False)
+        plan = forward._plan(layout_key(apart), None, None, 1.0, False)
         expected = forward.masked_softmax_reference(apart)
     else:
         g, y = (apart, tight) if whose == "g" else (tight, apart)
         out = backward.masked_softmax_backward(g, y)
-        plan = backward._plan(layout(g), layout(y), 1.0)
+        plan = backward._plan(layout_key(g), layout_key(y), 1.0)
         expected = backward.masked_softmax_backward_reference(g, y)
 
     assert variant(plan) == ("short" if whose == "x" or columns == 5 else "tile, skewed")
@@ -182,8 +182,8 @@ def check(
     out = forward.masked_softmax(x, mask, kept)
 
     plan = forward._plan(
-        *(layout(x), None if mask is None else layout(mask)),
-        *(None if kept is None else layout(kept), 1.0, False),
+        *(layout_key(x), None if mask is None else layout_key(mask)),
+        *(None if kept is None else layout_key(kept), 1.0, False),
     )
     assert plan is not None
     tolerance = forward.TOLERANCE[dtype]

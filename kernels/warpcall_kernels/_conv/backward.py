@@ -26,7 +26,7 @@ import triton.language as tl
 from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel, _reduce_kernel
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
 from warpcall_kernels._conv.rows import Alignment, Tiling, step_of
-from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey
 
 BAND = 32  # taps that a program sums: as many registers a thread
 BAND_FP64 = 16  # a sum takes two registers
@@ -71,7 +71,9 @@ class Gradients(NamedTuple):
     reduce: Launch | None
 
 
-def plan(g: Layout, x: Layout, weight: Layout, padding_l: int, softmax_weight: bool) -> Gradients:
+def plan(
+    g: LayoutKey, x: LayoutKey, weight: LayoutKey, padding_l: int, softmax_weight: bool
+) -> Gradients:
     """The launches for g and x [B, C, T], weight [H, K], of any strides, none of them empty."""
     (batches, channels, length), x_strides, dtype, _ = x
     (heads, taps), w_strides, *_ = weight

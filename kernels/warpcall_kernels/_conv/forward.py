@@ -21,7 +21,7 @@ import triton.language as tl
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_filter
 from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.rows import Alignment, Tiling, step_of
-from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, meta
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
 
 # Of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot and its way through shared
 # memory; [32, 512, 512], bf16, 15 taps on an H200 14.0 us, by the dot 16.6.
@@ -51,9 +51,9 @@ DOT_SPLIT, DOT_SPLIT_LAST = 2, 4
 
 @functools.lru_cache(maxsize=4096)
 def plan(
-    x: Layout,
-    weight: Layout,
-    bias: Layout | None,
+    x: LayoutKey,
+    weight: LayoutKey,
+    bias: LayoutKey | None,
     padding_l: int | None,
     softmax_weight: bool,
     flip: bool = False,
@@ -68,8 +68,8 @@ def plan(
     Raises:
         InvalidInput: shapes or dtypes that do not fit, or a padding out of range.
     """
-    bias_meta = None if bias is None else meta(bias)
-    padding_l = check_filter("x", meta(x), meta(weight), bias_meta, padding_l)
+    bias_meta = None if bias is None else Layout(*bias).meta
+    padding_l = check_filter("x", Layout(*x).meta, Layout(*weight).meta, bias_meta, padding_l)
     (batches, channels, length), x_strides, dtype, _ = x
     (heads, taps), w_strides, *_ = weight
     group = channels // heads

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels.op.launch import VECTOR_BYTES, Layout
+from warpcall_kernels.op.launch import VECTOR_BYTES, LayoutKey
 
 WASTE = 8  # a tile may hang over the end of its rows, or have idle pieces, by one part in so many
 FEW = 16  # pieces of a row from which on a power of two of them makes a tile wide enough
@@ -44,7 +44,7 @@ class Alignment(NamedTuple):
     last: bool
 
     @staticmethod
-    def of(*tensors: Layout) -> Alignment:
+    def of(*tensors: LayoutKey) -> Alignment:
         """Skewed are rows that begin at the same places within groups as those of the result."""
         (batches, channels, length), _, dtype, _ = tensors[0]
         group = VECTOR_BYTES // dtype.itemsize
@@ -69,7 +69,7 @@ class Alignment(NamedTuple):
         return max(self.unit, self.skew) * dtype.itemsize == VECTOR_BYTES
 
 
-def _common_unit(*tensors: Layout) -> int:
+def _common_unit(*tensors: LayoutKey) -> int:
     itemsize = tensors[0][2].itemsize
     bits = VECTOR_BYTES // itemsize
     for (batches, channels, length), strides, _, address in tensors:
@@ -106,7 +106,7 @@ class Tiling(NamedTuple):
         return Tiling(wide, tiles_wide, tiles_wide * -(-rows // (pieces // wide)), big)
 
 
-def step_of(x: Layout) -> int | None:
+def step_of(x: LayoutKey) -> int | None:
     """The stride along the last dim, None for 1; an empty or single position has any."""
     return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
 

@@ -22,7 +22,7 @@ from warpcall_kernels._isin.kernels import (
 )
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
-from warpcall_kernels.op.launch import Launch, Layout, meta
+from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
 
 # Crossovers. A comparison costs an H200 one instruction, 1.5e13 of them a second; building the
 # smallest set costs some 5 us.
@@ -135,12 +135,12 @@ class SetPlan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(elements: Layout, test_elements: Layout, invert: bool) -> Launch | SetPlan | None:
+def plan(elements: LayoutKey, test_elements: LayoutKey, invert: bool) -> Launch | SetPlan | None:
     """For contiguous tensors: compare all with all, on (elements, test elements, out), or a set.
 
     None if one of them is empty.
     """
-    check_dtypes(meta(elements), meta(test_elements))
+    check_dtypes(Layout(*elements).meta, Layout(*test_elements).meta)
     dtypes = elements[2], test_elements[2]
     m, n = math.prod(elements[0]), math.prod(test_elements[0])
     if m == 0 or n == 0:

@@ -15,7 +15,7 @@ from warpcall_kernels._softmax.forward_long import LONG, masked_softmax_long_ker
 from warpcall_kernels._softmax.mask import BYTES, how_to_read
 from warpcall_kernels._softmax.short_rows import Run, masked_softmax_short_kernel
 from warpcall_kernels._transpose import strides as _dims
-from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey
 
 # Bytes of a row that begins anywhere from which on its edges are taken apart. On an H200: 65 bf16 77.8 us, with
 # ends apart 54.8; 33 fp32 44.5 and 36.3; but 63 fp16 52.3 and 53.9, 33 bf16 97 and 103.
@@ -24,7 +24,7 @@ FOLDED_SCALES = (2.0**-64, 2.0**64)  # within these, products with fp32 factors 
 
 
 def plan(
-    x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
+    x: LayoutKey, mask: LayoutKey | None, lengths: LayoutKey | None, scale: float, causal: bool
 ) -> Launch | None:
     """The launch, or None where it takes copies of operands, or there is nothing to compute."""
     shape, x_strides, dtype, address = x

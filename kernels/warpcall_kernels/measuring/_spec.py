@@ -12,7 +12,7 @@ from typing import Any, get_args
 import torch
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels.op.cases import Layout, Sample, Values
+from warpcall_kernels.op.cases import Sample, SampleLayout, Values
 from warpcall_kernels.op.declaration import Meta, ParamValue, Size, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 
@@ -257,7 +257,7 @@ def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sampl
     _known(field, given, ("shape", "dtype", "values", "low", "high", "layout"))
     shape = _shape(f"{field}.shape", given.get("shape"))
     dtype = parse_dtype(f"{field}.dtype", given.get("dtype"))
-    for name, allowed in (("values", get_args(Values)), ("layout", get_args(Layout))):
+    for name, allowed in (("values", get_args(Values)), ("layout", get_args(SampleLayout))):
         if name in given and given[name] not in allowed:
             raise InvalidInput(
                 f"{field}.{name}",

@@ -28,7 +28,7 @@ SHORT_DTYPES = {
 }
 
 Values = Literal["normal", "special", "integers", "mask"]
-Layout = Literal["contiguous", "transposed", "strided", "offset", "expanded"]
+SampleLayout = Literal["contiguous", "transposed", "strided", "offset", "expanded"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Sample:
     values: Values = "normal"
     low: int = 0
     high: int = 100
-    layout: Layout = "contiguous"
+    layout: SampleLayout = "contiguous"
 
     def draw(self, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
         """The tensor. With a generator on the CPU a seed means the same everywhere; one on the GPU is fast."""
