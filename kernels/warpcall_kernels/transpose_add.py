@@ -5,8 +5,7 @@ load of `b` and the store follow the rows of the output, so that every access is
 sizes allow, 16 bytes a thread; where rows of large matrices do not begin at words, see `_transpose/unaligned.py`.
 Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out), broadcast
 operands as they lie in memory.
-Source: the problem of an article on optimising `input1.transpose(0, 1) + input2` at bf16
-[24300, 11520]; its CUDA kernel reaches 67 % of a copy's speed.
+Source: an article on `input1.transpose(0, 1) + input2`, bf16 [24300, 11520]: 67 % of a copy's speed.
 """
 
 from __future__ import annotations
