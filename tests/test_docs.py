@@ -170,13 +170,14 @@ def test_the_readme_lists_every_op_with_what_it_is_equivalent_to(server: Server)
     assert dict(rows) == {op["name"]: op["equivalent"] for op in ops}
 
 
-def test_the_settings_are_all_documented_with_their_defaults() -> None:
+def test_the_settings_are_all_documented_with_their_defaults_and_meanings() -> None:
     section = page_of("deploy").partition("## Settings")[2].partition("## ")[0]
-    rows = dict(re.findall(r"^\| `([a-z_]+)` \| `(.*?)` \|", section, re.MULTILINE))
+    rows = re.findall(r"^\| `([a-z_]+)` \| `(.*?)` \| (.*) \|$", section, re.MULTILINE)
 
-    assert rows == {
-        name: str(field.default).lower() for name, field in Settings.model_fields.items()
-    }
+    assert rows == [
+        (name, str(field.default).lower(), field.description)
+        for name, field in Settings.model_fields.items()
+    ]
 
 
 def test_the_metrics_are_all_documented(server: Server) -> None:

@@ -29,30 +29,68 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, strict=True, frozen=True, extra="forbid", validate_default=True
     )
 
-    host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65_535, description="0 lets the system choose")
+    host: str = Field(
+        "127.0.0.1",
+        description=(
+            "Address to listen on. The server refuses an address that other machines reach unless "
+            "API keys exist or `insecure` is set."
+        ),
+    )
+    port: int = Field(
+        8000,
+        ge=0,
+        le=65_535,
+        description="Port to listen on. With 0 the system chooses a free port.",
+    )
     uds: Path | None = Field(
-        None, description="a Unix domain socket to listen on as well, for callers on this machine"
+        None,
+        description=(
+            "Path of a Unix domain socket to listen on as well, for callers on this machine. By "
+            "default there is none."
+        ),
     )
     insecure: bool = Field(
-        False, description="serve others than this machine, although no key tells who they are"
+        False,
+        description=(
+            "Listen on an address that other machines reach although no API keys exist. Everyone "
+            "who reaches the server may then use it."
+        ),
     )
     require_keys: bool = Field(
-        False, description="do not start while the database has no API key, on any address"
+        False,
+        description="Refuse to start while the database has no API key, whatever the address.",
     )
-    tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain")
-    tls_key: Path | None = Field(None, description="PEM file of its key, if not in tls_cert")
+    tls_cert: Path | None = Field(
+        None,
+        description=(
+            "PEM file with the server's certificate and its chain. With it the server speaks TLS."
+        ),
+    )
+    tls_key: Path | None = Field(
+        None,
+        description=(
+            "PEM file with the private key of the certificate, if the key is not in `tls_cert`."
+        ),
+    )
     trusted_proxies: str = Field(
         "none",
-        description="addresses or networks, such as 127.0.0.1,10.0.0.0/8, whose X-Forwarded-For "
-        "and X-Forwarded-Proto are believed",
+        description=(
+            "Addresses or networks of reverse proxies, separated by commas, such as "
+            "`127.0.0.1,10.0.0.0/8`. The server takes the client's address from their "
+            "`X-Forwarded-For` and `X-Forwarded-Proto` headers."
+        ),
     )
 
     data_dir: Path = Field(
-        Path("~/.local/share/warpcall"), description="where the database lies, unless it is named"
+        Path("~/.local/share/warpcall"),
+        description="Folder of the SQLite database and of the server's own files.",
     )
     database_url: SecretStr | None = Field(
-        None, description="postgresql://user:password@host/name, or sqlite:///path"
+        None,
+        description=(
+            "Database to use instead of the one in `data_dir`: "
+            "`postgresql://user:password@host/name` or `sqlite:///path`."
+        ),
     )
 
     keys_max_age_s: float = Field(
@@ -60,102 +98,255 @@ class Settings(BaseSettings):
         ge=0,
         le=86_400,
         allow_inf_nan=False,
-        description="for which API keys count while the database cannot be read; 0: no limit",
+        description=(
+            "Seconds for which the server goes on with the API keys it has while it cannot read "
+            "the database. After that every request that needs a key is answered `unavailable`. "
+            "With 0 there is no limit."
+        ),
     )
 
     devices: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda:\d+(,cuda:\d+)*)$",
-        description="auto: every CUDA device, or else the CPU; or cpu; or such as cuda:0,cuda:1",
+        description=(
+            "Devices to run on: `auto` for every CUDA device, or the CPU if there is none; `cpu`; "
+            "or a list such as `cuda:0,cuda:1`."
+        ),
     )
     warm: bool = Field(
-        False, description="a lane is ready once the kernels of common calls are compiled"
+        False,
+        description=(
+            "Compile and load the kernels of common calls before a lane on a GPU counts as ready."
+        ),
     )
-    cpu_threads: int = Field(0, ge=0, le=1024, description="of the cpu lane; 0: one per CPU")
+    cpu_threads: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description=(
+            "Threads that the CPU lane computes with. With 0 it uses one thread for each CPU."
+        ),
+    )
 
     arena_bytes: ByteSize = Field(
         # The largest body, as much for its outputs, and the reserve for small calls.
         ByteSize(2112 * MIB),
         ge=MIB,
-        description="shared memory of each lane, for all its calls; a small part is a reserve",
+        description=(
+            "Bytes of shared memory for each lane. The inputs and outputs of all calls lie in it; "
+            "a call that finds no room waits. One part in 32, at most 64 MiB, is a reserve that "
+            "only small calls use."
+        ),
     )
-    max_body_bytes: ByteSize = Field(ByteSize(1024 * MIB), ge=1, description="of one request")
+    max_body_bytes: ByteSize = Field(
+        ByteSize(1024 * MIB),
+        ge=1,
+        description="Largest body of one request, in bytes. A larger one is answered `too-large`.",
+    )
     max_json_bytes: ByteSize = Field(
-        ByteSize(2 * MIB), ge=1, description="of one JSON request, and of one JSON answer's tensors"
+        ByteSize(2 * MIB),
+        ge=1,
+        description=(
+            "Largest JSON body of one request, and the largest size of the tensors in one JSON "
+            "response, in bytes."
+        ),
     )
-    max_queue: int = Field(256, ge=1, description="calls that may wait for each lane")
+    max_queue: int = Field(
+        256,
+        ge=1,
+        description="Calls that may wait for each lane. A further call is answered `busy`.",
+    )
 
-    user_max_requests: int = Field(128, ge=1, description="that one user has in flight")
+    user_max_requests: int = Field(
+        128,
+        ge=1,
+        description=(
+            "Requests of any kind that one user may have in progress; probes are not counted. It "
+            "does not apply to `local`, the name of every caller while no API keys exist."
+        ),
+    )
     user_max_bytes: ByteSize = Field(
         ByteSize(8192 * MIB),
         ge=1,
-        description="of inputs and outputs that one user has in flight, in more than one call",
+        description=(
+            "Bytes of inputs and outputs that one user may have in progress or waiting, if these "
+            "belong to more than one call."
+        ),
     )
     user_requests_per_s: float = Field(
-        20_000.0, gt=0, allow_inf_nan=False, description="of one user; a second's worth at once"
+        20_000.0,
+        gt=0,
+        allow_inf_nan=False,
+        description=(
+            "Requests a second that one user may send on average. The requests of one second may "
+            "come at once."
+        ),
     )
 
     user_max_shared_bytes: ByteSize = Field(
         ByteSize(8192 * MIB),
         ge=0,
-        description="of shared memory that a local user has registered under /v2; 0 refuses any",
+        description=(
+            "Bytes of shared memory that one user on this machine may register under `/v2`. With 0 "
+            "every registration is refused."
+        ),
     )
     tensor_device_bytes: ByteSize = Field(
-        ByteSize(8192 * MIB), ge=0, description="that tensors kept on one device may take"
+        ByteSize(8192 * MIB),
+        ge=0,
+        description=(
+            "Bytes of stored tensors on one device. The limit is lower if nine tenths of the GPU's "
+            "memory, or half of the machine's memory for the CPU lane, are less."
+        ),
     )
     tensor_user_bytes: ByteSize = Field(
-        ByteSize(4096 * MIB), ge=0, description="that the tensors of one user may take"
+        ByteSize(4096 * MIB),
+        ge=0,
+        description="Bytes of stored tensors that one user may have.",
     )
-    tensor_user_count: int = Field(1024, ge=0, description="tensors that one user may keep")
-    tensor_ttl_s: Seconds = Field(600.0, description="after its last use, for a kept tensor")
-    tensor_max_ttl_s: Seconds = Field(86_400.0, description="the most that one may ask for")
+    tensor_user_count: int = Field(
+        1024,
+        ge=0,
+        description="Stored tensors that one user may have.",
+    )
+    tensor_ttl_s: Seconds = Field(
+        600.0,
+        description=(
+            "Seconds after its last use until a stored tensor is deleted, if its user does not ask "
+            "for another time."
+        ),
+    )
+    tensor_max_ttl_s: Seconds = Field(
+        86_400.0,
+        description="Largest time in seconds that a user may ask for.",
+    )
 
-    queue_timeout_s: Seconds = Field(10.0, description="wait for memory before the answer is busy")
-    call_timeout_s: Seconds = Field(60.0, description="deadline of a call, and the most to ask for")
+    queue_timeout_s: Seconds = Field(
+        10.0,
+        description="Seconds that a call may wait for memory before it is answered `busy`.",
+    )
+    call_timeout_s: Seconds = Field(
+        60.0,
+        description=(
+            "Deadline of a call in seconds, and the longest deadline that a caller may ask for."
+        ),
+    )
     body_timeout_s: Seconds = Field(
-        30.0, description="in which 64 KiB of a request or an answer, or its rest, must move"
+        30.0,
+        description=(
+            "Seconds within which a client must send 64 KiB of a request or read 64 KiB of a "
+            "response, or what is left of it."
+        ),
     )
     min_rate_bytes_per_s: ByteSize = Field(
         ByteSize(256 << 10),
         ge=1,
-        description="that a request, and an answer, must move on average after body_timeout_s",
+        description=(
+            "Bytes a second that a request and its response must move on average, after the first "
+            "`body_timeout_s`."
+        ),
     )
-    drain_timeout_s: Seconds = Field(10.0, description="for calls under way when the server stops")
+    drain_timeout_s: Seconds = Field(
+        10.0,
+        description="Seconds that calls in progress have to finish when the server stops.",
+    )
 
-    start_timeout_s: Seconds = Field(120.0, description="for a lane until it is ready")
+    start_timeout_s: Seconds = Field(
+        120.0,
+        description="Seconds that a worker has to become ready.",
+    )
     grace_s: Seconds = Field(
         10.0,
-        description="that a call or a plan may exceed its deadline before its lane is restarted",
+        description=(
+            "Seconds that a call, a plan or the check of a job may exceed its deadline before the "
+            "worker process is killed and restarted."
+        ),
     )
-    max_restarts: int = Field(5, ge=1, description="deaths without a finished call between them")
+    max_restarts: int = Field(
+        5,
+        ge=1,
+        description=(
+            "Deaths of a worker, without a finished call between them, after which its lane counts "
+            "as failed."
+        ),
+    )
     restart_pause_s: Seconds = Field(
-        0.5, description="before the second such restart; doubles with each"
+        0.5,
+        description=(
+            "Seconds before the second restart of a worker that died without finishing a call. "
+            "Each further pause is twice as long."
+        ),
     )
-    retry_pause_s: Seconds = Field(60.0, description="before a failed lane is tried again")
+    retry_pause_s: Seconds = Field(
+        60.0,
+        description="Seconds until a failed lane is tried again.",
+    )
 
-    job_max_cases: int = Field(1000, ge=1, description="of one job")
-    job_wall_s: Seconds = Field(7200.0, description="that one job may run")
-    job_stall_s: Seconds = Field(300.0, description="without progress, compiling among it")
-    job_block_s: Seconds = Field(10.0, description="that a job may keep calls off its device")
+    job_max_cases: int = Field(
+        1000,
+        ge=1,
+        description="Cases that one job may have.",
+    )
+    job_wall_s: Seconds = Field(
+        7200.0,
+        description=(
+            "Seconds that one job may run. A job that is certain to take longer is refused."
+        ),
+    )
+    job_stall_s: Seconds = Field(
+        300.0,
+        description=(
+            "Seconds without progress after which a job is ended. Compiling counts as no progress."
+        ),
+    )
+    job_block_s: Seconds = Field(
+        10.0,
+        description=(
+            "Seconds for which a job may keep calls off its device at a time. An implementation "
+            "whose single call takes longer cannot be timed."
+        ),
+    )
     job_lease_s: float = Field(
         30.0,
         ge=3,
         le=86_400,
         allow_inf_nan=False,
-        description="without a heartbeat, before other servers on the same database take a "
-        "server's jobs over; the same value on all of them",
+        description=(
+            "Seconds without a heartbeat after which other servers on the same database take over "
+            "a server's jobs. All of them must have the same value."
+        ),
     )
     job_memory_bytes: ByteSize = Field(
-        ByteSize(0), ge=0, description="of a job's processes; 0: half of this machine's memory"
+        ByteSize(0),
+        ge=0,
+        description=(
+            "Bytes of memory that the processes of one job may use together. With 0 it is half of "
+            "this machine's memory."
+        ),
     )
     job_modules: str = Field(
         "none",
         pattern=r"^[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*$",
-        description="Python modules, separated by commas, with more implementations",
+        description=(
+            "Python modules, separated by commas, whose `IMPLEMENTATIONS` jobs may time. They run "
+            "with the server's rights: name only your own code."
+        ),
     )
-    user_max_jobs: int = Field(1000, ge=1, description="of one user that are not finished")
-    user_running_jobs: int = Field(2, ge=1, description="of one user at a time")
-    user_max_streams: int = Field(32, ge=1, description="of job events, open at a time by one user")
+    user_max_jobs: int = Field(
+        1000,
+        ge=1,
+        description="Unfinished jobs that one user may have.",
+    )
+    user_running_jobs: int = Field(
+        2,
+        ge=1,
+        description="Jobs of one user that may run at the same time, on different devices.",
+    )
+    user_max_streams: int = Field(
+        32,
+        ge=1,
+        description="Streams of job events that one user may have open.",
+    )
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
