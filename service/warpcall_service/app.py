@@ -130,22 +130,24 @@ def create_app(
 
 
 def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
-    """Every lane's state at this moment, as Prometheus families."""
+    """The current state of every lane, as Prometheus metrics."""
     gauges = {
-        "ready": "Whether the lane can take calls now",
-        "queued": "Calls that wait for the lane's process",
-        "in_flight": "Calls that the lane's process has",
-        "plan_requests": "Plans and checks of jobs that the lane's process has not answered yet",
-        "arena_used": "Bytes of the arena that are allocated to calls",
-        "arena_free": "Bytes of the arena that are free",
-        "arena_waiting": "Requests that wait for memory",
+        "ready": "1 if the lane can take calls now, else 0",
+        "queued": "Calls that wait in the lane's queue",
+        "in_flight": "Calls that were sent to the lane's worker and are not answered yet",
+        "plan_requests": "Plans and checks of jobs that the lane's worker has not answered yet",
+        "arena_used": "Bytes of the lane's arena that are allocated to calls",
+        "arena_free": "Bytes of the lane's arena that are free",
+        "arena_waiting": "Requests that wait for memory in the lane's arena",
     }
     families = {
         name: GaugeMetricFamily(f"warpcall_lane_{name}", text, labels=["lane"])
         for name, text in gauges.items()
     }
     restarts = CounterMetricFamily(
-        "warpcall_lane_restarts", "Times that the lane's process was lost", labels=["lane"]
+        "warpcall_lane_restarts",
+        "Worker processes that died or were killed, and were replaced, by lane",
+        labels=["lane"],
     )
     for lane in engine.status():
         restarts.add_metric([lane.name], lane.restarts)
@@ -158,7 +160,8 @@ def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
 def log_metric() -> Metric:
     """How many lines of the log could not be written."""
     family = CounterMetricFamily(
-        "warpcall_log_lines_dropped", "Lines of the log that could not be written"
+        "warpcall_log_lines_dropped",
+        "Lines of the log that were dropped because it was not read, or its disk was full",
     )
     family.add_metric([], logs.dropped())
     return family

@@ -200,15 +200,9 @@ class Settings(BaseSettings):
         ),
     )
     tensor_user_bytes: ByteSize = Field(
-        ByteSize(4096 * MIB),
-        ge=0,
-        description="Bytes of stored tensors that one user may have.",
+        ByteSize(4096 * MIB), ge=0, description="Bytes of stored tensors that one user may have."
     )
-    tensor_user_count: int = Field(
-        1024,
-        ge=0,
-        description="Stored tensors that one user may have.",
-    )
+    tensor_user_count: int = Field(1024, ge=0, description="Stored tensors that one user may have.")
     tensor_ttl_s: Seconds = Field(
         600.0,
         description=(
@@ -217,13 +211,11 @@ class Settings(BaseSettings):
         ),
     )
     tensor_max_ttl_s: Seconds = Field(
-        86_400.0,
-        description="Largest time in seconds that a user may ask for.",
+        86_400.0, description="Largest time in seconds that a user may ask for."
     )
 
     queue_timeout_s: Seconds = Field(
-        10.0,
-        description="Seconds that a call may wait for memory before it is answered `busy`.",
+        10.0, description="Seconds that a call may wait for memory before it is answered `busy`."
     )
     call_timeout_s: Seconds = Field(
         60.0,
@@ -247,13 +239,11 @@ class Settings(BaseSettings):
         ),
     )
     drain_timeout_s: Seconds = Field(
-        10.0,
-        description="Seconds that calls in progress have to finish when the server stops.",
+        10.0, description="Seconds that calls in progress have to finish when the server stops."
     )
 
     start_timeout_s: Seconds = Field(
-        120.0,
-        description="Seconds that a worker has to become ready.",
+        120.0, description="Seconds that a worker has to become ready."
     )
     grace_s: Seconds = Field(
         10.0,
@@ -277,16 +267,9 @@ class Settings(BaseSettings):
             "Each further pause is twice as long."
         ),
     )
-    retry_pause_s: Seconds = Field(
-        60.0,
-        description="Seconds until a failed lane is tried again.",
-    )
+    retry_pause_s: Seconds = Field(60.0, description="Seconds until a failed lane is tried again.")
 
-    job_max_cases: int = Field(
-        1000,
-        ge=1,
-        description="Cases that one job may have.",
-    )
+    job_max_cases: int = Field(1000, ge=1, description="Cases that one job may have.")
     job_wall_s: Seconds = Field(
         7200.0,
         description=(
@@ -332,20 +315,12 @@ class Settings(BaseSettings):
             "with the server's rights: name only your own code."
         ),
     )
-    user_max_jobs: int = Field(
-        1000,
-        ge=1,
-        description="Unfinished jobs that one user may have.",
-    )
+    user_max_jobs: int = Field(1000, ge=1, description="Unfinished jobs that one user may have.")
     user_running_jobs: int = Field(
-        2,
-        ge=1,
-        description="Jobs of one user that may run at the same time, on different devices.",
+        2, ge=1, description="Jobs of one user that may run at the same time, on different devices."
     )
     user_max_streams: int = Field(
-        32,
-        ge=1,
-        description="Streams of job events that one user may have open.",
+        32, ge=1, description="Streams of job events that one user may have open."
     )
 
     @classmethod

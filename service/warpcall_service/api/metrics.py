@@ -1,4 +1,4 @@
-"""What /metrics tells: requests, latency by stage, bytes moved, and the state behind them."""
+"""The metrics of GET /metrics: requests, latency by stage, bytes moved, state of lanes and jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from warpcall_service.http.exchange import Exchange
 
-# 0.1 ms, what a small call takes, to 60 s, what the largest may.
+# From 0.1 ms, the time of a small call, to 60 s, the default deadline of a call.
 _BUCKETS_S = (
     1e-4,
     2.5e-4,
@@ -33,25 +33,28 @@ _BUCKETS_S = (
 
 
 class Metrics:
-    """One registry per application, so that two of them in a process stay apart."""
+    """Counts requests and collects the state of the server. Each application has its own registry."""
 
     def __init__(self, state: Callable[[], Iterable[Metric]]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         requests = Counter(
             "warpcall_requests",
-            "Requests answered; op is empty for what is not a call",
+            "Requests answered, by op (empty for requests that are not calls) and status",
             ["op", "status"],
             registry=self._registry,
         )
         stages = Histogram(
             "warpcall_stage_seconds",
-            "Time of calls by stage: upload, queue, h2d, kernel, d2h, total",
+            "Seconds of calls by stage: upload, queue, h2d, kernel, d2h, total",
             ["stage"],
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
         moved = Counter(
-            "warpcall_body_bytes", "Bytes of bodies", ["direction"], registry=self._registry
+            "warpcall_body_bytes",
+            "Bytes of request bodies (in) and response bodies (out)",
+            ["direction"],
+            registry=self._registry,
         )
         self._received = moved.labels("in")
         self._sent = moved.labels("out")
@@ -60,7 +63,7 @@ class Metrics:
         self._registry.register(_State(state))
 
     def record_request(self, exchange: Exchange, seconds: float) -> None:
-        """Count an answered request."""
+        """Count a request that was answered, and its stages."""
         self._requests(exchange.op, str(exchange.status)).inc()
         if exchange.op:
             self._stage("total").observe(seconds)
@@ -70,12 +73,12 @@ class Metrics:
         self._sent.inc(exchange.sent)
 
     def text(self) -> bytes:
-        """The Prometheus text format."""
+        """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class _State(Collector):
-    """Reads the state of lanes and arenas when it is asked for."""
+    """Reads the state of lanes, tensors and jobs at each scrape."""
 
     def __init__(self, state: Callable[[], Iterable[Metric]]) -> None:
         self._state = state

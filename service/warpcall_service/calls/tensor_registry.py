@@ -183,18 +183,20 @@ class TensorRegistry:
         return len(found)
 
     def metrics(self) -> Iterable[Metric]:
-        """What they take, as Prometheus families."""
+        """The number and bytes of stored tensors, as Prometheus metrics."""
         device = GaugeMetricFamily(
-            "warpcall_tensor_bytes", "Bytes of tensors that stay on a device", labels=["lane"]
+            "warpcall_tensor_bytes", "Bytes of stored tensors, by lane", labels=["lane"]
         )
         room = GaugeMetricFamily(
-            "warpcall_tensor_limit_bytes", "What they may take there", labels=["lane"]
+            "warpcall_tensor_limit_bytes",
+            "Limit on the bytes of stored tensors, by lane",
+            labels=["lane"],
         )
         user_bytes = GaugeMetricFamily(
-            "warpcall_user_tensor_bytes", "Bytes of the tensors that a user keeps", labels=["user"]
+            "warpcall_user_tensor_bytes", "Bytes of stored tensors, by user", labels=["user"]
         )
         user_count = GaugeMetricFamily(
-            "warpcall_user_tensors", "Tensors that a user keeps", labels=["user"]
+            "warpcall_user_tensors", "Number of stored tensors, by user", labels=["user"]
         )
         for status in self._engine.status():
             device.add_metric([status.name], self._device_nbytes[status.name])

@@ -135,16 +135,22 @@ class Scheduler:
             task.cancel()
 
     def metrics(self) -> Iterable[Metric]:
-        """Jobs, as Prometheus families."""
-        queued = GaugeMetricFamily("warpcall_jobs_queued", "Jobs that wait")
+        """The state of the queue and of running jobs, as Prometheus metrics."""
+        queued = GaugeMetricFamily("warpcall_jobs_queued", "Benchmark jobs that wait in the queue")
         queued.add_metric([], self._queued)
-        running = GaugeMetricFamily("warpcall_job_running", "Whether a job runs", labels=["lane"])
+        running = GaugeMetricFamily(
+            "warpcall_job_running",
+            "1 if a benchmark job runs on the lane's device, else 0",
+            labels=["lane"],
+        )
         leased = CounterMetricFamily(
-            "warpcall_job_device_seconds", "Time that jobs had the device", labels=["lane"]
+            "warpcall_job_device_seconds",
+            "Seconds for which jobs had the device, by lane",
+            labels=["lane"],
         )
         quarantined = GaugeMetricFamily(
             "warpcall_lane_quarantined",
-            "Whether something runs on the device that cannot be ended",
+            "1 if a process of a job that cannot be ended may still use the device, else 0",
             labels=["lane"],
         )
         for lane in self._engine.all_lanes:
@@ -152,7 +158,9 @@ class Scheduler:
             leased.add_metric([lane.name], self._device_s[lane.name])
             quarantined.add_metric([lane.name], float(lane.state == "quarantined"))
         ended = CounterMetricFamily(
-            "warpcall_job_attempts", "Ends of runs of jobs, by their class", labels=["exit_class"]
+            "warpcall_job_attempts",
+            "Runs of jobs that have ended, by how they ended",
+            labels=["exit_class"],
         )
         for exit_class, number in self._ended.items():
             ended.add_metric([exit_class], number)
