@@ -88,12 +88,14 @@ def running_server(
     under: Sequence[str] = (),
     *,
     start_timeout_s: float = START_TIMEOUT_S,
+    popen: type[subprocess.Popen[bytes]] = subprocess.Popen,
 ) -> Iterator[Server]:
     """A server on a free port of this machine, ready; stopped at the end.
 
     Args:
         settings: WARPCALL_ variables; the caller's own environment has no say.
         under: a command that starts the one that follows it, in its own place.
+        popen: the class that starts the process.
 
     Raises:
         RuntimeError: it did not start, or did not end well.
@@ -105,7 +107,7 @@ def running_server(
         uds = Path(folder) / "warpcall.sock"
         environment |= {"WARPCALL_DATA_DIR": folder, "WARPCALL_UDS": str(uds), **(settings or {})}
         with log.open("wb") as sink:
-            process = subprocess.Popen(
+            process = popen(
                 (*under, *COMMAND),
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -55,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
     else:
         os.environ.pop("TRITON_INTERPRET", None)
+    # Compiled modules are kept, also by the processes that tests start: without them each start
+    # compiles the whole service anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ["XDG_CONFIG_HOME"] = os.devnull  # whoever tests may have a profile: it has no say
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)

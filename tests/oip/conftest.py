@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.server import Server, running_server
 from tests.oip.lending import Make
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 
 SETTINGS = {

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from demo.server import Server, running_server
 from tests.oip.lending import REGIONS, Make, both, listed, path_of, register
 from tests.oip.requests import INFER, refused
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 
 NOBODY = 65534

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres, new_database, postgres_cluster
 from tests.service.requests import well
 from tests.service.stored_tensors import ALL, memory

@@ -12,6 +12,7 @@ import httpx
 import psutil
 
 from demo.server import Server
+from tests.forks import TEMPLATE
 from warpcall_service.jobs.models import WAITING
 
 WAIT_S = 60.0
@@ -79,7 +80,7 @@ def processes(server: Server) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(server.process.pid).children(recursive=True):
         with gone_is_gone():
-            if lives(child) and "warpcall_service.worker.main" not in child.cmdline():
+            if lives(child) and not {"warpcall_service.worker.main", TEMPLATE} & {*child.cmdline()}:
                 found.append(child)
     return found
 

@@ -16,8 +16,8 @@ import httpx
 import numpy as np
 import pytest
 
-from demo.server import Server, running_server
 from tests.oip.requests import refused
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, log_of, logged, problem_of, send_raw, well
 from warpcall import Client, Unauthorized

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, logged, metrics, problem_of, tensor
 

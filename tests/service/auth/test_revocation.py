@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
 from warpcall_service.auth import sync

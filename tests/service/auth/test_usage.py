@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.server import running_server
+from tests.servers import running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, log_of, metrics, well
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from demo.server import Server, running_server
 from tests.e2e.test_survives import lane_of
+from tests.servers import Server, running_server
 from tests.service.requests import SAFETENSORS, metrics, npy, problem_of
 from tests.service.stored_tensors import X, get, listed, memory, put
 from warpcall_service.calls.programs import MAX_STEPS

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from safetensors.numpy import save
 
-from demo.server import Server, running_server
 from tests.e2e.test_survives import lane_of, until
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, problem_of, well
 from tests.service.stored_tensors import ALL, X, get, listed, memory, put

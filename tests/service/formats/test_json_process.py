@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, header, problem_of, tensor, well
 
 PATIENCE_S = 60.0

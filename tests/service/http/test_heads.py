@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.connections import listening, play, received, until
 from tests.service.databases import Database
 from tests.service.requests import log_of, problem_of, send_raw

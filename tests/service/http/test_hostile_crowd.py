@@ -11,7 +11,7 @@ from bench.attacks.attackers import ATTACKS
 from bench.attacks.hostile import measure, start_json_process, unreleased
 from bench.descriptors import held
 from bench.fairness import new_keys
-from demo.server import running_server
+from tests.servers import running_server
 from tests.service.requests import log_of
 
 SETTINGS = {"WARPCALL_ARENA_BYTES": "128MiB", "WARPCALL_MAX_BODY_BYTES": "32MiB"}

@@ -12,7 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from demo.server import COMMAND, Server, running_server
+from demo.server import COMMAND
+from tests.servers import Server, running_server
 from tests.service.databases import Database, environment
 from tests.service.requests import well
 from warpcall import AsyncClient, Client, TransportError, Unauthorized

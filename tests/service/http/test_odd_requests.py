@@ -21,7 +21,7 @@ import pytest
 
 from bench.descriptors import held
 from bench.machine import memory_of
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.http.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
 from tests.service.requests import log_of, metrics, well

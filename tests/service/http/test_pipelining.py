@@ -16,7 +16,8 @@ import pytest
 import safetensors.numpy
 from starlette.types import Receive, Scope, Send
 
-from demo.server import STOP_TIMEOUT_S, Server, running_server
+from demo.server import STOP_TIMEOUT_S
+from tests.servers import Server, running_server
 from tests.service.connections import listening, play, received, until
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS

@@ -18,8 +18,8 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from demo.server import Server, running_server
 from tests.oip.requests import INFER, binary, packed
+from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, metrics, tensor
 from warpcall import wire
 

@@ -18,7 +18,8 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from demo.server import COMMAND, Server, running_server
+from demo.server import COMMAND
+from tests.servers import Server, running_server
 from tests.service.databases import Database, environment
 from tests.service.requests import PERMUTE, SAFETENSORS, log_of, well
 from warpcall import Client

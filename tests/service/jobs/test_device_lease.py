@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.job_requests import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import JOB, client
 from tests.service.requests import log_of, problem_of, well

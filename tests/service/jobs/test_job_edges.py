@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres, new_database
 from tests.service.job_requests import CASE, JOB, client, ended, submit
 from tests.service.requests import logged, problem_of

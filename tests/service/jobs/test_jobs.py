@@ -12,7 +12,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import CASE, JOB, Job, client, ended, events, reached, submit
 from tests.service.requests import metrics, problem_of, well

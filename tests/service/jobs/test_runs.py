@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import (
     CASE,

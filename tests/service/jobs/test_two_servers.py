@@ -17,7 +17,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.job_requests import (
     CASE,

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from demo.server import Server, running_server
 from tests.oip.requests import INFER, binary, packed
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, metrics, problem_of, tensor
 

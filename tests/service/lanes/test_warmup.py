@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from demo.server import COMMAND, running_server
+from demo.server import COMMAND
+from tests.servers import running_server
 
 
 @pytest.mark.parametrize(

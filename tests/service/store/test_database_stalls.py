@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.requests import PERMUTE, SAFETENSORS, logged, metrics
 from tests.service.stalled import SETTINGS, at_start_of_python, ends, is_healthy, serves

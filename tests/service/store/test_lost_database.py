@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import running_server
+from tests.servers import running_server
 from tests.service.databases import Database
 from tests.service.job_requests import CASE, JOB, client, ended, submit
 from tests.service.requests import log_of, metrics, problem_of, well

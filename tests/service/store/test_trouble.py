@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.requests import logged, metrics, well
 
