@@ -118,8 +118,8 @@ PROGRAM_OPS = Flavour(
     run="self.step",
     head=PROGRAM,
 )
-CLIENT_IMPORTS = """from warpcall._arrays import ArrayT
-from warpcall._core import Answer
+CLIENT_IMPORTS = """from warpcall._answer import Answer
+from warpcall._arrays import ArrayT
 from warpcall._tensors import"""
 FILES: dict[str, tuple[str, str, list[Flavour]]] = {
     "ops.py": (

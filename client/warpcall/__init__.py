@@ -31,8 +31,8 @@ from warpcall.errors import (
 )
 
 if TYPE_CHECKING:
+    from warpcall._answer import Answer
     from warpcall._client import AsyncClient, Client
-    from warpcall._core import Answer
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
 

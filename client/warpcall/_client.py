@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from warpcall._answer import Answer
 from warpcall._arrays import Array, ArrayT, is_array
+from warpcall._blocking import run_now
 from warpcall._config import Config, configure
-from warpcall._core import Answer, Core, split_arguments
+from warpcall._core import Core, split_arguments
 from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
 from warpcall._generated.ops import Ops, StoredOps
 from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, StoredTensor, TensorInput
-from warpcall._transport.base import Transport, run_now
+from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
 from warpcall.errors import InvalidInput

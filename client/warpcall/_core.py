@@ -8,10 +8,10 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from warpcall import wire
+from warpcall._answer import Answer
 from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
@@ -37,39 +37,6 @@ LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
 DECLARED = {"name", "inputs", "outputs", "params"}  # of an op, at least
 OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what no proxy reads as another path
-
-
-OutputT = TypeVar("OutputT")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[OutputT]):
-    """The outputs of one call, with the device that ran it and the time it took.
-
-    Arrays of one answer share one buffer. Copy a small array that must outlive a large one.
-
-    Attributes:
-        outputs: arrays of the inputs' kind, or stored tensors, by name.
-        device: the device that ran the call, such as "cuda:0 (NVIDIA H200)".
-        timing_ms: milliseconds by stage of the server: queue, h2d, kernel, d2h.
-        request_id: the id of this call in the server's log.
-    """
-
-    outputs: dict[str, OutputT]
-    device: str
-    timing_ms: dict[str, float]
-    request_id: str
-
-    def output(self, name: str) -> OutputT:
-        """The output `name`.
-
-        Raises:
-            TransportError: the server, perhaps of another version, sent no such output.
-        """
-        if name not in self.outputs:
-            got = ", ".join(self.outputs) or "none"
-            raise TransportError(f"the answer must have the output {name}, got {got}")
-        return self.outputs[name]
 
 
 class Core:
@@ -258,7 +225,7 @@ class Core:
 
     async def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops."""
-        found = await self.get_json("/v1/kernels")
+        found = await self.get_json(wire.KERNELS_PATH)
         listed = found.get("kernels") if isinstance(found, dict) else None
         if not isinstance(listed, list) or not all(map(_is_declaration, listed)):
             raise TransportError(f"{self.config.url} is not a Warpcall server: it lists no kernels")
@@ -348,4 +315,4 @@ def _kernel_path(name: str) -> str:
         raise InvalidInput(
             f"the name of an op must be like masked-softmax, got {name!r}", field="name"
         )
-    return f"/v1/kernels/{name}"
+    return f"{wire.KERNELS_PATH}/{name}"

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
 from warpcall._arrays import is_array
+from warpcall._blocking import run_now
 from warpcall._generated.program_ops import ProgramOps
 from warpcall._steps import Ref, Step, StepInput
 from warpcall._tensors import BaseStoredTensor, new_id
-from warpcall._transport.base import run_now
 from warpcall.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from warpcall._core import Answer, Core
-
-PATH = "/v1/programs"
+    from warpcall._answer import Answer
+    from warpcall._core import Core
 
 
 class Steps(ProgramOps):
@@ -55,7 +54,7 @@ class Steps(ProgramOps):
         wired = {name: self._source(name, ref) for name, ref in outputs.items()}
         program = {"steps": self._steps, "outputs": wired}
         return await self._core.run(
-            PATH,
+            wire.PROGRAMS_PATH,
             "program",
             self._inputs,
             {wire.PROGRAM_KEY: program},

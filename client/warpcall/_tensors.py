@@ -11,7 +11,7 @@ import numpy as np
 
 from warpcall import wire
 from warpcall._arrays import NUMPY_DTYPES, ArrayT, Kind
-from warpcall._transport.base import run_now
+from warpcall._blocking import run_now
 from warpcall.errors import InvalidInput, TransportError
 
 if TYPE_CHECKING:

@@ -36,7 +36,10 @@ MAX_NAME_CHARS = 255  # of a tensor
 # Request headers of calls on tensors that stay on a device. Values of the first two are names
 # separated by commas: `x=photo, mask=m` takes inputs from tensors, `out=y` keeps an output as one,
 # `out` alone under an id that the server chooses, and `*=y` every output, as `y.out` and so on.
+KERNELS_PATH = "/v1/kernels"
+PROGRAMS_PATH = "/v1/programs"
 TENSORS_PATH = "/v1/tensors"
+JOBS_PATH = "/v1/jobs"
 TENSORS_HEADER = "X-Warpcall-Tensors"
 STORE_HEADER = "X-Warpcall-Store"
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which the caller no longer waits

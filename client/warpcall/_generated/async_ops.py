@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from warpcall._answer import Answer
 from warpcall._arrays import ArrayT
-from warpcall._core import Answer
 from warpcall._tensors import AsyncStoredTensor, TensorInput
 
 

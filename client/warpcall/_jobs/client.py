@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import urlencode
 
+from warpcall._blocking import each_now, run_now
 from warpcall._jobs.events import events
 from warpcall._jobs.job import PATH, AsyncJob, Job, JobHandle, checked, path_of, results_of
 from warpcall._tensors import new_id
-from warpcall._transport.base import each_now, run_now
 from warpcall.errors import InvalidInput, TransportError
 
 if TYPE_CHECKING:

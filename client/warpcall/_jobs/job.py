@@ -8,15 +8,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from warpcall import wire
+from warpcall._blocking import each_now, run_now
 from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.progress import Bar, waiting
-from warpcall._transport.base import each_now, run_now
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 
 if TYPE_CHECKING:
     from warpcall._core import Core
 
-PATH = "/v1/jobs"
+PATH = wire.JOBS_PATH
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what cannot be read as another path
 MEMBERS = {"id", "state", "cases_total", "cases_done"}  # of a job, at least
 WAITING = ("queued", "preparing", "waiting_gpu", "running", "finalizing")

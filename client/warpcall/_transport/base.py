@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from warpcall._progress import Meter
 from warpcall._text import clean
 from warpcall._transport.buffers import Buffers
 from warpcall.errors import TransportError
-
-T = TypeVar("T")
 
 MAX_BODY_BYTES = 256 << 20  # of answers without tensors, and of those whose length is not announced
 MAX_HEADER_CHARACTERS = 100_000  # more than the transports read of a whole head
@@ -92,30 +90,6 @@ class Stream(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-def run_now(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine over a transport that never suspends."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    work.close()
-    raise RuntimeError("a blocking transport suspended")
-
-
-def each_now(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """What an asynchronous generator over a transport that never suspends gives, never None."""
-
-    async def following() -> T | None:
-        return await anext(items, None)
-
-    try:
-        while (item := run_now(following())) is not None:
-            yield item
-    finally:
-        run_now(items.aclose())
 
 
 class Gathered:

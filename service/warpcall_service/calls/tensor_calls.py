@@ -33,7 +33,7 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-PROGRAMS = "/v1/programs"
+PROGRAMS = wire.PROGRAMS_PATH
 TENSORS = wire.TENSORS_PATH
 HEADERS = (wire.TENSORS_HEADER, wire.STORE_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
 STORED_TENSOR_HEADERS = frozenset(name.lower().encode() for name in HEADERS)

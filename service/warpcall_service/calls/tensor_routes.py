@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from warpcall import wire
 from warpcall.errors import NotFound
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.http.caller import CurrentCaller
@@ -51,7 +52,7 @@ class Deleted(_Model):
 
 def tensors(settings: Settings, registry: TensorRegistry) -> APIRouter:
     """The caller's tensors; nobody sees another's."""
-    router = APIRouter(prefix="/v1/tensors", tags=["tensors"])
+    router = APIRouter(prefix=wire.TENSORS_PATH, tags=["tensors"])
     limits = {"bytes": int(settings.tensor_user_bytes), "count": settings.tensor_user_count}
 
     @router.get("", response_model=TensorList)

@@ -1,0 +1,40 @@
+"""What a call returns: its outputs, and how it ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from warpcall.errors import TransportError
+
+OutputT = TypeVar("OutputT")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[OutputT]):
+    """The outputs of one call, with the device that ran it and the time it took.
+
+    Arrays of one answer share one buffer. Copy a small array that must outlive a large one.
+
+    Attributes:
+        outputs: arrays of the inputs' kind, or stored tensors, by name.
+        device: the device that ran the call, such as "cuda:0 (NVIDIA H200)".
+        timing_ms: milliseconds by stage of the server: queue, h2d, kernel, d2h.
+        request_id: the id of this call in the server's log.
+    """
+
+    outputs: dict[str, OutputT]
+    device: str
+    timing_ms: dict[str, float]
+    request_id: str
+
+    def output(self, name: str) -> OutputT:
+        """The output `name`.
+
+        Raises:
+            TransportError: the server, perhaps of another version, sent no such output.
+        """
+        if name not in self.outputs:
+            got = ", ".join(self.outputs) or "none"
+            raise TransportError(f"the answer must have the output {name}, got {got}")
+        return self.outputs[name]
