@@ -5,8 +5,8 @@
     with Client("http://gpu-box:8000") as gpu:
         y = gpu.permute(x, dims=(2, 0, 1))
 
-Public: Client, AsyncClient, Answer, StoredTensor and Program (each with its Async form), and the errors
-of `warpcall.errors`.
+Public names: Client, StoredTensor and Program with their forms for asyncio (AsyncClient,
+AsyncStoredTensor, AsyncProgram), Answer, and the errors of `warpcall.errors`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ _LAZY = (
 
 
 def __getattr__(name: str) -> Any:
-    """Load the clients, and numpy with them, when asked for: the server only needs errors and wire."""
+    """Import the clients, and numpy with them, at their first use.
+
+    The server imports this package too, but only its errors and its wire format.
+    """
     if name in _LAZY:
         from warpcall import _client
 

@@ -1,4 +1,4 @@
-"""`python -m warpcall`: the command, for where scripts are not on the path."""
+"""Runs the `warpcall` command as `python -m warpcall`, where scripts are not on the PATH."""
 
 from warpcall._cli.main import main
 

@@ -1,4 +1,4 @@
-"""What a call returns: its outputs, and how it ran."""
+"""The result of a call: its outputs, the device that ran it, and its timing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Answer(Generic[OutputT]):
     Attributes:
         outputs: arrays of the inputs' kind, or stored tensors, by name.
         device: the device that ran the call, such as "cuda:0 (NVIDIA H200)".
-        timing_ms: milliseconds by stage of the server: queue, h2d, kernel, d2h.
+        timing_ms: milliseconds of each stage in the server: queue (waiting), h2d (copy to the
+            device), kernel, d2h (copy from the device).
         request_id: the id of this call in the server's log.
     """
 

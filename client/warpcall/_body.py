@@ -1,4 +1,4 @@
-"""Bodies: tensors out without gathering them, tensors in through one buffer."""
+"""Bodies of requests and answers: tensors are sent from where they lie, and received as views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOIN_BYTES = 64 << 10  # below this one copy costs less than a second write
 
 
 class Body:
-    """What is sent: a safetensors body as views of the caller's arrays. It can be sent again."""
+    """A body to send: a header and views of the caller's arrays. It can be sent several times."""
 
     def __init__(self, header: bytes, tensors: Sequence[Flat]) -> None:
         self._parts = [memoryview(header), *(t.data.data for t in tensors if t.data.size)]
@@ -26,7 +26,7 @@ class Body:
             self._parts = [memoryview(b"".join(self._parts))]
 
     def slices(self, nbytes: int = SLICE_BYTES) -> Iterator[memoryview]:
-        """The bytes in order, in pieces of at most `nbytes`."""
+        """The bytes of the body in order, in slices of at most `nbytes`."""
         for part in self._parts:
             for begin in range(0, part.nbytes, nbytes):
                 yield part[begin : begin + nbytes]
@@ -36,8 +36,8 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
     """The body of a call: its tensors, and its parameters as JSON in the metadata.
 
     Raises:
-        InvalidInput: an input that is no array, a dtype that the wire does not have, a parameter
-            that JSON does not have, or names, shapes and parameters beyond the header's limits.
+        InvalidInput: an input is not an array or has a dtype that the wire does not have, a
+            parameter has no form in JSON, or the header exceeds its limits.
     """
     flats = {name: flatten(name, value) for name, value in inputs.items()}
     if len(flats) > wire.MAX_TENSORS or "__metadata__" in flats:
@@ -49,7 +49,9 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
     placed = wire.lay_out(flat.info for flat in flats.values())
     try:
         "".join(flats).encode()
-    except UnicodeEncodeError:  # half a surrogate pair, as for a byte of argv that is no UTF-8
+    except (
+        UnicodeEncodeError
+    ):  # a lone surrogate, such as Python reads from an argument that is not UTF-8
         raise InvalidInput(
             f"the names of tensors must be Unicode text, got {_brief(list(flats))}", field="inputs"
         ) from None
@@ -63,7 +65,7 @@ def json_body(value: object) -> Body:
     """A body of JSON.
 
     Raises:
-        InvalidInput: a value that JSON does not have.
+        InvalidInput: the value has no form in JSON.
     """
     try:
         return Body(_PARAM_JSON.encode(value).encode(), [])
@@ -72,16 +74,16 @@ def json_body(value: object) -> Body:
 
 
 def decode(body: Bytes, kind: Kind[ArrayT]) -> dict[str, ArrayT]:
-    """The tensors of a body, as views of it.
+    """The tensors of a body by name, as views of it.
 
     Raises:
-        InvalidInput: not a body of this format.
+        InvalidInput: it is not a body of this format.
     """
     return decode_all(body, kind)[0]
 
 
 def decode_all(body: Bytes, kind: Kind[ArrayT]) -> tuple[dict[str, ArrayT], Mapping[str, str]]:
-    """The tensors of a body as `decode` gives them, and its metadata."""
+    """The tensors of a body as `decode` returns them, and its metadata."""
     nbytes = wire.header_nbytes(body[:8].tobytes())
     if body.size < 8 + nbytes:
         raise InvalidInput(
@@ -113,7 +115,7 @@ def _params_json(params: Mapping[str, object]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and small arrays, ranges and other sequences as what JSON has."""
+    """A numpy scalar, an array, a range or another sequence as a value that JSON has."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):

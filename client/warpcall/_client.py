@@ -1,4 +1,4 @@
-"""Client and AsyncClient: the same surface over one core."""
+"""Client and AsyncClient: the same methods, blocking and awaited, over one core."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
 from warpcall.errors import InvalidInput
 
 TIMEOUT_S = 60.0
-LONGEST_TIMEOUT_S = 1e6  # 11 days; poll() counts milliseconds in 31 bits
+LONGEST_TIMEOUT_S = 1e6  # 11 days: poll() takes milliseconds as a 32-bit integer
 RETRIES = 4
 
 
 class _Base:
-    """What both flavours are made of; Client says what the arguments mean."""
+    """The parts that both clients share; Client documents the arguments."""
 
     _stored_type: ClassVar[type[BaseStoredTensor[Any]]]
 
@@ -66,23 +66,27 @@ class _Base:
 
 
 class Client(_Base, Ops):
-    """Calls ops on a Warpcall server; blocking, safe to share between threads.
+    """Calls ops on a Warpcall server. Its methods block; threads can share one client.
 
         with Client("http://gpu-box:8000") as gpu:
             y = gpu.permute(x, dims=(2, 0, 1))  # numpy in, numpy out; torch in, torch out
 
     Args:
-        url: the server; by default WARPCALL_URL, then the profile's (`warpcall login` writes it),
-            or else http://127.0.0.1:8000. On the server's own machine unix:///path is faster. For https with a certificate of your own, SSL_CERT_FILE
-            names the file that holds it.
-        api_key: sent as a bearer token; by default WARPCALL_API_KEY, then the profile's if it is for
-            this server. Over plain HTTP it goes only to this machine or a private network.
-        timeout_s: of a whole call, its retries included.
-        retries: further tries after busy, unavailable or a broken connection; calls are pure.
-        progress: bars for transfers above 32 MB: yes, no, or (None) if stderr is a terminal.
+        url: the server's address. None means the environment variable WARPCALL_URL, then the
+            profile that `warpcall login` writes, then http://127.0.0.1:8000. On the server's own
+            machine a Unix domain socket, unix:///path, is faster. For https with a certificate of
+            your own, the environment variable SSL_CERT_FILE names the file that holds it.
+        api_key: the key that is sent as a bearer token. None means the environment variable
+            WARPCALL_API_KEY, then the profile's key if the profile is for this server. Over plain
+            HTTP a key is sent only to this machine or to a private network.
+        timeout_s: seconds that a whole call may take, its retries included; at most 1,000,000.
+        retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection.
+            Calls have no side effects, so that repeating one is safe.
+        progress: whether transfers of more than 32 MB show a progress bar on stderr. None means
+            only if stderr is a terminal.
 
     Raises:
-        InvalidInput: a url, key, timeout or number of retries that cannot be.
+        InvalidInput: the address, key, timeout or number of retries is not valid.
     """
 
     _stored_type = StoredTensor
@@ -102,26 +106,37 @@ class Client(_Base, Ops):
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
     ) -> Answer[ArrayT]:
-        """Run any op and get its outputs by name, with device and timing.
+        """Run any op and get its outputs by name, with the device and the timing.
+
+        Args:
+            name: the op, such as "masked-softmax".
+            inputs: numpy arrays, torch tensors or stored tensors, by the names of the op's inputs.
+                All arrays of a call must be of one library, and on one torch device.
+            params: the op's parameters by name. None, there and in `inputs`, means absent.
 
         Raises:
-            InvalidInput: what the op cannot take; nothing was computed.
-            WarpcallError: everything else that can go wrong; see warpcall.errors.
+            InvalidInput: the op does not take an input or a parameter; nothing was computed.
+            WarpcallError: any other failure; see warpcall.errors.
         """
         return run_now(self._core.call(name, inputs, params or {}))
 
     def run(self, name: str, /, **arguments: Any) -> Any:
-        """Run any op: arrays are its tensors, all else its parameters.
+        """Run any op, with its inputs and parameters as keyword arguments.
+
+        Arrays, torch tensors and stored tensors are inputs; all other values are parameters.
 
         Returns:
-            The output, or with several a dict of them by name.
+            The output, or a dict of the outputs by name if there are several.
+
+        Raises:
+            InvalidInput: no argument is an array, or the op does not take one of them.
         """
         answer = self.call(name, *split_arguments(name, arguments, _is_tensor))
         return _only(answer)
 
     @property
     def stored(self) -> StoredCalls:
-        """Ops whose outputs are stored on the device: `y = gpu.stored.permute(x, dims=(1, 0))`."""
+        """Ops that store their outputs on the device: `y = gpu.stored.permute(x, dims=(1, 0))`."""
         return StoredCalls(self._core)
 
     def put(
@@ -132,47 +147,55 @@ class Client(_Base, Ops):
         ttl_s: float | None = None,
         device: str | None = None,
     ) -> StoredTensor[ArrayT]:
-        """Leave an array on the server's device; calls take what this returns in its place.
+        """Store an array on one of the server's devices. Calls take the result in its place.
 
         Args:
-            id: what to call it there; what had this id before is freed. By default a new one.
-            ttl_s: seconds after its last use until it goes; by default the server's.
-            device: where, such as "cuda:1"; by default the least busy.
+            array: any shape, of a dtype that the wire has.
+            id: the id of the stored tensor, 1 to 64 letters, digits, `.`, `_` and `-`. A tensor
+                that had this id is deleted. None means a new id.
+            ttl_s: seconds after its last use until the tensor is deleted. None means the
+                server's default.
+            device: the device, such as "cuda:1". None means the least busy device.
 
         Raises:
-            Busy: you, or all together, keep so much that it does not fit at present.
-            TooLarge: more than you may keep.
+            Busy: with this tensor, your stored tensors or all stored tensors of the device would
+                exceed their limit at present.
+            TooLarge: this tensor alone exceeds a limit.
         """
         stored: StoredTensor[ArrayT] = run_now(self._core.put(array, id, ttl_s, device))
         return stored
 
     def tensors(self) -> list[StoredTensor[Array]]:
-        """All that you keep on the server, whichever program put it there; numpy arrays."""
+        """All your stored tensors on the server, also those of other clients; `get` gives numpy arrays."""
         return run_now(self._core.tensors())
 
     def program(self) -> Program:
-        """An empty program: ops called on it run together, in one request; see Program."""
+        """An empty program: ops that are called on it run together, in one request. See Program."""
         return Program(self._core)
 
     @property
     def jobs(self) -> Jobs:
-        """Benchmark jobs: submit, watch, cancel and compare them; see Jobs."""
+        """Benchmark jobs: submit, watch, cancel and compare them. See Jobs."""
         return Jobs(self._core)
 
     def kernels(self) -> list[dict[str, Any]]:
-        """The declarations of all ops that the server has."""
+        """The declarations of all ops of the server."""
         return run_now(self._core.kernels())
 
     def kernel(self, name: str) -> dict[str, Any]:
-        """The declaration of one op: inputs, outputs, parameters."""
+        """The declaration of one op: its inputs, outputs and parameters.
+
+        Raises:
+            NotFound: the server has no such op.
+        """
         return run_now(self._core.kernel(name))
 
     def health(self) -> dict[str, Any]:
-        """Whether the server is ready, its devices, and if it is not ready, why."""
+        """The server's `status`, "ready" or "not ready", with its `lanes` and the `reasons` for the latter."""
         return run_now(self._core.health())
 
     def close(self) -> None:
-        """Close the connections, and keep no memory for further answers."""
+        """Close the connections and free the memory that was held for further answers."""
         run_now(self._core.close())
 
     def __enter__(self) -> Self:
@@ -188,7 +211,7 @@ class Client(_Base, Ops):
 
 
 class StoredCalls(StoredOps):
-    """The ops of a client, whose outputs are stored on the device and returned as stored tensors."""
+    """The ops of a client. Their outputs are stored on the device and returned as stored tensors."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -201,21 +224,21 @@ class StoredCalls(StoredOps):
         *,
         ttl_s: float | None = None,
     ) -> Answer[StoredTensor[ArrayT]]:
-        """Run any op and get its outputs by name, as stored tensors, with device and timing.
+        """Run any op and get its outputs by name, as stored tensors, with the device and the timing.
 
         Args:
             ttl_s: seconds after its last use until an output is deleted; None for the server's
                 default.
 
         Raises:
-            InvalidInput: an input or parameter that the op does not take; nothing was computed.
-            Busy, TooLarge: the outputs do not fit into the limits on stored tensors.
+            InvalidInput: the op does not take an input or a parameter; nothing was computed.
+            Busy, TooLarge: the outputs exceed a limit on stored tensors, as for Client.put.
         """
         return run_now(self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s))
 
 
 class AsyncClient(_Base, AsyncOps):
-    """Calls ops on a Warpcall server from asyncio; the surface of Client, awaited.
+    """Calls ops on a Warpcall server from asyncio. It has the methods of Client, awaited.
 
     async with AsyncClient("http://gpu-box:8000") as gpu:
         y = await gpu.permute(x, dims=(2, 0, 1))
@@ -247,7 +270,7 @@ class AsyncClient(_Base, AsyncOps):
 
     @property
     def stored(self) -> AsyncStoredCalls:
-        """Client.stored, whose methods are awaited."""
+        """Client.stored; the methods of the result are awaited."""
         return AsyncStoredCalls(self._core)
 
     async def put(
@@ -267,12 +290,12 @@ class AsyncClient(_Base, AsyncOps):
         return await self._core.tensors()
 
     def program(self) -> AsyncProgram:
-        """An empty program, whose `run` is awaited."""
+        """Client.program; the `run` of the result is awaited."""
         return AsyncProgram(self._core)
 
     @property
     def jobs(self) -> AsyncJobs:
-        """Client.jobs, whose methods are awaited."""
+        """Client.jobs; the methods of the result are awaited."""
         return AsyncJobs(self._core)
 
     async def kernels(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Where the server is, and with which key one may speak to it."""
+"""The server's address and the API key, from arguments, the environment and the profile."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ class Config:
     """A checked address and key.
 
     Attributes:
-        url: without a final slash.
-        path: of the server's Unix domain socket; None where it is reached by host and port.
-        direct: whether sockets of our own reach it: plain HTTP, no proxy in between.
+        url: the address, without a final slash.
+        authority: the value of the Host header.
+        prefix: the path of the url, which precedes every path of the API.
+        api_key: the key; None if the server needs none.
+        direct: whether the client's own sockets reach the server: over plain HTTP, with no proxy.
+        path: the path of the server's Unix domain socket; None if it has a host and a port.
     """
 
     url: str
@@ -46,37 +49,39 @@ class Config:
 
     @property
     def address(self) -> tuple[str, int] | str:
-        """Where to connect: host and port, or the path."""
+        """The address to connect to: host and port, or the path of a Unix domain socket."""
         return self.path or (self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy of the environment; `auth` is a user and a password."""
+    """A proxy that the environment names. `auth` is a user and a password."""
 
     url: str
     auth: tuple[str, str] | None = None
 
 
 def configure(url: str | None, api_key: str | None) -> Config:
-    """Fill in from WARPCALL_URL and WARPCALL_API_KEY, then from the profile, and check.
+    """Complete the address and the key from the environment and the profile, and check them.
 
-    The profile's key is for the profile's server: another address does not get it.
+    What is None is taken from WARPCALL_URL and WARPCALL_API_KEY, then from the profile. The
+    profile's key is sent only to the profile's server.
 
-    A key goes over plain HTTP only to this machine or a private network (a loopback or private
-    address, or a name without a dot, such as a container's): elsewhere anyone could read it.
+    Over plain HTTP anyone on the way could read the key. It is therefore sent only to this machine
+    or to a private network: a loopback or private address, or a name without a dot, such as a
+    container's.
 
     Raises:
-        InvalidInput: an address that is none, a key that no header holds, or that would be
-            exposed, or a profile that cannot be used.
+        InvalidInput: the address is not valid, the key has characters that no header can carry or
+            would be exposed, or the profile cannot be used.
     """
     url = url or os.environ.get("WARPCALL_URL")
     api_key = api_key or os.environ.get("WARPCALL_API_KEY")
     profile = Profile() if url and api_key else read_profile()
-    theirs = (profile.url or DEFAULT_URL).rstrip("/")
-    url = (url or theirs).rstrip("/")
+    profile_url = (profile.url or DEFAULT_URL).rstrip("/")
+    url = (url or profile_url).rstrip("/")
     if not api_key:
-        api_key = profile.api_key if url == theirs else None
+        api_key = profile.api_key if url == profile_url else None
     if api_key is not None and not (_is_plain(api_key) and api_key == api_key.strip()):
         raise InvalidInput(
             "api_key must be printable ASCII without spaces around it", field="api_key"
@@ -121,7 +126,7 @@ def _split(url: str) -> tuple[SplitResult, int]:
 
 
 def _socket_path(url: str) -> str:
-    """What follows unix://, an absolute path, as it is: nothing in it is escaped."""
+    """The absolute path that follows unix://. Nothing in it is escaped."""
     path = url[len(UNIX) :]
     if not path.startswith("/") or "\0" in path or not hasattr(socket, "AF_UNIX"):
         raise InvalidInput(
@@ -156,10 +161,10 @@ def _is_proxied(host: str) -> bool:
 
 
 def proxy_for(config: Config) -> Proxy | None:
-    """The proxy that the environment has for this server; None if it is reached without one.
+    """The proxy that the environment names for this server, or None.
 
     Raises:
-        InvalidInput: it is no address of a proxy.
+        InvalidInput: the environment names a proxy whose address is not valid.
     """
     given = _proxy_url(config.scheme, config.host)
     if given is None:
@@ -170,7 +175,7 @@ def proxy_for(config: Config) -> Proxy | None:
         known = PROXY_SCHEMES + (SOCKS_SCHEMES if importlib.util.find_spec("socksio") else ())
         if not parts.hostname or parts.scheme not in known or not _is_plain(parts.hostname):
             raise ValueError
-    except ValueError:  # not quoted: it may hold a password
+    except ValueError:  # the message does not quote it: it may hold a password
         raise InvalidInput(
             f"the proxy of the environment for {config.scheme} must be like http://host:3128",
             field="proxy",
@@ -183,7 +188,7 @@ def proxy_for(config: Config) -> Proxy | None:
 
 
 def _proxy_url(scheme: str, host: str) -> str | None:
-    """As the environment names it; never one for loopback."""
+    """The proxy's url as the environment has it. Loopback addresses have none."""
     if _is_loopback(host):
         return None
     known = urllib.request.getproxies()

@@ -1,4 +1,4 @@
-"""What a client does, written once for both flavours: requests, retries, answers, errors."""
+"""The core of both clients, as coroutines: requests, retries, answers and errors."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ MAX_MARGIN_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
-DECLARED = {"name", "inputs", "outputs", "params"}  # of an op, at least
-OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what no proxy reads as another path
+DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
+OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # names that no proxy takes for another path
 
 
 class Core:
-    """The calls of a client over any transport.
+    """Calls a server over any transport.
 
     Args:
-        config: the server and the key.
-        transport: the way there.
-        timeout_s: of a whole call, its retries and pauses included.
-        retries: further tries after busy, unavailable or a broken connection. Calls are pure, so
-            a second one does no harm.
-        display: shows the transfer of large bodies.
+        config: the server's address and the key.
+        transport: sends requests and receives answers.
+        timeout_s: seconds for a whole call, with its retries and the pauses between them.
+        retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection.
+        display: shows progress bars of large bodies.
         stored_type: the class of stored tensors, StoredTensor or AsyncStoredTensor.
     """
 
@@ -74,7 +73,7 @@ class Core:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether bars are wanted."""
+        """Whether progress bars are shown."""
         return self._display.wanted
 
     async def call(
@@ -86,7 +85,7 @@ class Core:
         store: bool = False,
         ttl_s: float | None = None,
     ) -> Answer[Any]:
-        """Run an op; inputs and parameters that are None are left out."""
+        """Run an op. Inputs and parameters that are None are left out."""
         given = {k: v for k, v in params.items() if v is not None}
         ids = {wire.EVERY: new_id()} if store else {}
         return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
@@ -103,7 +102,9 @@ class Core:
         """Run an op or a program.
 
         Args:
-            store: ids under which outputs are stored, by the outputs' names.
+            path: the path of the op or of programs.
+            label: the name that a progress bar shows.
+            store: ids under which to store outputs, by the names of the outputs.
         """
         tensors, stored = split(self, inputs)
         body = encode(tensors, params)
@@ -126,14 +127,14 @@ class Core:
         )
 
     async def close(self) -> None:
-        """Close the connections, and keep no memory for further answers."""
+        """Close the connections and free the memory that was held for further answers."""
         self._memory.close()
         await self.transport.close()
 
     async def put(
         self, array: ArrayT, id_: str | None, ttl_s: float | None, device: str | None
     ) -> Any:
-        """Store an array on the server's device."""
+        """Store an array on one of the server's devices."""
         id_ = new_id() if id_ is None else id_
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
@@ -146,7 +147,7 @@ class Core:
         return stored["x"]
 
     async def fetch(self, id_: str, kind: Kind[ArrayT]) -> ArrayT:
-        """A copy of a tensor that is on the server's device."""
+        """Copy a stored tensor from the server."""
         headers = {"Accept": wire.MEDIA_TYPE}
         path = f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange("GET", path, headers, None, "get", tensors=True)
@@ -157,12 +158,12 @@ class Core:
         return array
 
     async def delete(self, id_: str) -> None:
-        """Free a tensor that is on the server's device, unless it is gone."""
+        """Delete a stored tensor. If it is gone already, nothing happens."""
         with contextlib.suppress(NotFound):
             await self._exchange("DELETE", f"{wire.TENSORS_PATH}/{id_}", {}, None, "delete")
 
     async def tensors(self) -> list[Any]:
-        """Stored tensors of all that the caller keeps on the server."""
+        """All stored tensors of the user."""
         found = await self._object(wire.TENSORS_PATH)
         listed = found.get("tensors")
         if not isinstance(listed, list):
@@ -181,7 +182,7 @@ class Core:
         return {name: self._stored_type(self, entry, kind) for name, entry in named.items()}
 
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
-        """The JSON at a path."""
+        """Get the JSON document at a path."""
         return await self.ask("GET", path, accepted=accepted)
 
     async def ask(
@@ -192,7 +193,7 @@ class Core:
         headers: Mapping[str, str] | None = None,
         accepted: tuple[int, ...] = (200,),
     ) -> Any:
-        """Send a value as JSON, if there is one; the answer's."""
+        """Send a request with `value` as JSON (no body if None), and return the JSON of the answer."""
         sent, body = {"Accept": "application/json", **(headers or {})}, None
         if value is not None:
             sent["Content-Type"] = "application/json"
@@ -206,7 +207,14 @@ class Core:
             ) from error
 
     async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
-        """An answer that comes piece by piece; None if there is nothing (more) to come."""
+        """Open an answer that arrives in pieces, such as a stream of events.
+
+        Args:
+            quiet_s: seconds within which the head of the answer must arrive.
+
+        Returns:
+            The stream, or None if the server answers 204: there is nothing more to come.
+        """
         fields = {**self._headers, **headers}
         deadline = time.monotonic() + quiet_s
         request = Request("GET", self.config.prefix + path, deadline, fields)
@@ -239,7 +247,7 @@ class Core:
         return found
 
     async def health(self) -> dict[str, Any]:
-        """What /readyz says, ready or not."""
+        """The report of /readyz, whether the server is ready or not."""
         return await self._object("/readyz", READY_OR_NOT)
 
     async def _object(self, path: str, accepted: tuple[int, ...] = (200,)) -> dict[str, Any]:
@@ -259,7 +267,12 @@ class Core:
         *,
         tensors: bool = False,
     ) -> Reply:
-        """Send until there is an accepted answer, an error that stays, or no time or try left."""
+        """Send a request. Repeat it after an error that may pass, while time and retries are left.
+
+        Raises:
+            Problem: the server answered with an error, in the last try.
+            TransportError: no answer came.
+        """
         deadline = time.monotonic() + self.timeout_s
         failures = 0
         while True:
@@ -287,7 +300,11 @@ class Core:
 def pause_before_retry(
     failures: int, retry_after_s: float | None, draw: Callable[[], float] = random.random
 ) -> float:
-    """Seconds to wait: exponential with jitter, so that callers spread; never less than asked for."""
+    """Seconds to wait before the next try.
+
+    The pause doubles with each failure. It is random in part, so that callers do not return all at
+    once. It is never shorter than the server asked for.
+    """
     pause_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**failures)
     jittered = pause_s * (0.5 + 0.5 * draw())
     return jittered if retry_after_s is None else retry_after_s + jittered / 2
@@ -296,7 +313,7 @@ def pause_before_retry(
 def split_arguments(
     name: str, arguments: Mapping[str, Any], is_array: Callable[[object], bool]
 ) -> tuple[dict[str, Any], dict[str, object]]:
-    """Tensors and parameters out of one mapping: arrays are tensors, all else parameters."""
+    """Separate tensors from parameters: arrays are tensors, all other values are parameters."""
     tensors = {key: value for key, value in arguments.items() if is_array(value)}
     if not tensors:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""The profile: a file in which a server's address and key stay between commands."""
+"""The profile: a file that holds a server's address and key for later commands."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from warpcall.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the file says; each may be missing."""
+    """The contents of the profile; each may be missing."""
 
     url: str | None = None
     api_key: str | None = None
 
 
 def profile_path() -> Path:
-    """Where the file is, or would be."""
+    """The path of the profile, whether it exists or not."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "warpcall" / "profile.toml"
 
 
 def read_profile() -> Profile:
-    """The profile, empty if there is none.
+    """Read the profile; it is empty if there is no file.
 
     Raises:
-        InvalidInput: it is no file, has something else in it, or shows its key to others.
+        InvalidInput: the file cannot be read, has other contents, or other users may read its key.
     """
     try:
         path = profile_path()
@@ -38,7 +38,7 @@ def read_profile() -> Profile:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read()
     except (FileNotFoundError, NotADirectoryError, PermissionError, RuntimeError):
-        return Profile()  # also for a user without a home, as in a container
+        return Profile()  # RuntimeError: the user has no home, as in a container
     except OSError as error:
         raise _wrong(path, f"cannot be read: {error.strerror}") from None
     import tomllib
@@ -58,7 +58,7 @@ def read_profile() -> Profile:
 
 
 def write_profile(profile: Profile) -> Path:
-    """Replace the file, which from its first byte on is its owner's alone."""
+    """Replace the profile, and return its path. At no time can other users read the file."""
     path = profile_path()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [
@@ -66,7 +66,9 @@ def write_profile(profile: Profile) -> Path:
         for name, value in (("url", profile.url), ("api_key", profile.api_key))
         if value is not None
     ]
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".profile-")  # of mode 600
+    descriptor, name = tempfile.mkstemp(
+        dir=path.parent, prefix=".profile-"
+    )  # mkstemp gives it mode 600
     try:
         with os.fdopen(descriptor, "w") as file:
             file.writelines(lines)

@@ -1,4 +1,4 @@
-"""Programs: ops that are called here one by one, and run together on the server."""
+"""Programs: several ops that run together on the server, in one request."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 
 class Steps(ProgramOps):
-    """The steps of a program, and the tensors that go up with it, each once."""
+    """The steps of a program and the tensors that are sent with it, each tensor once."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._steps: list[dict[str, Any]] = []
         self._inputs: dict[str, Any] = {}
-        self._names: dict[int, str] = {}  # of inputs, by identity; `_inputs` keeps them alive
+        self._names: dict[
+            int, str
+        ] = {}  # by id() of each input; `_inputs` keeps the objects alive, so that ids stay unique
 
     def step(
         self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
-        """Add any op; nothing runs yet."""
+        """Add a step that runs any op. Nothing runs before `run`."""
         name = f"{op.replace('-', '_').replace('.', '_')}_{len(self._steps) + 1}"
         self._steps.append(
             {
@@ -81,37 +83,36 @@ class Steps(ProgramOps):
 
 
 class Program(Steps):
-    """Ops that run together on the server's device, in one request; nothing in between comes back.
+    """Ops that run together on the server's device, in one request. Intermediate results stay there.
 
         p = gpu.program()
-        t = p.transpose_add(a, b)              # nothing runs yet: t stands for what it will give
+        t = p.transpose_add(a, b)              # nothing runs yet: t refers to the output
         y = p.masked_softmax(t, causal=True)
         print(p.run(y=y).outputs["y"])
 
-    Arrays and stored tensors that its ops are given go with it. The server checks all of it before
-    anything runs, and names the step at fault: `masked_softmax_2` is the second one.
+    The arrays that its ops take are sent with it. The server checks all steps before it runs any,
+    and an error names the step at fault: `masked_softmax_2` is the second step.
     """
 
     def run(
         self, *, store: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
     ) -> Answer[Any]:
-        """Run it, again if you like.
+        """Run the program. It can be run several times.
 
         Args:
-            store: names of outputs that are stored on the device; the answer has stored tensors
-                in their place.
-            ttl_s: seconds after its last use until a stored output is deleted; None for the
+            store: names of outputs to store on the device. The answer has stored tensors for them.
+            ttl_s: seconds after its last use until a stored output is deleted. None means the
                 server's default.
-            outputs: what to give, by any names.
+            outputs: the outputs of steps that the answer holds, by names of your choice.
 
         Raises:
-            InvalidInput: a step that cannot be; nothing was computed.
+            InvalidInput: a step is not valid; nothing was computed.
         """
         return run_now(self._run(outputs, store, ttl_s))
 
 
 class AsyncProgram(Steps):
-    """Program for AsyncClient: its `run` is awaited."""
+    """Program for AsyncClient; its `run` is awaited."""
 
     async def run(
         self, *, store: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref

@@ -1,4 +1,4 @@
-"""A progress bar on the terminal, for bodies whose transfer one notices."""
+"""Progress bars on the terminal for bodies of more than 32 MB."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-SHOWN_FROM_BYTES = 32 << 20  # a third of a second at 100 MB/s
+SHOWN_FROM_BYTES = 32 << 20  # takes 0.3 s at 100 MB/s; smaller bodies show no bar
 
 
 class Meter:
-    """Hears how many bytes have moved; this one keeps it to itself."""
+    """Receives the number of bytes that have moved in one exchange. This class shows nothing."""
 
     def sent(self, nbytes: int) -> None:
-        """`nbytes` more have gone out."""
+        """`nbytes` more were sent."""
 
     def expect(self, nbytes: int) -> None:
-        """The answer has `nbytes`."""
+        """The answer will have `nbytes`."""
 
     def received(self, nbytes: int) -> None:
-        """`nbytes` more have come in."""
+        """`nbytes` more were received."""
 
     def close(self) -> None:
-        """The exchange is over, well or not."""
+        """The exchange has ended, with or without success."""
 
 
 class Display:
-    """The bars of one client: at most one live display, whatever its threads do.
+    """The progress bars of one client. All its threads share one live display.
 
     Args:
-        wanted: True or False, or None for: if stderr is a terminal.
+        wanted: whether bars are shown; None means only if stderr is a terminal.
     """
 
     def __init__(self, wanted: bool | None) -> None:
-        stderr = sys.stderr  # None in a process without one
+        stderr = sys.stderr  # None in a process that was started without one
         self.wanted = stderr is not None and stderr.isatty() if wanted is None else wanted
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._open = 0
 
     def meter(self, name: str, nbytes: int) -> Meter:
-        """A meter for a call that sends `nbytes`; its answer may be the large part."""
+        """A meter for a call that sends `nbytes`. The answer gets a bar of its own if it is large."""
         return _BarMeter(self, name, nbytes) if self.wanted else Meter()
 
     def start(self, label: str, nbytes: int) -> TaskID:
-        """Show a bar."""
+        """Show a bar for a transfer of `nbytes`."""
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
         from rich.progress import TransferSpeedColumn as Speed
@@ -62,12 +62,12 @@ class Display:
             return self._progress.add_task(label, total=nbytes)
 
     def advance(self, bar: TaskID, nbytes: int) -> None:
-        """Move a bar on."""
+        """Advance a bar by `nbytes`."""
         if self._progress is not None:
             self._progress.advance(bar, nbytes)
 
     def stop(self, bar: TaskID) -> None:
-        """Remove a bar, and the display with the last one."""
+        """Remove a bar, and with the last bar the display."""
         with self._lock:
             if self._progress is None:
                 return
@@ -79,7 +79,7 @@ class Display:
 
 
 class _BarMeter(Meter):
-    """One bar up, then one down, each only if its bytes are worth showing."""
+    """Shows a bar for the request, then one for the answer, each only if it is large enough."""
 
     def __init__(self, display: Display, name: str, nbytes: int) -> None:
         self._display = display

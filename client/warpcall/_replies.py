@@ -1,4 +1,4 @@
-"""What replies say beside their tensors: problems, times to wait, times of stages."""
+"""Reads the parts of answers that are not tensors: problems, Retry-After and Server-Timing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warpcall.errors import Problem
 
 
 def problem_of(reply: Reply) -> Problem:
-    """The error that an answer stands for, whoever wrote it: the server or a proxy before it."""
+    """The error of an answer, which the server wrote, or a proxy in front of it."""
     retry_after_s = parse_retry_after(reply.headers.get("retry-after"))
     members: Any = None
     if "json" in reply.headers.get("content-type", ""):
@@ -27,14 +27,16 @@ def problem_of(reply: Reply) -> Problem:
     else:
         text = first_text(reply)
         detail = f"the server answered {reply.status}" + (f": {text}" if text else "")
-        status = 503 if reply.status == 502 else reply.status  # a gateway that lost its server
+        status = (
+            503 if reply.status == 502 else reply.status
+        )  # a proxy that cannot reach its server
         problem = Problem.from_json(status, {"detail": detail}, retry_after_s)
     problem.request_id = problem.request_id or reply.headers.get("x-request-id")
     return problem
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Seconds from a Retry-After header: a number, or a date."""
+    """Seconds from a Retry-After header, which holds a number or a date; None if it holds neither."""
     if text is None:
         return None
     try:

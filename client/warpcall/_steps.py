@@ -1,4 +1,8 @@
-"""What a program is made of while it is written: steps, and references to what they will give."""
+"""The steps of a program, and references to their outputs.
+
+This is a module of its own because the generated methods of programs need these classes, and the
+module of programs needs the generated methods.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An output that a step will give; what later steps take, and what `run` may ask for."""
+    """A reference to an output of a step. Later steps take it as an input, and `run` as an output."""
 
     step: Step
     output: str
@@ -32,6 +36,4 @@ class Step:
         return Ref(self, output)
 
 
-StepInput: TypeAlias = (
-    "Array | torch.Tensor | BaseStoredTensor[Any] | Ref"  # what an op in a program takes
-)
+StepInput: TypeAlias = "Array | torch.Tensor | BaseStoredTensor[Any] | Ref"  # an input of a step

@@ -1,4 +1,4 @@
-"""Tensors that stay on a server's device: what the SDK knows of them, and what it can do with them."""
+"""Stored tensors: tensors that stay on a server's device between calls."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ class BaseStoredTensor(Generic[ArrayT]):
     """A tensor on a server's device.
 
     Attributes:
-        id: its name there; only its user's keys reach it.
-        dtype: as numpy has it.
-        shape, nbytes: its size.
-        device: where it is, such as "cuda:0". What is used in one call must be on one device.
-        expires: when it goes unless it is used before; each use puts this off.
+        id: its id on the server. Only API keys of the same user can use it.
+        dtype: the numpy dtype of its elements.
+        shape: its shape.
+        nbytes: its size in bytes.
+        device: the device that holds it, such as "cuda:0". All stored tensors of one call must be
+            on one device.
+        expires: the time in UTC at which the server deletes it unless it is used before. This is
+            the time as of the answer that created this object; each use on the server moves it.
     """
 
     def __init__(self, core: Core, record: Any, kind: Kind[ArrayT]) -> None:
@@ -53,18 +56,19 @@ class BaseStoredTensor(Generic[ArrayT]):
 
 
 class StoredTensor(BaseStoredTensor[ArrayT]):
-    """A tensor on a server's device, as Client.put gives it; in calls it stands for an array."""
+    """A tensor on a server's device, as Client.put returns it. Calls take it in place of an array."""
 
     def get(self) -> ArrayT:
-        """A copy of it here, of the kind of array that it was made of.
+        """Copy it from the server, as the kind of array that it was made from.
 
         Raises:
-            NotFound: it is gone; the message says why.
+            NotFound: it was deleted or expired, or its worker process was lost; the message says
+                which.
         """
         return run_now(self._core.fetch(self.id, self._kind))
 
     def delete(self) -> None:
-        """Free it. Once it is gone this does nothing."""
+        """Delete it on the server. If it is gone already, nothing happens."""
         run_now(self._core.delete(self.id))
 
     def __enter__(self) -> Self:
@@ -92,16 +96,16 @@ class AsyncStoredTensor(BaseStoredTensor[ArrayT]):
         await self.delete()
 
 
-TensorInput: TypeAlias = ArrayT | BaseStoredTensor[ArrayT]  # what a call takes
+TensorInput: TypeAlias = ArrayT | BaseStoredTensor[ArrayT]  # an input of a call
 
 
 def split(
     core: Core, inputs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, BaseStoredTensor[Any]]]:
-    """The inputs that are sent, and those that are there; without those that are None.
+    """Separate the inputs that are sent from the stored tensors. Inputs that are None are left out.
 
     Raises:
-        InvalidInput: one that is on another server.
+        InvalidInput: a stored tensor is on another server.
     """
     stored = {name: value for name, value in inputs.items() if isinstance(value, BaseStoredTensor)}
     for name, tensor in stored.items():
@@ -120,10 +124,16 @@ def headers_of(
     ttl_s: float | None = None,
     device: str | None = None,
 ) -> dict[str, str]:
-    """The headers that name them, what is to be kept under which ids, until when and where.
+    """The request headers of a call on stored tensors.
+
+    Args:
+        stored: stored tensors by the names of the inputs that they stand for.
+        store: ids under which to store outputs, by the names of the outputs.
+        ttl_s: seconds after its last use until a tensor that the call stores is deleted.
+        device: the device on which to store, such as "cuda:1".
 
     Raises:
-        InvalidInput: a name that no header can have.
+        InvalidInput: a name has characters that a header cannot carry.
     """
     headers = {}
     for name in (*stored, *store, device or ""):
@@ -145,6 +155,9 @@ def headers_of(
 
 
 def new_id() -> str:
-    """An id that is not in use. It is drawn here so that a request can be sent again: what it
-    keeps then takes the place of what the first one kept."""
+    """A random id of 16 characters.
+
+    The client draws it, not the server, so that a request can be repeated: the repeated request
+    stores under the same id and replaces what the first one stored.
+    """
     return secrets.token_hex(8)

@@ -1,7 +1,7 @@
-"""Text from a server or a file, made safe to show: no control characters, one line, bounded length.
+"""Makes text from a server or a file safe to print: one line, no control characters, bounded.
 
-A terminal obeys control characters: ESC and the C1 controls move the cursor, change the window's
-title or hide what follows; bidirectional overrides show text in another order than it has.
+A terminal acts on control characters. ESC and the C1 controls move the cursor, change the window's
+title or hide the text that follows. Bidirectional overrides show text in another order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def clean(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def clean_json(text: str) -> str:
-    """A JSON document that means the same, with its unprintable characters written as escapes."""
+    """The same JSON document, with its unprintable characters written as escapes."""
     return _SUSPECT.sub(_escaped, text)
 
 

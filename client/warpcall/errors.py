@@ -1,7 +1,7 @@
-"""Everything that can go wrong, as one tree shared by the SDK and the server.
+"""The errors of Warpcall, as one tree that the SDK and the server share.
 
 WarpcallError
-├── TransportError            no answer came: refused, reset, timed out on the way
+├── TransportError            no answer arrived: the connection was refused, broke or timed out
 ├── JobFailed                 a benchmark job ended without success
 └── Problem                   the server answered with an RFC 9457 problem
     ├── NotFound          404 not-found
@@ -15,8 +15,8 @@ WarpcallError
     ├── Unavailable       503 unavailable     (retried by the SDK)
     └── TimedOut          504 timed-out
 
-The server raises these classes, the wire carries them, the SDK raises them again: a message
-crosses unchanged.
+The server raises these classes and sends them as problems; the SDK raises the same classes, with
+the same messages.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class WarpcallError(Exception):
 
 
 class TransportError(WarpcallError):
-    """No answer came from the server; `__cause__` holds the transport's own error.
+    """No usable answer came from the server; `__cause__` holds the transport's own error.
 
     Args:
-        message: may quote the server; what a terminal would obey is escaped.
+        message: may quote the server. Control characters in it are escaped.
     """
 
     def __init__(self, message: str) -> None:
@@ -46,10 +46,10 @@ class TransportError(WarpcallError):
 
 
 class JobFailed(WarpcallError):
-    """A benchmark job ended in another way than well; what it had measured is kept.
+    """A benchmark job ended without success. The server keeps the cases that it had measured.
 
     Args:
-        job: as the server describes it.
+        job: the job as the server describes it; see docs/http-api.md.
     """
 
     def __init__(self, job: Mapping[str, Any]) -> None:
@@ -60,13 +60,13 @@ class JobFailed(WarpcallError):
 
 
 class Problem(WarpcallError):
-    """An answer that says what is wrong.
+    """An error answer of the server, in the form of RFC 9457.
 
     Args:
-        detail: a sentence: what is wrong, what is allowed, what came.
-        field: the tensor, parameter, header or query item at fault, if one is.
-        retry_after_s: seconds after which another try may succeed.
-        request_id: the answer's X-Request-Id.
+        detail: one sentence that names what is wrong, what is allowed and what came.
+        field: the tensor, parameter, header or query item at fault; None if there is no single one.
+        retry_after_s: seconds after which another try may succeed; None if the server did not say.
+        request_id: the id of the request in the server's log, from the answer's X-Request-Id.
     """
 
     status: ClassVar[int] = 500
@@ -103,7 +103,7 @@ class Problem(WarpcallError):
     def from_json(
         status: int, members: Mapping[str, Any], retry_after_s: float | None = None
     ) -> Problem:
-        """The problem that an answer carries; by its type, or else by its status."""
+        """The problem of an error answer. Its class follows from the type, or else from the status."""
         code = str(members.get("type", "")).removeprefix(TYPE_PREFIX)
         kinds = [k for k in Problem.__subclasses__() if k.__module__ == __name__]
         kind = next((k for k in kinds if k.code == code), None) or next(
@@ -118,60 +118,60 @@ class Problem(WarpcallError):
 
 
 class NotFound(Problem):
-    """No such route, op or thing."""
+    """There is no such route, op, job or stored tensor."""
 
     status, code, title = 404, "not-found", "Not found"
 
 
 class InvalidInput(Problem):
-    """A tensor, parameter or body that cannot be taken."""
+    """A tensor, a parameter or the body is not valid; nothing was computed."""
 
     status, code, title = 422, "invalid-input", "Invalid input"
 
 
 class TooLarge(Problem):
-    """More bytes than the server takes in one call."""
+    """The call, or a tensor to be stored, has more bytes than a limit of the server allows."""
 
     status, code, title = 413, "too-large", "Too large"
 
 
 class UnsupportedMedia(Problem):
-    """A content type that the server does not read, or cannot answer in."""
+    """The server cannot read the content type of the body, or cannot answer in the type asked for."""
 
     status, code, title = 415, "unsupported-media", "Unsupported media type"
 
 
 class Unauthorized(Problem):
-    """A missing or wrong API key."""
+    """The API key is missing or wrong."""
 
     status, code, title = 401, "unauthorized", "Unauthorized"
 
 
 class Forbidden(Problem):
-    """A key whose role does not allow this."""
+    """The role of the API key does not allow the request."""
 
     status, code, title = 403, "forbidden", "Forbidden"
 
 
 class Busy(Problem):
-    """No room at present; try again after `retry_after_s`."""
+    """A limit on requests, memory or stored tensors is reached; try again after `retry_after_s`."""
 
     status, code, title = 429, "busy", "Busy"
 
 
 class KernelFailed(Problem):
-    """The kernel raised, or ran out of device memory."""
+    """The kernel raised an error or ran out of device memory."""
 
     status, code, title = 500, "kernel-failed", "Kernel failed"
 
 
 class Unavailable(Problem):
-    """The device's process is starting or was lost; calls are pure, so try again."""
+    """The worker process of the device is starting or was lost. It is safe to repeat the call."""
 
     status, code, title = 503, "unavailable", "Unavailable"
 
 
 class TimedOut(Problem):
-    """The deadline passed before the answer was there."""
+    """The deadline passed before the server had an answer."""
 
     status, code, title = 504, "timed-out", "Timed out"

@@ -1,11 +1,12 @@
-"""Sockets that large bodies go through: how they are set up, how much they are given at once.
+"""How sockets are set up for large bodies, and how many bytes each send is given.
 
-On TCP, whole segments: the short segment that any other size ends with makes the system's sending
-dearer. On loopback, whose segments have 65,483 bytes, 64 MB in slices of 16 segments took their
-sender 10 ms, in slices of 256 KiB 18, of 512 KiB 10 or 18, of 1 MiB 14; larger ones leave the
-cache. On Unix sockets all of these took the same time, but the room for what the other side has not
-yet read matters, 208 KiB unless it is asked for more: with 2 MiB, 1 MB there and back took 0.20 ms
-instead of 0.48, and 64 MB 18 instead of 23.
+A TCP send should be given whole segments. A slice of any other size ends with a short segment,
+which makes the system's sending slower. On loopback, with segments of 65,483 bytes, sending 64 MB
+took 10 ms in slices of 16 segments, 18 ms in slices of 256 KiB and 14 ms in slices of 1 MiB. Larger
+slices do not fit into the cache.
+
+On Unix sockets the size of a slice makes no difference, but the send buffer does. Its default is
+208 KiB. With a larger one, 1 MB there and back took 0.20 ms instead of 0.48 ms.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ SLICE_BYTES = 1 << 20
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set up a connection: nothing waits for more to come, and a Unix socket has room."""
-    with contextlib.suppress(OSError):  # the other side has left
+    """Send small writes at once on TCP (no Nagle delay), and enlarge the buffer of a Unix socket."""
+    with contextlib.suppress(OSError):  # the peer has closed the connection
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SLICE_BYTES)  # or what is allowed
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, SLICE_BYTES
+            )  # the system may allow less
 
 
 def slice_nbytes(sock: socket.socket, at_most: int = SLICE_BYTES) -> int:
-    """The bytes to give a connected socket at once, of which it may take fewer."""
+    """How many bytes to give one send on this socket: whole TCP segments, at most `at_most`."""
     try:
         segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-    except OSError:  # it is a Unix socket, the other side has left, or the system does not tell
+    except OSError:  # a Unix socket, a closed connection, or a system without this option
         return at_most
     return at_most - at_most % segment if 0 < segment <= at_most else at_most

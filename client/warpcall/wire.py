@@ -2,8 +2,9 @@
 
 A body is eight bytes of header length (little-endian), that many bytes of JSON padded with spaces
 to a multiple of eight, then the tensors' bytes, C order, little-endian, without gaps. What is
-written here equals, byte for byte, what the safetensors library (0.8) writes; what it writes is
-read here. Stricter than it in one respect: a tensor must lie aligned to its element.
+written here equals, byte for byte, what the safetensors library (0.8) writes, and everything that
+the library writes can be read here. One rule is stricter: a tensor must begin at a multiple of its
+element's size.
 Format: https://github.com/huggingface/safetensors#format
 """
 
@@ -22,9 +23,9 @@ from warpcall.errors import InvalidInput
 MEDIA_TYPE = "application/vnd.safetensors"
 PARAMS_KEY = "params"  # the metadata entry that carries an op's parameters, as JSON
 PROGRAM_KEY = "program"  # the parameter that is a whole program: its steps and its outputs
-STORED_KEY = "stored"  # the metadata entry of an answer that tells of outputs that stay, as JSON
-# The library allows 100 MB. 256 tensors with names of 64 characters need 38 KiB, a program of 60 KiB
-# needs up to 80 KiB as a string in JSON.
+STORED_KEY = "stored"  # the metadata entry of an answer that describes stored outputs, as JSON
+# The library allows 100 MB. 256 tensors with names of 64 characters need 38 KiB, and a program of
+# 60 KiB needs up to 80 KiB as a string in JSON.
 MAX_HEADER_BYTES = 128 << 10
 MAX_BRACKETS = 4096  # { and [ of a header; 256 tensors have 769, a program of 256 steps some 2,000
 MAX_COMMAS = 32_768  # of a header; 256 tensors of 64 dims have 17,407
@@ -33,18 +34,19 @@ MAX_DIMS = 64  # torch's own limit
 MAX_TENSORS = 256
 MAX_NAME_CHARS = 255  # of a tensor
 
-# Request headers of calls on tensors that stay on a device. Values of the first two are names
-# separated by commas: `x=photo, mask=m` takes inputs from tensors, `out=y` keeps an output as one,
-# `out` alone under an id that the server chooses, and `*=y` every output, as `y.out` and so on.
+# Paths of the API, and the request headers of calls on stored tensors. The first two headers are
+# lists of names separated by commas. TENSORS_HEADER `x=photo, mask=m` takes inputs from the stored
+# tensors photo and m. STORE_HEADER `out=y` stores an output under the id y, `out` stores it under an
+# id that the server chooses, and `*=y` stores every output, as `y.out` and so on.
 KERNELS_PATH = "/v1/kernels"
 PROGRAMS_PATH = "/v1/programs"
 TENSORS_PATH = "/v1/tensors"
 JOBS_PATH = "/v1/jobs"
 TENSORS_HEADER = "X-Warpcall-Tensors"
 STORE_HEADER = "X-Warpcall-Store"
-TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds after which the caller no longer waits
-TTL_HEADER = "X-Warpcall-Ttl"  # seconds after its last use, for what the call keeps
-DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, what ran it
+TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds that the caller waits
+TTL_HEADER = "X-Warpcall-Ttl"  # seconds after its last use until a stored tensor is deleted
+DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, the device that ran the call
 EVERY = "*"
 TENSOR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -79,7 +81,7 @@ _RANK = {dtype: rank for rank, dtype in enumerate(ITEMSIZE)}
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a body: its bytes are data[begin:end] after the header."""
+    """One tensor of a body. Its bytes are data[begin:end] after the header."""
 
     name: str
     dtype: str
@@ -93,13 +95,13 @@ class TensorInfo:
 
     @property
     def addressable(self) -> bool:
-        """Whether 63 bits count its bytes, zeros in its shape left out: its strides are such counts."""
+        """Whether its strides in bytes fit into 63 bits. Dims of size 0 do not make strides smaller."""
         return math.prod(size or 1 for size in self.shape) * ITEMSIZE[self.dtype] < 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A body's header: its tensors in the order of their bytes, and its metadata."""
+    """The header of a body: its tensors in the order of their bytes, and its metadata."""
 
     tensors: tuple[TensorInfo, ...]
     metadata: Mapping[str, str]
@@ -110,7 +112,7 @@ class Header:
 
 
 def lay_out(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """Order tensors as the library does (widest dtype first, then by name) and place their bytes."""
+    """Order tensors as the library does (widest dtype first, then by name), and set begin and end."""
     placed = []
     begin = 0
     for t in sorted(tensors, key=_place):
@@ -122,7 +124,7 @@ def lay_out(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
 def encode_header(
     tensors: Sequence[TensorInfo], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """The bytes before the data, length prefix included; `tensors` as `lay_out` returns them."""
+    """The bytes before the data, with the length prefix. `tensors` come from `lay_out`."""
     entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     for t in tensors:
         entries[t.name] = {
@@ -136,7 +138,11 @@ def encode_header(
 
 
 def header_nbytes(prefix: bytes) -> int:
-    """The length of the JSON that follows these first eight bytes of a body."""
+    """The length in bytes of the header's JSON, from the first eight bytes of a body.
+
+    Raises:
+        InvalidInput: fewer than eight bytes came, or the length is not allowed.
+    """
     nbytes = int.from_bytes(prefix[:8], "little")
     if len(prefix) < 8:
         raise _bad(f"the body must begin with 8 bytes of header length, got {len(prefix)}")
@@ -146,7 +152,7 @@ def header_nbytes(prefix: bytes) -> int:
 
 
 def check_header(text: bytes) -> None:
-    """Raise InvalidInput if the JSON of a header is too long, or too slow to parse for its length."""
+    """Raise InvalidInput if the JSON of a header is too long, or would be slow to parse."""
     for what, limit, count in (
         ("bytes", MAX_HEADER_BYTES, len(text)),
         ("brackets", MAX_BRACKETS, text.count(b"{") + text.count(b"[")),
@@ -163,7 +169,7 @@ def decode_header(text: bytes) -> Header:
     """Read and check the JSON of a header (without the length prefix).
 
     Raises:
-        InvalidInput: anything but a header whose tensors fill the data without gap or overlap.
+        InvalidInput: it is not a header whose tensors fill the data without a gap or an overlap.
     """
     check_header(text)
     try:
@@ -199,15 +205,15 @@ def decode_header(text: bytes) -> Header:
 
 
 def encode_names(ids: Mapping[str, str]) -> str:
-    """Names and ids as a header has them; an empty id is left to the server."""
+    """Names and ids as the value of a header. The server chooses an id where it is empty."""
     return ", ".join(f"{name}={id_}" if id_ else name for name, id_ in ids.items())
 
 
 def decode_names(text: str, header: str) -> dict[str, str]:
-    """What `encode_names` wrote.
+    """Read the value of a header that `encode_names` wrote.
 
     Raises:
-        InvalidInput: a name given twice, too many, or an id that cannot be one.
+        InvalidInput: a name is given twice, there are too many, or an id is not valid.
     """
     ids: dict[str, str] = {}
     if text.count(",") >= MAX_TENSORS:
@@ -223,7 +229,7 @@ def decode_names(text: str, header: str) -> dict[str, str]:
 
 
 def check_tensor_id(id_: str, field: str) -> None:
-    """Raise InvalidInput unless a tensor can be called like this."""
+    """Raise InvalidInput unless `id_` is a valid id of a stored tensor."""
     if not TENSOR_ID.fullmatch(id_):
         raise _bad(
             "the id of a tensor must be 1 to 64 of A-Z a-z 0-9 . _ -, the first of them a letter or "
@@ -233,7 +239,7 @@ def check_tensor_id(id_: str, field: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidInput unless a tensor can have this name in a body."""
+    """Raise InvalidInput if the name of a tensor is too long."""
     if len(name) > MAX_NAME_CHARS:
         raise _bad(
             f"the name of a tensor must have at most {MAX_NAME_CHARS} characters, got {len(name)}"
@@ -241,7 +247,8 @@ def check_name(name: str) -> None:
 
 
 def _place(t: TensorInfo) -> tuple[int, bytes]:
-    # JSON can say names that UTF-8 cannot; whoever knows the names allowed refuses them.
+    # JSON can hold names that UTF-8 cannot (lone surrogates). They are refused later, when the names
+    # are compared with the op's inputs.
     return _RANK[t.dtype], t.name.encode(errors="surrogatepass")
 
 
@@ -298,7 +305,7 @@ def _bad(message: str, field: str = "body") -> InvalidInput:
 
 
 def _brief(value: object) -> str:
-    """What came, short, and in a time that does not grow with the value."""
+    """The value as short text, in a time that does not grow with the value."""
     if isinstance(value, Exception):
         text = str(value)
     elif isinstance(value, str | bytes):
