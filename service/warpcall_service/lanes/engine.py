@@ -96,8 +96,8 @@ class LocalEngine:
             Unavailable: no lane lives to ask.
             TimedOut: it did not answer within `call_timeout_s`.
         """
-        told = [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
-        request = frame({"op": op, "params": dict(params), "tensors": told})
+        described = [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
+        request = frame({"op": op, "params": dict(params), "tensors": described})
         key = (request, tuple(tensors))
         if plan := self.cached_plan(key):
             return plan

@@ -1,4 +1,4 @@
-"""What measures: python -m warpcall_service.worker.job_main, a new process for each job, below its guard.
+"""What measures: python -m warpcall_service.worker.job_main, a new process for each job, below its reaper.
 
 It does nothing but what its `Task` says, in one thread, and gives the device back after each timed block.
 """
