@@ -8,13 +8,9 @@ cost one process: the next document starts another.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
-import os
 import socket
-import subprocess  # nosec B404
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,10 +30,9 @@ from warpcall_service.formats.json_messages import (
 from warpcall_service.formats.oip_request import InferRequest
 from warpcall_service.formats.responses import ResponseBody
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
-from warpcall_service.lanes.worker_handle import without_secrets
-from warpcall_service.processes.child_log import ChildLog
+from warpcall_service.processes.spawn import ChildProcess
 
-PROGRAM = "warpcall_service.formats.json_process"
+MODULE = "warpcall_service.formats.json_process"
 INLINE_BYTES = 16 << 10  # JSON of no more is parsed on the event loop: at most 1 ms
 INLINE_VALUES = 2048  # of tensors, written on the event loop: likewise
 PIECE_BYTES = 256 << 10  # moved at once, then other requests have their turn
@@ -174,35 +169,19 @@ class _Process:
 
     def __init__(self, memory_bytes: int) -> None:
         try:
-            self._start(memory_bytes)
+            self._process = ChildProcess(
+                MODULE,
+                "the JSON process",
+                {"memory-bytes": memory_bytes},
+                {"server": socket.SOCK_STREAM},
+                environment=ENVIRONMENT,
+            )
         except OSError as error:
             raise Unavailable(
                 f"the process that reads and writes JSON cannot be started: {error.strerror}",
                 retry_after_s=1,
             ) from None
-
-    def _start(self, memory_bytes: int) -> None:
-        """Make the socket, the pipe and the process, or close what was made of them."""
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._sock, sock = socket.socketpair()
-            ours.enter_context(self._sock)
-            theirs.enter_context(sock)
-            self._log = ChildLog("the JSON process")
-            ours.callback(self._log.close)
-            theirs.callback(self._log.started)
-            numbers = {"parent": os.getpid(), "fd": sock.fileno(), "memory-bytes": memory_bytes}
-            arguments = [f"--{name}={value}" for name, value in numbers.items()]
-            # In a process group of its own, so that the terminal's Ctrl-C is left to the server.
-            self._process = subprocess.Popen(  # nosec B603
-                [sys.executable, "-P", "-m", PROGRAM, *arguments],
-                pass_fds=[sock.fileno()],
-                env={**without_secrets(), **ENVIRONMENT},
-                stdin=subprocess.DEVNULL,
-                stdout=self._log.fd,
-                stderr=self._log.fd,
-                process_group=0,
-            )
-            ours.pop_all()
+        self._sock = self._process.sockets["server"]
         self._sock.setblocking(False)
 
     @property
@@ -234,11 +213,10 @@ class _Process:
 
     def kill(self) -> None:
         """End it now, whatever it does."""
-        self._sock.close()
         self._process.kill()
-        self._log.close()
+        self._process.close()
         # In a thread, because it takes the kernel some 10 ms to free the memory of a process.
-        asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        asyncio.get_running_loop().run_in_executor(None, self._process.reap)
 
     async def _receive(self, target: memoryview) -> None:
         loop = asyncio.get_running_loop()

@@ -7,19 +7,16 @@ torch and no access to the arenas, and it ends with the server.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import json
 import resource
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, Problem
-from warpcall_service import logs
 from warpcall_service.formats import json_call, json_values, oip_request
 from warpcall_service.formats.json_messages import (
     LENGTHS,
@@ -31,7 +28,7 @@ from warpcall_service.formats.json_messages import (
     fill,
 )
 from warpcall_service.formats.params import from_json
-from warpcall_service.processes.parent import end_with
+from warpcall_service.processes import child
 from warpcall_service.text import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 
 PIECE_BYTES = 1 << 20  # received at once
@@ -41,18 +38,11 @@ Reply = tuple[Mapping[str, Any], Sequence[memoryview | bytes]]
 
 def main() -> None:
     """Answer requests until the server closes the socket or ends."""
-    parser = argparse.ArgumentParser()
-    for name in ("parent", "fd", "memory-bytes"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    args = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server
-    end_with(args.parent)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold callers' data
+    args = child.start(memory_bytes=int, server_fd=int)
     resource.setrlimit(resource.RLIMIT_AS, (args.memory_bytes, args.memory_bytes))
-    logs.set_up_child()
     gc.disable()  # documents are trees: passes over millions of lists would free nothing
     libc = ctypes.CDLL(None)
-    with socket.socket(fileno=args.fd) as sock:
+    with socket.socket(fileno=args.server_fd) as sock:
         while _serve(sock):
             libc.malloc_trim(
                 0

@@ -9,6 +9,7 @@ JSON go both ways: first the lane's hello, then an answer for each question, in 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -58,6 +59,16 @@ def read_frame(sock: socket.socket) -> bytes | None:
     """The next frame's JSON, None at the end; for the lane, which may block."""
     head = _read(sock, LENGTH.size)
     return None if head is None else _read(sock, LENGTH.unpack(head)[0])
+
+
+async def read_frame_async(reader: asyncio.StreamReader) -> bytes:
+    """The next frame's JSON.
+
+    Raises:
+        IncompleteReadError: the other side closed its socket.
+    """
+    head = await reader.readexactly(LENGTH.size)
+    return await reader.readexactly(LENGTH.unpack(head)[0])
 
 
 def _read(sock: socket.socket, nbytes: int) -> bytes | None:

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
-import subprocess  # nosec B404
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from warpcall_service.lanes.arena import Arena
-from warpcall_service.lanes.messages import CALL, FREE, LENGTH, PACKET_BYTES, Hello
-from warpcall_service.processes.child_log import ChildLog
+from warpcall_service.lanes.messages import (
+    CALL,
+    FREE,
+    PACKET_BYTES,
+    Hello,
+    read_frame_async,
+)
+from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.settings import Settings
 
-PROGRAM = "warpcall_service.worker.main"
+MODULE = "warpcall_service.worker.main"
 END_TIMEOUT_S = 5.0  # for a process told to end, before it is killed
-POLL_S = 0.005
 MAX_FREED = 1000  # tensors in one packet
 
 # Temporaries of the references come from the heap and stay there for the next call: fresh pages
@@ -84,47 +86,25 @@ class WorkerHandle:
         self._timer: asyncio.TimerHandle | None = None  # of the oldest question
         self._writer: asyncio.StreamWriter | None = None  # set before the hello is read
         try:
-            self._start(device, arena, settings)
+            self._process = ChildProcess(
+                MODULE,
+                device,
+                {
+                    "device": device,
+                    "arena-nbytes": arena.nbytes,
+                    "threads": settings.cpu_threads,
+                    "warm": int(settings.warm),
+                },
+                {"calls": socket.SOCK_SEQPACKET, "plans": socket.SOCK_STREAM},
+                fds={"arena": arena.fd},
+                environment=torch_environment(),
+            )
         except OSError as error:
             raise WorkerLost(f"its process cannot be started: {error}") from None
+        self._calls, self._plans = self._process.sockets["calls"], self._process.sockets["plans"]
+        self._calls.setblocking(False)
+        self._loop.add_reader(self._calls.fileno(), self._on_readable)
         self._reading = self._loop.create_task(self._read_plans())
-
-    def _start(self, device: str, arena: Arena, settings: Settings) -> None:
-        """Make the sockets, the pipe and the process, or close what was made of them."""
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._log = ChildLog(device)
-            ours.callback(self._log.close)
-            theirs.callback(self._log.started)
-            self._calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.enter_context(self._calls)
-            theirs.enter_context(calls)
-            self._plans, plans = socket.socketpair()
-            ours.enter_context(self._plans)
-            theirs.enter_context(plans)
-            fds = {"arena-fd": arena.fd, "calls-fd": calls.fileno(), "plans-fd": plans.fileno()}
-            numbers = {
-                "parent": os.getpid(),
-                "arena-nbytes": arena.nbytes,
-                "threads": settings.cpu_threads,
-                **fds,
-            }
-            arguments = [f"--{name}={value}" for name, value in numbers.items()]
-            arguments += ["--warm"] if settings.warm else []
-            self._calls.setblocking(False)
-            self._loop.add_reader(self._calls.fileno(), self._on_readable)
-            ours.callback(self._loop.remove_reader, self._calls.fileno())
-            # In a group of its own, so that the terminal's Ctrl-C is left to the service. From
-            # this thread, which lasts: the kernel ends the process with the thread.
-            self._process = subprocess.Popen(  # nosec B603
-                [sys.executable, "-P", "-m", PROGRAM, f"--device={device}", *arguments],
-                pass_fds=list(fds.values()),
-                env={**ENVIRONMENT, **without_secrets()},
-                stdin=subprocess.DEVNULL,
-                stdout=self._log.fd,
-                stderr=self._log.fd,
-                process_group=0,
-            )
-            ours.pop_all()
 
     @property
     def pid(self) -> int:
@@ -201,9 +181,7 @@ class WorkerHandle:
 
     def kill(self) -> None:
         """End it now, with whatever it started."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
 
     async def end(self, *, gracefully: bool = False) -> str:
         """End it if it still lives, and wait until it has: the arena is ours alone afterwards.
@@ -222,17 +200,13 @@ class WorkerHandle:
         if gracefully:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_TIMEOUT_S):
-                    await self._wait()
+                    await self._process.wait()
         self.kill()
-        await self._wait()
-        self._log.close()
+        await self._process.wait()
+        self._process.close()
         if not self.lost.done():
             self.lost.set_result(None)
         return self._exit_text()
-
-    async def _wait(self) -> None:
-        while self._process.poll() is None:
-            await asyncio.sleep(POLL_S)
 
     def _exit_text(self) -> str:
         code = self._process.poll()
@@ -281,8 +255,7 @@ class WorkerHandle:
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=self._plans)
             while True:
-                nbytes = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
-                answer = json.loads(await reader.readexactly(nbytes))
+                answer = json.loads(await read_frame_async(reader))
                 if not self._hello.done():
                     self._hello.set_result(cast("Hello", answer))
                     continue
@@ -304,14 +277,6 @@ class WorkerHandle:
             self._start_timer()
 
 
-def signal_name(number: int) -> str:
-    """The name of a signal; of the real-time ones only two have one."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def without_secrets() -> dict[str, str]:
-    """This environment, less our settings: a lane gets arguments, and has no use for a password."""
-    return {k: v for k, v in os.environ.items() if not k.upper().startswith("WARPCALL_")}
+def torch_environment() -> dict[str, str]:
+    """ENVIRONMENT, in which what the operator has set takes precedence."""
+    return {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}

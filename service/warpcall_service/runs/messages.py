@@ -9,8 +9,8 @@ A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its
 - `result`: the sampler's whole result of the case at `position`;
 - `ended`: the class of what ended it, with `detail`; the last frame, also when all went well.
 
-The reaper, its parent, hears `stop` on its stdin (or the end of it), and its last words on stdout are
-a `ReaperReport`.
+The reaper, its parent, has a control socket. It gets `stop` there, or the end of it, and sends a
+`ReaperReport` as JSON when the job has ended.
 """
 
 from __future__ import annotations

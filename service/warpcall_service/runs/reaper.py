@@ -1,18 +1,21 @@
-"""The parent of a job's process: python -m warpcall_service.runs.reaper MEMORY_BYTES FD COMMAND...
+"""The parent of a job's process: python -m warpcall_service.runs.reaper, started by the server.
 
 It lives as long as anything that the job started: orphans of the job become its children, so that
-nobody leaves by forking twice. When its stdin ends, because the server says so or is dead, it ends
-all of them; and whatever the job leaves behind when it ends by itself. It knows nothing of torch.
+nobody leaves by forking twice. When the server says so on the control socket, or has closed it
+because it is dead, it ends all of them; and whatever the job leaves behind when it ends by itself.
+It knows nothing of torch.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import json
 import os
 import select
 import signal
+import socket
 import subprocess  # nosec B404
 import sys
 import time
@@ -22,46 +25,59 @@ from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import ReaperReport
 
 PR_SET_CHILD_SUBREAPER = 36
+JOB_MODULE = "warpcall_service.worker.job_main"
 MEMORY_POLL_S = 0.5  # between two looks at the memory of all
 
 
 def main() -> None:
-    """Start the command, and stay until nothing of it is left."""
-    memory_bytes, fd, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    """Start the job's process, and stay until nothing of it is left."""
+    parser = argparse.ArgumentParser()
+    for name in ("parent", "memory-bytes", "control-fd", "server-fd"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # the server speaks through stdin
+        signal.signal(number, lambda *_: None)  # the server uses the control socket instead
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    numbers = (f"--parent={os.getpid()}", f"--server-fd={args.server_fd}")
     process = subprocess.Popen(  # nosec B603
-        [*command, f"--parent={os.getpid()}"],
-        pass_fds=(fd,),
+        [sys.executable, "-P", "-m", JOB_MODULE, *numbers],
+        pass_fds=(args.server_fd,),
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
         start_new_session=True,
     )
-    os.close(fd)
-    reason = _watch(process.pid, memory_bytes)
+    os.close(args.server_fd)
+    control = socket.socket(fileno=args.control_fd)
+    reason = _watch(process.pid, control, args.memory_bytes)
     status = _end(process.pid, gracefully=reason == "stop")
     report: ReaperReport = {
         "status": status,
         "over_memory": reason == "memory",
         "left": sorted(process_tree.descendants(os.getpid())),
     }
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(report))
-        sys.stdout.flush()
+    with contextlib.suppress(OSError):  # the server has gone
+        control.sendall(json.dumps(report).encode())
 
 
-def _watch(pid: int, memory_bytes: int) -> Literal["ended", "stop", "lost", "memory"]:
+def _watch(
+    pid: int, control: socket.socket, memory_bytes: int
+) -> Literal["ended", "stop", "lost", "memory"]:
     """Wait until the process has ended, or has to."""
     ended = os.pidfd_open(pid)
     while True:
-        ready, _, _ = select.select([0, ended], [], [], MEMORY_POLL_S)
-        if 0 in ready:
-            return "stop" if os.read(0, 64) else "lost"
+        ready, _, _ = select.select([control.fileno(), ended], [], [], MEMORY_POLL_S)
+        if control.fileno() in ready:
+            return "stop" if _received(control) else "lost"
         if ready:
             return "ended"
         if process_tree.exceeds_memory(process_tree.descendants(os.getpid()), memory_bytes):
             return "memory"
+
+
+def _received(control: socket.socket) -> bool:
+    """Whether the server has sent something, and not closed its end."""
+    with contextlib.suppress(OSError):
+        return bool(control.recv(64))
+    return False
 
 
 def _end(pid: int, *, gracefully: bool) -> int:

@@ -7,20 +7,20 @@ import contextlib
 import json
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from warpcall_service.lanes.device_lease import DeviceLease
-from warpcall_service.lanes.messages import LENGTH, frame
-from warpcall_service.lanes.worker_handle import ENVIRONMENT, signal_name, without_secrets
-from warpcall_service.processes.child_log import ChildLog
+from warpcall_service.lanes.messages import frame, read_frame_async
+from warpcall_service.lanes.worker_handle import torch_environment
+from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, ExitClass, ReaperReport, Task
 from warpcall_service.settings import Settings
 
+REAPER_MODULE = "warpcall_service.runs.reaper"
 WATCH_POLL_S = 0.1
 PAUSE_S = 1.0  # later than that, a look shows that the server itself was stopped
 REAPER_REPORT_S = (
@@ -86,19 +86,18 @@ class Run:
 
         The device is the lane's again when this returns.
         """
-        with contextlib.closing(ChildLog(f"a job of {self._task['op']}")) as log:
-            return await self._run(log)
+        reaper = ChildProcess(
+            REAPER_MODULE,
+            f"a job of {self._task['op']}",
+            {"memory-bytes": self._task["memory_bytes"]},
+            {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
+            environment={**torch_environment(), TAG_VARIABLE: self._tag},
+        )
+        with contextlib.closing(reaper):
+            return await self._supervise(reaper)
 
-    async def _run(self, log: ChildLog) -> Outcome:
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as closed_on_failure:
-            closed_on_failure.enter_context(ours)
-            try:
-                reaper = await self._start(theirs.fileno(), log.fd)
-            finally:
-                log.started()
-            closed_on_failure.pop_all()
-        reading_messages = asyncio.create_task(self._read_messages(ours))
+    async def _supervise(self, reaper: ChildProcess) -> Outcome:
+        reading_messages = asyncio.create_task(self._read_messages(reaper.sockets["server"]))
         watching = asyncio.create_task(self._watch())
         try:
             report = await self._wait_for_reaper(reaper)
@@ -114,38 +113,22 @@ class Run:
         took_s = time.monotonic() - self._began
         return Outcome(exit_class, detail, tuple(sorted(left)), self._device_s, took_s)
 
-    async def _start(self, fd: int, log_fd: int) -> asyncio.subprocess.Process:
-        python = (sys.executable, "-P", "-m")
-        return await asyncio.create_subprocess_exec(
-            *(*python, "warpcall_service.runs.reaper", str(self._task["memory_bytes"]), str(fd)),
-            *(*python, "warpcall_service.worker.job_main", f"--fd={fd}"),
-            pass_fds=(fd,),
-            env={**ENVIRONMENT, **without_secrets(), TAG_VARIABLE: self._tag},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log_fd,
-            start_new_session=True,
-        )
-
-    async def _wait_for_reaper(self, reaper: asyncio.subprocess.Process) -> ReaperReport | None:
+    async def _wait_for_reaper(self, reaper: ChildProcess) -> ReaperReport | None:
         """Wait until the reaper has ended, and the job with it; None if it was killed."""
-        assert reaper.stdin is not None
-        assert reaper.stdout is not None
-        reading = asyncio.create_task(reaper.stdout.read())
+        reader, writer = await asyncio.open_unix_connection(sock=reaper.sockets["control"])
+        reading = asyncio.create_task(_read_to_end(reader))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
-                with contextlib.suppress(OSError):
-                    reaper.stdin.write(b"stop\n")
+                writer.write(b"stop\n")
                 await asyncio.wait((reading,), timeout=REAPER_REPORT_S)
             text = reading.result() if reading.done() else b""
         finally:
             stopping.cancel()
             reading.cancel()
-            reaper.stdin.close()
-            with contextlib.suppress(ProcessLookupError):
-                reaper.kill()  # it has said all that it had to say
+            writer.close()
+            reaper.kill()  # its report was its last act
             await reaper.wait()
         report: ReaperReport | None = json.loads(text) if text else None
         return report
@@ -171,8 +154,7 @@ class Run:
         try:
             writer.write(frame(self._task))
             while True:
-                nbytes = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
-                for what, value in json.loads(await reader.readexactly(nbytes)).items():
+                for what, value in json.loads(await read_frame_async(reader)).items():
                     self._last_message = time.monotonic()
                     await self._on_message(what, value, writer)
         except (asyncio.IncompleteReadError, OSError):
@@ -230,3 +212,11 @@ class Run:
                 self.stop("timeout", f"it made no progress for {settings.job_stall_s:g} s")
             elif now - self._began > settings.job_wall_s:
                 self.stop("timeout", f"it was not done within {settings.job_wall_s:g} s")
+
+
+async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side has ended; nothing if it was killed with something unread."""
+    try:
+        return await reader.read()
+    except OSError:
+        return b""

@@ -5,7 +5,6 @@ It does nothing but what its `Task` says, in one thread, and gives the device ba
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -15,9 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from warpcall_service import logs
 from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.processes.parent import end_with
+from warpcall_service.processes import child
 from warpcall_service.runs.messages import Task
 
 PROGRESS_S = 0.5  # between two frames that tell of the same
@@ -26,19 +24,12 @@ MAX_DETAIL = 1000  # characters of an exception's text
 
 def main() -> None:
     """Measure, tell, and leave."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    args = parser.parse_args()
-    end_with(args.parent)
-    os.set_inheritable(args.fd, False)
-    logs.set_up_child()
-    with socket.socket(fileno=args.fd) as sock:
+    args = child.start(server_fd=int)
+    with socket.socket(fileno=args.server_fd) as sock:
         text = read_frame(sock)
         if text is None:
             return
         task: Task = json.loads(text)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Not RLIMIT_AS: CUDA reserves more addresses than there is memory.
         resource.setrlimit(resource.RLIMIT_DATA, (task["memory_bytes"],) * 2)
         connection = _ServerConnection(sock)

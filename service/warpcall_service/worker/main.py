@@ -5,22 +5,18 @@ The main thread runs calls; a second one answers plans meanwhile. It ends with i
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import json
 import logging
 import mmap
 import os
-import resource
-import signal
 import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
-from warpcall_service import logs
 from warpcall_service.lanes.messages import (
     CALL,
     DONE,
@@ -32,7 +28,7 @@ from warpcall_service.lanes.messages import (
     read_frame,
 )
 from warpcall_service.lanes.prefault import prefault
-from warpcall_service.processes.parent import end_with
+from warpcall_service.processes import child
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
@@ -45,19 +41,15 @@ log = logging.getLogger("warpcall.lane")
 
 def main() -> None:
     """Serve until the parent closes its sockets or ends."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", required=True)
-    for name in ("parent", "arena-fd", "arena-nbytes", "calls-fd", "plans-fd", "threads"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--warm", action="store_true")
-    args = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server
-    end_with(args.parent)
-    for fd in (args.arena_fd, args.calls_fd, args.plans_fd):
-        os.set_inheritable(fd, False)  # a compiler we start must not keep our sockets open
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold callers' data
-    logs.set_up_child()
-
+    args = child.start(
+        device=str,
+        arena_nbytes=int,
+        threads=int,
+        warm=int,
+        arena_fd=int,
+        calls_fd=int,
+        plans_fd=int,
+    )
     arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
     prefaulting = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)
     prefaulting.start()  # while torch is imported

@@ -217,7 +217,7 @@ def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:
 def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_tree, "DEAD_S", -1.0)  # nothing dies as fast as that
+    monkeypatch.setattr(process_tree, "KILL_S", -1.0)  # nothing dies as fast as that
     asked = JobRequest.model_validate(JOB)
 
     async def play() -> tuple[LaneStatus, str, int, dict[str, float], bool]:

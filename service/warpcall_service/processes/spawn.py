@@ -1,0 +1,116 @@
+"""The parent's side of a child process: start it with sockets and a log, watch it, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess  # nosec B404
+import sys
+from collections.abc import Mapping
+
+from warpcall_service.processes.child_log import ChildLog
+
+POLL_S = 0.005  # between two checks whether a process has ended
+
+NOTHING: Mapping[str, str] = {}
+NO_DESCRIPTORS: Mapping[str, int] = {}
+
+
+class ChildProcess:
+    """One child process: a module of ours, run by this Python.
+
+    What it writes to stdout and stderr becomes lines of the server's log. Create it in the thread
+    of the event loop: the kernel kills the child when the thread that started it ends.
+
+    Args:
+        module: the module to run; it calls `child.start` first.
+        name: names the process in the log.
+        arguments: options for the module.
+        sockets: for each socket pair its name and kind; the module gets its end as `--NAME-fd`.
+        fds: further descriptors that the module gets as `--NAME-fd`.
+        environment: variables beside those of this process.
+
+    Attributes:
+        sockets: the server's ends of the socket pairs, by name.
+
+    Raises:
+        OSError: the process cannot be started; nothing is left open then.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        arguments: Mapping[str, object],
+        sockets: Mapping[str, socket.SocketKind],
+        *,
+        fds: Mapping[str, int] = NO_DESCRIPTORS,
+        environment: Mapping[str, str] = NOTHING,
+    ) -> None:
+        self.sockets: dict[str, socket.socket] = {}
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._log = ChildLog(name)
+            ours.callback(self._log.close)
+            theirs.callback(self._log.started)
+            passed = dict(fds)
+            for socket_name, kind in sockets.items():
+                self.sockets[socket_name], other = socket.socketpair(socket.AF_UNIX, kind)
+                ours.enter_context(self.sockets[socket_name])
+                passed[socket_name] = theirs.enter_context(other).fileno()
+            options = {"parent": os.getpid(), **arguments}
+            options |= {f"{fd_name}-fd": fd for fd_name, fd in passed.items()}
+            self._process = subprocess.Popen(  # nosec B603
+                [sys.executable, "-P", "-m", module, *(f"--{k}={v}" for k, v in options.items())],
+                pass_fds=list(passed.values()),
+                env={**without_settings(), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=self._log.fd,
+                stderr=self._log.fd,
+                process_group=0,  # of its own: Ctrl-C in a terminal is for the server
+            )
+            ours.pop_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while the process runs."""
+        return self._process.poll()
+
+    async def wait(self) -> None:
+        """Wait until the process has ended."""
+        while self._process.poll() is None:
+            await asyncio.sleep(POLL_S)
+
+    def reap(self) -> None:
+        """Wait, in the calling thread, until the process has ended."""
+        self._process.wait()
+
+    def kill(self) -> None:
+        """Kill the process and its process group."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the sockets, and log what the process left in its pipe."""
+        for sock in self.sockets.values():
+            sock.close()
+        self._log.close()
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; of the real-time signals only two have one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def without_settings() -> dict[str, str]:
+    """This environment without our settings, so that a child process has no passwords."""
+    return {k: v for k, v in os.environ.items() if not k.upper().startswith("WARPCALL_")}
