@@ -25,6 +25,7 @@ from bench.kernels.report import markdown
 from demo.server import Server, running_server
 from tests.oip import environments
 from warpcall import wire
+from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
 from warpcall_service.calls import programs
 from warpcall_service.formats import json_messages, media_types, multipart, npy, params
@@ -220,7 +221,7 @@ def test_the_dtypes_are_all_documented() -> None:
     told = re.search(r"^Dtypes: `(.*?)`", page_of("http-api"), re.MULTILINE | re.DOTALL)
 
     assert told
-    assert sorted(told[1].split()) == sorted(wire.ITEMSIZE)
+    assert sorted(told[1].split()) == sorted(ITEMSIZE)
 
 
 def test_the_fixed_limits_are_as_documented(server: Server) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cast
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from warpcall.dtypes import CODES, NUMPY_DTYPES
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 
@@ -25,28 +25,6 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "torch.Tensor")
 
-NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    "U8": np.dtype(np.uint8),
-    "I8": np.dtype(np.int8),
-    "U16": np.dtype(np.uint16),
-    "I16": np.dtype(np.int16),
-    "U32": np.dtype(np.uint32),
-    "I32": np.dtype(np.int32),
-    "U64": np.dtype(np.uint64),
-    "I64": np.dtype(np.int64),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F32": np.dtype(np.float32),
-    "F64": np.dtype(np.float64),
-    "C64": np.dtype(np.complex64),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
-}
-_CODES = {dtype: code for code, dtype in NUMPY_DTYPES.items()}
 # The wire is little-endian, so is every machine with a GPU; a big-endian caller's arrays are swapped.
 _WIRE_ORDER: Literal["<"] = "<"
 
@@ -94,16 +72,6 @@ def is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or _is_tensor(value)
 
 
-def code_of(array: Array) -> str:
-    """The wire code of an array that came over the wire, such as "BF16"."""
-    return _CODES[array.dtype]
-
-
-def code_of_dtype(dtype: np.dtype[Any]) -> str:
-    """The wire code of a numpy dtype that the wire has."""
-    return _CODES[dtype]
-
-
 def flatten(name: str, value: object) -> Flat:
     """The bytes of an array, in C order and little-endian.
 
@@ -130,7 +98,7 @@ def _from_numpy(name: str, array: Array) -> Flat:
             field=name,
         )
     native = array.dtype.newbyteorder("=")
-    code = _CODES.get(native)
+    code = CODES.get(native)
     if code is None:
         raise _unsupported(name, str(array.dtype), [str(d) for d in NUMPY_DTYPES.values()])
     # asarray, because ascontiguousarray would turn 0-dim into 1-dim.

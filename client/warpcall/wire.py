@@ -16,8 +16,9 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
+from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
 
 MEDIA_TYPE = "application/vnd.safetensors"
@@ -33,6 +34,7 @@ MAX_DIGITS = 40  # of an integer in a header; 2^64 has 20, and Python is slow at
 MAX_DIMS = 64  # torch's own limit
 MAX_TENSORS = 256
 MAX_NAME_CHARS = 255  # of a tensor
+MAX_SHOWN = 60  # characters of a value in a message
 
 # Paths of the API, and the request headers of calls on stored tensors. The first two headers are
 # lists of names separated by commas. TENSORS_HEADER `x=photo, mask=m` takes inputs from the stored
@@ -50,32 +52,13 @@ DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, the device 
 EVERY = "*"
 TENSOR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
-# Bytes an element, in the order in which the safetensors library lays tensors out.
-ITEMSIZE: dict[str, int] = {
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
-    "C64": 8,
-    "F32": 4,
-    "U32": 4,
-    "I32": 4,
-    "BF16": 2,
-    "F16": 2,
-    "U16": 2,
-    "I16": 2,
-    "F8_E5M2FNUZ": 1,
-    "F8_E4M3FNUZ": 1,
-    "F8_E8M0": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "I8": 1,
-    "U8": 1,
-    "BOOL": 1,
-}
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 3
-_SHORT.maxlist = _SHORT.maxdict = 10
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 10
+_SHORT.maxdict = 5
+_SHORT.maxstring = _SHORT.maxother = MAX_SHOWN
+_SHORT.maxlong = 5000  # json reads integers of up to 4300 digits
+WIRE_CODES = {code: code for code in ITEMSIZE}
 _RANK = {dtype: rank for rank, dtype in enumerate(ITEMSIZE)}
 
 
@@ -177,12 +160,12 @@ def decode_header(text: bytes) -> Header:
     except InvalidInput:
         raise
     except (ValueError, RecursionError) as error:
-        raise _bad(f"the header must be JSON, got {_brief(text)} ({_brief(error)})") from None
+        raise _bad(f"the header must be JSON, got {brief(text)} ({json_fault(error)})") from None
     if not isinstance(entries, dict):
-        raise _bad(f"the header must be a JSON object, got {_brief(entries)}")
+        raise _bad(f"the header must be a JSON object, got {brief(entries)}")
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _bad(f"__metadata__ must map names to strings, got {_brief(metadata)}")
+        raise _bad(f"__metadata__ must map names to strings, got {brief(metadata)}")
     if len(entries) > MAX_TENSORS:
         raise _bad(f"a body holds at most {MAX_TENSORS} tensors, got {len(entries)}")
     tensors = sorted(
@@ -221,7 +204,7 @@ def decode_names(text: str, header: str) -> dict[str, str]:
     for item in text.split(",") if text.strip() else ():
         name, equals, id_ = (part.strip() for part in item.partition("="))
         if not name or name in ids:
-            raise _bad(f"{header} must give each name once, got {_brief(text)}", header)
+            raise _bad(f"{header} must give each name once, got {brief(text)}", header)
         if equals:
             check_tensor_id(id_, header)
         ids[name] = id_
@@ -233,7 +216,7 @@ def check_tensor_id(id_: str, field: str) -> None:
     if not TENSOR_ID.fullmatch(id_):
         raise _bad(
             "the id of a tensor must be 1 to 64 of A-Z a-z 0-9 . _ -, the first of them a letter or "
-            f"digit, got {_brief(id_)}",
+            f"digit, got {brief(id_)}",
             field,
         )
 
@@ -246,6 +229,53 @@ def check_name(name: str) -> None:
         )
 
 
+def check_tensor(
+    name: str,
+    dtype: object,
+    shape: object,
+    codes: Mapping[str, str] = WIRE_CODES,
+    what: str = "dtype",
+) -> TensorInfo:
+    """The tensor that a body describes by values of JSON.
+
+    Args:
+        codes: the dtypes allowed, as wire codes by the names that the format has for them.
+        what: what the format calls a dtype, for messages.
+
+    Raises:
+        InvalidInput: no such dtype; a shape that is not a list of at most MAX_DIMS integers from 0;
+            or so many bytes that an offset or a stride does not fit into 63 bits.
+    """
+    code = codes.get(dtype) if isinstance(dtype, str) else None
+    if code is None:
+        raise _bad(f"{name} must have a {what} of {', '.join(codes)}, got {brief(dtype)}", name)
+    if not _naturals(shape) or len(shape) > MAX_DIMS:
+        raise _bad(
+            f"the shape of {name} must be at most {MAX_DIMS} integers from 0, got {brief(shape)}",
+            name,
+        )
+    info = TensorInfo(name, code, tuple(shape))
+    if not info.addressable:
+        raise _bad(
+            f"{name} must have less than 2^63 bytes, zeros in its shape left out, "
+            f"got shape {brief(shape)}",
+            name,
+        )
+    return info
+
+
+def brief(value: object) -> str:
+    """A value for a message: short, and written in a time that does not grow with the value."""
+    start = value[: MAX_SHOWN + 1] if isinstance(value, str | bytes) else None
+    text = _SHORT.repr(value) if start is None else repr(start)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def json_fault(error: Exception) -> str:
+    """Why `json.loads` refused a text, for a message."""
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+
+
 def _place(t: TensorInfo) -> tuple[int, bytes]:
     # JSON can hold names that UTF-8 cannot (lone surrogates). They are refused later, when the names
     # are compared with the op's inputs.
@@ -255,35 +285,22 @@ def _place(t: TensorInfo) -> tuple[int, bytes]:
 def _tensor(name: str, entry: object) -> TensorInfo:
     check_name(name)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _bad(f"{name} must have dtype, shape and data_offsets, got {_brief(entry)}", name)
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in ITEMSIZE:
-        allowed = ", ".join(ITEMSIZE)
-        raise _bad(f"{name} must have a dtype of {allowed}, got {_brief(dtype)}", name)
-    if not _naturals(shape) or len(shape) > MAX_DIMS:
-        raise _bad(
-            f"the shape of {name} must be at most {MAX_DIMS} integers from 0, got {_brief(shape)}",
-            name,
-        )
+        raise _bad(f"{name} must have dtype, shape and data_offsets, got {brief(entry)}", name)
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    described = check_tensor(name, entry["dtype"], shape)
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _bad(f"data_offsets of {name} must be [begin, end], got {_brief(offsets)}", name)
-    info = TensorInfo(name, dtype, tuple(shape), *offsets)
-    if not info.addressable:
-        raise _bad(
-            f"{name} must have less than 2^63 bytes, zeros in its shape left out, "
-            f"got shape {_brief(shape)}",
-            name,
-        )
+        raise _bad(f"data_offsets of {name} must be [begin, end], got {brief(offsets)}", name)
+    info = TensorInfo(name, described.dtype, described.shape, *offsets)
     if info.nbytes != info.end - info.begin:
         raise _bad(
-            f"{name} of shape {shape} and dtype {dtype} has {info.nbytes} bytes, "
+            f"{name} of shape {shape} and dtype {info.dtype} has {info.nbytes} bytes, "
             f"but its data_offsets {offsets} span {info.end - info.begin}",
             name,
         )
     return info
 
 
-def _naturals(value: object) -> bool:
+def _naturals(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
 
 
@@ -302,14 +319,3 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _bad(message: str, field: str = "body") -> InvalidInput:
     return InvalidInput(message, field=field)
-
-
-def _brief(value: object) -> str:
-    """The value as short text, in a time that does not grow with the value."""
-    if isinstance(value, Exception):
-        text = str(value)
-    elif isinstance(value, str | bytes):
-        text = repr(value[:61])
-    else:
-        text = _SHORT.repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

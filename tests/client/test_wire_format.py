@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall import InvalidInput
-from warpcall._arrays import NUMPY_DTYPES, Array, Kind, flatten, kind_of
+from warpcall._arrays import Array, Kind, flatten, kind_of
 from warpcall._body import decode, encode
-from warpcall.wire import ITEMSIZE, TensorInfo, header_nbytes
+from warpcall.dtypes import ITEMSIZE, NUMPY_DTYPES
+from warpcall.wire import TensorInfo, header_nbytes
 
 NUMPY: Kind[Array] = Kind()
 TORCH: Kind[Tensor] = Kind(torch.device("cpu"))
@@ -174,7 +175,7 @@ def test_a_contiguous_array_is_not_copied() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.zeros(2, object), "x must have a dtype of bool, .*, got object"),
+        (np.zeros(2, object), "x must have a dtype of uint64, .*, bool, got object"),
         (np.zeros(2, np.complex128), "got complex128"),
         (np.zeros(2, np.longdouble), "got float128"),
         (np.array(["a"]), "got <U1"),

@@ -14,9 +14,9 @@ from torch import Tensor
 from demo.server import Server
 from tests.kernels import suite
 from tests.oip import environments
+from warpcall.dtypes import OIP_DATATYPES
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Case
-from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.worker.devices import CODES
 
 VARIANTS = [
@@ -35,7 +35,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Calls]:
     for op in ops().values():
         for case in op.cases:
             inputs = {} if case.size != "small" else case.tensors()
-            if inputs and all(CODES.get(t.dtype) in DATATYPES for t in inputs.values()):
+            if inputs and all(CODES.get(t.dtype) in OIP_DATATYPES for t in inputs.values()):
                 found.append(_call(op, case, inputs, folder, f"{len(found)}"))
     return folder, found
 
@@ -70,7 +70,7 @@ def _call(
 
 
 def _described(tensor: Tensor) -> dict[str, Any]:
-    datatype = DATATYPES[CODES[tensor.dtype]]
+    datatype = OIP_DATATYPES[CODES[tensor.dtype]]
     return {"datatype": datatype, "shape": list(tensor.shape), "nbytes": tensor.nbytes}
 
 
@@ -79,7 +79,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _read(output: Mapping[str, Any], file: Path) -> Tensor:
-    dtype = next(d for d, code in CODES.items() if DATATYPES.get(code) == output["datatype"])
+    dtype = next(d for d, code in CODES.items() if OIP_DATATYPES.get(code) == output["datatype"])
     data = bytearray(file.read_bytes())
     flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
     return flat.reshape(output["shape"])

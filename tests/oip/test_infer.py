@@ -260,9 +260,9 @@ def given(**changes: Any) -> dict[str, Any]:
     ("request_", "says"),
     [
         (given(datatype="BYTES"), "takes no BYTES"),
-        (given(datatype="FP128"), "a datatype of BOOL"),
-        (given(datatype="F32"), "a datatype of BOOL"),
-        (given(datatype=7), "a datatype of BOOL"),
+        (given(datatype="FP128"), "a datatype of UINT64"),
+        (given(datatype="F32"), "a datatype of UINT64"),
+        (given(datatype=7), "a datatype of UINT64"),
         (given(datatype=None), "must have a datatype"),
         (given(shape=None), "must have a shape"),
         (given(shape=[2, 2]), "(2, 2)"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from warpcall import wire
 from warpcall._cli.files import UsageError
 from warpcall._cli.op_args import option, parse_arguments
+from warpcall.dtypes import ITEMSIZE
 
 OURS = "warpcall"
 SHORT = {"f": "fp", "bf": "bf", "i": "int", "u": "uint"}
@@ -50,7 +50,7 @@ def dtypes_of(text: str | None) -> list[str]:
     known = dtype_names()
     codes = []
     for name in (text or "").split(","):
-        code = known.get(name.lower()) or (name.upper() if name.upper() in wire.ITEMSIZE else None)
+        code = known.get(name.lower()) or (name.upper() if name.upper() in ITEMSIZE else None)
         if code is None:
             given = "nothing" if text is None else repr(name)
             raise UsageError(f"--dtype must be of {', '.join(known)}, got {given}")
@@ -61,7 +61,7 @@ def dtypes_of(text: str | None) -> list[str]:
 def dtype_names() -> dict[str, str]:
     """The wire's dtype codes by the names that people type: bf16, fp32, int64, bool."""
     names = {}
-    for code in wire.ITEMSIZE:
+    for code in ITEMSIZE:
         kind, digits = code.rstrip("0123456789").lower(), code.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
         name = SHORT[kind] + digits if kind in SHORT and digits.isdigit() else code.lower()
         names[name] = code

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from warpcall import Client, NotFound
-from warpcall._arrays import code_of_dtype
 from warpcall._cli.files import UsageError, check_target, read_inputs, write_outputs
 from warpcall._cli.output import Json, Url, console, print_json, table_of
 from warpcall._tensors import BaseStoredTensor
+from warpcall.dtypes import CODES
 
 MARK = "@"  # before the id of a tensor, where a file might stand
 
@@ -107,7 +107,7 @@ def print_stored(stored: Mapping[str, BaseStoredTensor[Any]], *, as_json: bool) 
     rows = {
         name: {
             "id": t.id,
-            "dtype": code_of_dtype(t.dtype),
+            "dtype": CODES[t.dtype],
             "shape": list(t.shape),
             "nbytes": t.nbytes,
             "device": t.device,

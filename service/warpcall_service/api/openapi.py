@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warpcall import errors, wire
+from warpcall.dtypes import ITEMSIZE
 from warpcall_service.auth.authenticator import OPEN
 from warpcall_service.formats import npy
 from warpcall_service.formats.media_types import FORM, JSON
@@ -195,7 +196,7 @@ _TENSOR: Schema = {
     "additionalProperties": False,
     "required": ["dtype", "shape", "data"],
     "properties": {
-        "dtype": {"type": "string", "enum": list(wire.ITEMSIZE)},
+        "dtype": {"type": "string", "enum": list(ITEMSIZE)},
         "shape": {
             "type": "array",
             "items": {"type": "integer", "minimum": 0},

@@ -71,27 +71,4 @@ def _info(name: str, entry: Any) -> TensorInfo:
         raise InvalidInput(
             f"{name} must have dtype, shape and data, got {brief(entry)}", field=name
         )
-    dtype, shape = entry["dtype"], entry["shape"]
-    if not isinstance(dtype, str) or dtype not in wire.ITEMSIZE:
-        raise InvalidInput(
-            f"{name} must have a dtype of {', '.join(wire.ITEMSIZE)}, got {brief(dtype)}",
-            field=name,
-        )
-    if (
-        not isinstance(shape, list)
-        or len(shape) > wire.MAX_DIMS
-        or not all(type(size) is int and size >= 0 for size in shape)
-    ):
-        raise InvalidInput(
-            f"the shape of {name} must be at most {wire.MAX_DIMS} integers from 0, "
-            f"got {brief(shape)}",
-            field=name,
-        )
-    info = TensorInfo(name, dtype, tuple(shape))
-    if not info.addressable:
-        raise InvalidInput(
-            f"{name} must have less than 2^63 bytes, zeros in its shape left out, "
-            f"got shape {brief(shape)}",
-            field=name,
-        )
-    return info
+    return wire.check_tensor(name, entry["dtype"], entry["shape"])

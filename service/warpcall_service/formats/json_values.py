@@ -12,38 +12,17 @@ import math
 from itertools import chain
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from warpcall.dtypes import NUMPY_DTYPES
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.text import brief
 
 Array = npt.NDArray[Any]
 
-_FLOATS: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
-    "C64": np.dtype(np.float32),  # pairs
-}
-_INTEGERS: dict[str, np.dtype[Any]] = {
-    "U8": np.dtype(np.uint8),
-    "U16": np.dtype(np.uint16),
-    "U32": np.dtype(np.uint32),
-    "U64": np.dtype(np.uint64),
-    "I8": np.dtype(np.int8),
-    "I16": np.dtype(np.int16),
-    "I32": np.dtype(np.int32),
-    "I64": np.dtype(np.int64),
-}
+_INTEGERS = frozenset(code for code, dtype in NUMPY_DTYPES.items() if dtype.kind in "iu")
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -63,19 +42,17 @@ def to_array(data: object, info: TensorInfo) -> Array:
         return np.array(leaves, np.bool_)
     if info.dtype in _INTEGERS:
         _refuse(kinds - {int}, "integers", leaves, info)
-        return _integers(cast("list[int]", leaves), _INTEGERS[info.dtype], info)
+        return _integers(cast("list[int]", leaves), NUMPY_DTYPES[info.dtype], info)
     if str in kinds:
         leaves = [_WORDS.get(leaf, leaf) if type(leaf) is str else leaf for leaf in leaves]
         kinds = set(map(type, leaves))
     _refuse(kinds - {int, float}, 'numbers, "NaN", "Infinity" or "-Infinity"', leaves, info)
-    return _floats(cast("list[float]", leaves), _FLOATS[info.dtype], info)
+    return _floats(cast("list[float]", leaves), _number_dtype(info), info)
 
 
 def of_bytes(data: memoryview, info: TensorInfo) -> Array:
     """The tensor `info` whose bytes these are, flat; a complex number is two elements."""
-    if info.dtype == "BOOL":
-        return np.frombuffer(data, np.bool_)
-    return np.frombuffer(data, _INTEGERS.get(info.dtype) or _FLOATS[info.dtype])
+    return np.frombuffer(data, _number_dtype(info))
 
 
 def to_json(data: memoryview, info: TensorInfo) -> Any:
@@ -86,12 +63,10 @@ def to_json(data: memoryview, info: TensorInfo) -> Any:
     """
     if not data:
         return []
-    if info.dtype == "BOOL":
-        return np.frombuffer(data, np.bool_).reshape(info.shape).tolist()
-    if info.dtype in _INTEGERS:
-        return np.frombuffer(data, _INTEGERS[info.dtype]).reshape(info.shape).tolist()
+    if info.dtype == "BOOL" or info.dtype in _INTEGERS:
+        return np.frombuffer(data, NUMPY_DTYPES[info.dtype]).reshape(info.shape).tolist()
     shape = (*info.shape, 2) if info.dtype == "C64" else info.shape
-    numbers = np.frombuffer(data, _FLOATS[info.dtype]).astype(np.float64)
+    numbers = np.frombuffer(data, _number_dtype(info)).astype(np.float64)
     if np.isfinite(numbers).all():
         return numbers.reshape(shape).tolist()
     words = numbers.astype(object)
@@ -99,6 +74,11 @@ def to_json(data: memoryview, info: TensorInfo) -> Any:
     words[np.isposinf(numbers)] = "Infinity"
     words[np.isneginf(numbers)] = "-Infinity"
     return words.reshape(shape).tolist()
+
+
+def _number_dtype(info: TensorInfo) -> np.dtype[Any]:
+    """The dtype of the numbers in JSON: those of a complex number are a pair of float32."""
+    return NUMPY_DTYPES["F32" if info.dtype == "C64" else info.dtype]
 
 
 def _leaves(data: object, shape: tuple[int, ...], info: TensorInfo) -> list[object]:

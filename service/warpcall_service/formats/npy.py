@@ -14,8 +14,9 @@ from itertools import accumulate
 
 from numpy.lib import format as numpy_format
 
+from warpcall import wire
+from warpcall.dtypes import ITEMSIZE, NUMPY_DTYPES
 from warpcall.errors import InvalidInput, UnsupportedMedia
-from warpcall.wire import ITEMSIZE, MAX_DIMS, TensorInfo
 
 MEDIA_TYPE = "application/x-npy"
 MAGIC = b"\x93NUMPY"
@@ -24,12 +25,7 @@ MAX_TOKENS = 256  # words and signs; 64 dims need 150. Python's parser takes 1 u
 _TOKEN = re.compile(rb"\w+|[^\w\s]")
 
 # Wire code of each numpy dtype that both sides know. bfloat16 and float8 have no .npy name.
-_CODES = {
-    "<f8": "F64", "<f4": "F32", "<f2": "F16", "<c8": "C64",
-    "<u8": "U64", "<u4": "U32", "<u2": "U16", "|u1": "U8",
-    "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8",
-    "|b1": "BOOL",
-}  # fmt: skip
+_CODES = {dtype.str: code for code, dtype in NUMPY_DTYPES.items() if dtype.isbuiltin == 1}
 _NAMES = {code: name for name, code in _CODES.items()}
 
 
@@ -114,18 +110,8 @@ def decode_header(header: bytes, field: str) -> NpyHeader:
             "float8 travel as safetensors",
             field=field,
         )
-    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > MAX_DIMS:
-        raise InvalidInput(
-            f"the shape of {field} must be at most {MAX_DIMS} integers from 0, got {_brief(shape)}",
-            field=field,
-        )
-    if not TensorInfo(field, _CODES[dtype.str], shape).addressable:
-        raise InvalidInput(
-            f"{field} must have less than 2^63 bytes, zeros in its shape left out, "
-            f"got shape {_brief(shape)}",
-            field=field,
-        )
-    return NpyHeader(_CODES[dtype.str], shape, bool(fortran_order))
+    info = wire.check_tensor(field, dtype.str, list(shape), _CODES)
+    return NpyHeader(info.dtype, info.shape, bool(fortran_order))
 
 
 def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -143,9 +129,3 @@ def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
         file, {"descr": _NAMES[dtype], "fortran_order": False, "shape": shape}
     )
     return file.getvalue()
-
-
-def _brief(shape: tuple[int, ...]) -> str:
-    """A shape for a message. Python does not print integers of thousands of digits, hex can say them."""
-    sizes = [str(size) if abs(size) < 1 << 64 else "more than 2^64" for size in shape]
-    return f"({', '.join(sizes)})"[:60]

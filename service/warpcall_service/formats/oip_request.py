@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpcall import wire
+from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
-from warpcall_service.formats.oip_datatypes import WIRE
 from warpcall_service.formats.params import Params, from_json, from_text
 from warpcall_service.text import brief
 
 WHAT = "the request"  # in messages
 
+_CODES = {datatype: code for code, datatype in OIP_DATATYPES.items()}
 _MEMBERS = frozenset({"id", "model_name", "model_version", "parameters", "inputs", "outputs"})
 _SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 _HINTS = frozenset({"content_type"})  # some clients tell themselves what an array was
@@ -118,25 +119,7 @@ def _input(entry: object) -> RequestInput:
     datatype, shape = given["datatype"], given["shape"]
     if datatype == "BYTES":
         raise _bad(f"{name} must be numbers or BOOL, this server takes no BYTES", name)
-    if not isinstance(datatype, str) or datatype not in WIRE:
-        raise _bad(f"{name} must have a datatype of {', '.join(WIRE)}, got {brief(datatype)}", name)
-    if (
-        not isinstance(shape, list)
-        or len(shape) > wire.MAX_DIMS
-        or not all(type(size) is int and size >= 0 for size in shape)
-    ):
-        raise _bad(
-            f"the shape of {name} must be at most {wire.MAX_DIMS} integers from 0, "
-            f"got {brief(shape)}",
-            name,
-        )
-    info = TensorInfo(name, WIRE[datatype], tuple(shape))
-    if not info.addressable:
-        raise _bad(
-            f"{name} must have less than 2^63 bytes, zeros in its shape left out, "
-            f"got shape {brief(shape)}",
-            name,
-        )
+    info = wire.check_tensor(name, datatype, shape, _CODES, "datatype")
     parameters = _parameters(given, name)
     binary_nbytes = _count(parameters, "binary_data_size", name)
     shared = _span(parameters, name)

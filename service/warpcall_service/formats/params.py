@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from urllib.parse import unquote_plus
 
 from warpcall.errors import InvalidInput
+from warpcall.wire import json_fault
 from warpcall_service.text import brief
 
 Params = dict[str, object]
@@ -68,7 +69,7 @@ def from_json(text: str | bytes, field: str, *, constants: bool = False) -> dict
             parse_constant=None if constants else _refuse_constant,
         )
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{field} must be JSON: {_brief(error)}", field=field) from None
+        raise InvalidInput(f"{field} must be JSON: {json_fault(error)}", field=field) from None
     if not isinstance(value, dict):
         raise InvalidInput(f"{field} must be a JSON object, got {brief(value)}", field=field)
     return value
@@ -160,7 +161,3 @@ def _finite(literal: str) -> float:
 
 def _refuse_constant(literal: str) -> NoReturn:
     raise ValueError(f'{literal} is not JSON; in float data write "{literal}" as a string')
-
-
-def _brief(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]

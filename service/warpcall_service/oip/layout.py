@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpcall import wire
+from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
 from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
@@ -39,7 +39,7 @@ class Layout:
         end = 0
         for given in sorted(inputs, key=lambda given: not given.binary):
             info = given.info
-            multiple = wire.ITEMSIZE[info.dtype] if given.binary else ALIGNMENT
+            multiple = ITEMSIZE[info.dtype] if given.binary else ALIGNMENT
             begin = -(-end // multiple) * multiple
             if given.binary:
                 if pieces and begin == end:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import NotFound
-from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.text import brief
 
 VERSION = "1"  # of every model: ops have none, their source has a hash
@@ -81,13 +81,13 @@ class Models:
 
 
 def _input_datatypes(given: Mapping[str, Any]) -> list[str]:
-    return [DATATYPES[code] for code in given["dtypes"] if code in DATATYPES]
+    return [OIP_DATATYPES[code] for code in given["dtypes"] if code in OIP_DATATYPES]
 
 
 def _output_datatypes(given: Mapping[str, Any], op: Mapping[str, Any]) -> list[str]:
     """What an output may have: its own, or any of the inputs'."""
     if given["dtype"] is not None:
-        return [DATATYPES[given["dtype"]]]
+        return [OIP_DATATYPES[given["dtype"]]]
     return _input_datatypes(op["inputs"][0])
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service.formats.json_messages import Hole
-from warpcall_service.formats.oip_datatypes import DATATYPES
 from warpcall_service.formats.oip_request import InferRequest, RequestedOutput, Span
 from warpcall_service.formats.responses import ResponseBody, Writer
 from warpcall_service.http.problems import Headers
@@ -81,7 +81,7 @@ class InferResponse:
             data = outputs[info.begin : info.end]
             entry: dict[str, Any] = {
                 "name": info.name,
-                "datatype": DATATYPES[info.dtype],
+                "datatype": OIP_DATATYPES[info.dtype],
                 "shape": info.shape,
             }
             if wanted.binary:

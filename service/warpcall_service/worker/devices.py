@@ -14,31 +14,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from warpcall.dtypes import NUMPY_DTYPES
 from warpcall.errors import KernelFailed
 from warpcall_kernels import Op, ops
 from warpcall_service.lanes.messages import NoSuchDevice
 
-# Wire codes (client/warpcall/wire.py) as torch dtypes.
-DTYPES = {
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-    "F32": torch.float32,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+# By wire code; torch has the names that numpy and ml_dtypes have.
+DTYPES: dict[str, torch.dtype] = {
+    code: getattr(torch, str(dtype)) for code, dtype in NUMPY_DTYPES.items()
 }
 HOST_SHARE, DEVICE_SHARE = 0.5, 0.9  # of all memory, for tensors; the rest is for what serves them
 CODES = {dtype: code for code, dtype in DTYPES.items()}

@@ -15,6 +15,7 @@ from tests.e2e.test_survives import until
 from tests.service.requests import PERMUTE, SAFETENSORS, metrics, npy, problem_of, send_raw
 from tests.service.stored_tensors import ALL, X, get, listed, memory, put
 from warpcall import wire
+from warpcall.dtypes import ITEMSIZE
 
 
 def test_a_tensor_comes_back_as_it_was(tensor_client: httpx.Client) -> None:
@@ -30,7 +31,7 @@ def test_a_tensor_comes_back_as_it_was(tensor_client: httpx.Client) -> None:
     assert memory(tensor_client) == 24
 
 
-@pytest.mark.parametrize("dtype", wire.ITEMSIZE)
+@pytest.mark.parametrize("dtype", ITEMSIZE)
 @pytest.mark.parametrize("shape", [(), (3, 5), (2, 0, 3), (0, 1 << 40)], ids=str)
 def test_every_dtype_stays_bit_by_bit(
     tensor_client: httpx.Client, dtype: str, shape: tuple[int, ...]

@@ -132,9 +132,9 @@ FILES = {
     "nested": (framed("(" * 200), "header that numpy reads"),
     "many signs": (framed("(" * 1000), "at most 256 words and signs, got 1006"),
     "no dtype": (described("()", "(1,)"), "header that numpy reads"),
-    "negative": (described("'|u1'", "(-1,)"), "integers from 0, got (-1)"),
+    "negative": (described("'|u1'", "(-1,)"), "integers from 0, got [-1]"),
     "overflow": (described("'|u1'", "(2**40, 2**40)".replace("2**40", str(2**40))), "2^63"),
-    "digits": (described("'|u1'", f"(0x{'f' * 1900},)"), "got shape (more than 2^64)"),
+    "digits": (described("'|u1'", f"(0x{'f' * 1900},)"), "got shape [67292559"),
     "beyond the body": (described("'|u1'", "(1000000,)"), "fit in the body, got 1000000 bytes"),
 }
 
