@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service import logs
-from warpcall_service.api import openapi, pages, routes
+from warpcall_service.api import kernels, openapi, pages
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
@@ -81,11 +81,11 @@ def create_app(
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
     )
-    app.include_router(routes.kernels(engine))
-    app.include_router(routes.me(settings, engine, limits))
+    app.include_router(kernels.kernels(engine))
+    app.include_router(kernels.me(settings, engine, limits))
     app.include_router(job_routes.jobs(job_service, stopping))
     app.include_router(tensor_routes.tensors(settings, tensors))
-    app.include_router(routes.health(engine, metrics, account_sync, stopping))
+    app.include_router(kernels.health(engine, metrics, account_sync, stopping))
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     app.include_router(
