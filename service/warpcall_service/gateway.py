@@ -13,31 +13,22 @@ from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.authenticator import OPEN, Authenticator
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.usage import UsageCounter
-from warpcall_service.calls.run import Calls
-from warpcall_service.calls.tensor_calls import (
-    PROGRAMS,
-    STORED_TENSOR_HEADERS,
-    TENSORS,
-    TensorCalls,
-)
 from warpcall_service.formats.params import check_count
 from warpcall_service.http.access_log import log_request
+from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import RouteIO
 from warpcall_service.http.watchdog import ClientWatchdog
-from warpcall_service.oip.infer import Inference, is_infer
 from warpcall_service.settings import Settings
-
-CALLS = "/v1/kernels/"
 
 log = logging.getLogger("warpcall")
 
 
 class Gateway:
-    """Sends calls to `calls` and `inference`, straight past FastAPI, and all else to `app`.
+    """Passes requests that move tensors to the handlers of `direct`, and all others to `app`.
 
-    Nothing passes unless `gate` admits it: a new route, on either road, is closed from the start. Who
+    Nothing passes unless `authenticator` admits it: a new route, on either road, is closed from the start. Who
     was admitted is held to his limits. Every request has a `ClientWatchdog`, so that no route waits
     for its client without end.
     """
@@ -46,9 +37,7 @@ class Gateway:
         self,
         settings: Settings,
         app: ASGIApp,
-        calls: Calls,
-        tensor_calls: TensorCalls,
-        inference: Inference,
+        direct: DirectRoutes,
         authenticator: Authenticator,
         limits: Limits,
         usage_counter: UsageCounter,
@@ -57,9 +46,7 @@ class Gateway:
         self._timeout_s = settings.body_timeout_s
         self._min_rate = int(settings.min_rate_bytes_per_s)
         self._app = app
-        self._calls = calls
-        self._tensor_calls = tensor_calls
-        self._inference = inference
+        self._direct = direct
         self._authenticator = authenticator
         self._usage_counter = usage_counter
         self._metrics = metrics
@@ -68,7 +55,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
-            return  # lifespan and websockets are off, and must not be a way around the gate
+            return  # lifespan and websockets are off, and must not be a way around the authenticator
         exchange = Exchange(scope, receive, send)
         watchdog = ClientWatchdog(exchange.connection, self._timeout_s, self._min_rate)
         try:
@@ -121,24 +108,15 @@ class Gateway:
             account.leave(time.monotonic() - exchange.began)
 
     async def _serve(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
-        path: str = exchange.scope["path"]
-        if exchange.scope["method"] == "POST" and path.startswith(CALLS):
-            watchdog.cancel_when_client_leaves()
-            stored = not STORED_TENSOR_HEADERS.isdisjoint(exchange.headers)
-            calls = self._tensor_calls if stored else self._calls
-            await calls.run_call(exchange, watchdog, path[len(CALLS) :])
-        elif exchange.scope["method"] == "POST" and is_infer(path):
-            watchdog.cancel_when_client_leaves()
-            await self._inference.run(exchange, watchdog, path)
-        elif path.startswith((PROGRAMS, TENSORS)) and (
-            found := self._tensor_calls.find(exchange.scope["method"], path)
-        ):
-            work, argument = found
-            watchdog.cancel_when_client_leaves()
-            await work(exchange, watchdog, argument)
-        else:
+        scope = exchange.scope
+        found = self._direct.find(scope["method"], scope["path"])
+        if found is None:
             io = RouteIO(exchange, watchdog)
-            await self._app(exchange.scope, io.receive, io.send)
+            await self._app(scope, io.receive, io.send)
+        else:
+            handler, parameters = found
+            watchdog.cancel_when_client_leaves()
+            await handler(exchange, watchdog, *parameters)
 
     def _record(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began

@@ -6,10 +6,12 @@ import functools
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from warpcall_service import logs
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.lanes.engine import LocalEngine
 
 # From 0.1 ms, the time of a small call, to 60 s, the default deadline of a call.
 _BUCKETS_S = (
@@ -85,3 +87,41 @@ class _State(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._state()
+
+
+def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
+    """The current state of every lane, as Prometheus metrics."""
+    gauges = {
+        "ready": "1 if the lane can take calls now, else 0",
+        "queued": "Calls that wait in the lane's queue",
+        "in_flight": "Calls that were sent to the lane's worker and are not answered yet",
+        "plan_requests": "Plans and checks of jobs that the lane's worker has not answered yet",
+        "arena_used": "Bytes of the lane's arena that are allocated to calls",
+        "arena_free": "Bytes of the lane's arena that are free",
+        "arena_waiting": "Requests that wait for memory in the lane's arena",
+    }
+    families = {
+        name: GaugeMetricFamily(f"warpcall_lane_{name}", text, labels=["lane"])
+        for name, text in gauges.items()
+    }
+    restarts = CounterMetricFamily(
+        "warpcall_lane_restarts",
+        "Worker processes that died or were killed, and were replaced, by lane",
+        labels=["lane"],
+    )
+    for lane in engine.status():
+        restarts.add_metric([lane.name], lane.restarts)
+        for name, family in families.items():
+            value = lane.state == "ready" if name == "ready" else getattr(lane, name)
+            family.add_metric([lane.name], float(value))
+    return [*families.values(), restarts]
+
+
+def log_metric() -> Metric:
+    """How many lines of the log could not be written."""
+    family = CounterMetricFamily(
+        "warpcall_log_lines_dropped",
+        "Lines of the log that were dropped because it was not read, or its disk was full",
+    )
+    family.add_metric([], logs.dropped())
+    return family

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpcall import wire
@@ -33,14 +33,10 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-PROGRAMS = wire.PROGRAMS_PATH
-TENSORS = wire.TENSORS_PATH
 HEADERS = (wire.TENSORS_HEADER, wire.STORE_HEADER, wire.TTL_HEADER, wire.DEVICE_HEADER)
 STORED_TENSOR_HEADERS = frozenset(name.lower().encode() for name in HEADERS)
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 PUT: Mapping[str, Any] = {"name": "put", "params": []}
-
-Work = Callable[[Exchange, ClientWatchdog, str], Awaitable[None]]
 
 
 class TensorCalls:
@@ -58,18 +54,6 @@ class TensorCalls:
         self._registry = registry
         self._checker = Checker(engine)
 
-    def find(self, method: str, path: str) -> tuple[Work, str] | None:
-        """The method that serves a route of programs or stored tensors, and its argument."""
-        if method == "POST" and path == PROGRAMS:
-            return self.run_program, ""
-        if method == "PUT" and path == TENSORS:
-            return self.put_tensors, ""
-        if path.startswith(f"{TENSORS}/"):
-            id_ = path[len(TENSORS) + 1 :]
-            work = {"PUT": self.put_tensors, "GET": self.get_tensor}.get(method)
-            return (work, id_) if work else None
-        return None
-
     async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Run the op `name`; some of its inputs or outputs are stored tensors."""
         op = self._calls.op(name)
@@ -77,12 +61,14 @@ class TensorCalls:
         check = functools.partial(self._checker.check_call, name)
         await self._run(exchange, watchdog, op, check)
 
-    async def run_program(self, exchange: Exchange, watchdog: ClientWatchdog, _: str) -> None:
+    async def run_program(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         """Run the program in the request's parameters."""
         exchange.op = "program"
         await self._run(exchange, watchdog, programs.DECLARATION, self._checker.check_program)
 
-    async def put_tensors(self, exchange: Exchange, watchdog: ClientWatchdog, id_: str) -> None:
+    async def put_tensors(
+        self, exchange: Exchange, watchdog: ClientWatchdog, id_: str = ""
+    ) -> None:
         """Store the tensors of the body; if `id_` is not empty, one tensor under that id."""
         exchange.op = "put"
         _refuse(exchange, wire.TENSORS_HEADER, wire.STORE_HEADER)

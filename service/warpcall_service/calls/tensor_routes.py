@@ -1,24 +1,29 @@
-"""The routes about stored tensors that move none of their bytes: list them, delete them."""
+"""The routes of calls, programs and stored tensors."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
 
 from warpcall import wire
 from warpcall.errors import NotFound
+from warpcall_service.calls.openapi import get_parts, op_parts, program_parts, put_parts
+from warpcall_service.calls.run import Calls
+from warpcall_service.calls.tensor_calls import STORED_TENSOR_HEADERS, TensorCalls
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.http.caller import CurrentCaller
-from warpcall_service.http.openapi_parts import problem_responses
+from warpcall_service.http.direct_routes import DirectRoutes
+from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.openapi_parts import Model, problem_responses
+from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.settings import Settings
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class TensorModel(_Model):
+class TensorModel(Model):
     """A tensor that stays on a device; gone after `expires` unless it is used before."""
 
     id: str
@@ -29,14 +34,14 @@ class TensorModel(_Model):
     expires: str
 
 
-class TensorLimits(_Model):
+class TensorLimits(Model):
     """What one user may keep."""
 
     bytes: int
     count: int
 
 
-class TensorList(_Model):
+class TensorList(Model):
     """The caller's tensors."""
 
     tensors: list[TensorModel]
@@ -44,16 +49,50 @@ class TensorList(_Model):
     limits: TensorLimits
 
 
-class Deleted(_Model):
+class Deleted(Model):
     """How many tensors were deleted."""
 
     deleted: int
 
 
-def tensors(settings: Settings, registry: TensorRegistry) -> APIRouter:
+def calls(
+    ops: Iterable[Mapping[str, Any]], plain: Calls, tensor_calls: TensorCalls, direct: DirectRoutes
+) -> APIRouter:
+    """The calls of each op, and programs of several ops."""
+    router = APIRouter()
+
+    def run(exchange: Exchange, watchdog: ClientWatchdog, name: str) -> Coroutine[Any, Any, None]:
+        stored = not STORED_TENSOR_HEADERS.isdisjoint(exchange.headers)
+        return (tensor_calls if stored else plain).run_call(exchange, watchdog, name)
+
+    for op in ops:
+        run_op = functools.partial(run, name=op["name"])
+        direct.add(
+            router, "POST", f"/v1/kernels/{op['name']}", run_op, tags=["calls"], **op_parts(op)
+        )
+    # Says which ops there are, if no op has the name in the path.
+    direct.add(router, "POST", "/v1/kernels/{name}", run, include_in_schema=False)
+    direct.add(
+        router,
+        "POST",
+        wire.PROGRAMS_PATH,
+        tensor_calls.run_program,
+        tags=["programs"],
+        **program_parts(),
+    )
+    return router
+
+
+def tensors(
+    settings: Settings, registry: TensorRegistry, tensor_calls: TensorCalls, direct: DirectRoutes
+) -> APIRouter:
     """The caller's tensors; nobody sees another's."""
     router = APIRouter(prefix=wire.TENSORS_PATH, tags=["tensors"])
     limits = {"bytes": int(settings.tensor_user_bytes), "count": settings.tensor_user_count}
+
+    direct.add(router, "PUT", "", tensor_calls.put_tensors, **put_parts(one=False))
+    direct.add(router, "PUT", "/{id:path}", tensor_calls.put_tensors, **put_parts(one=True))
+    direct.add(router, "GET", "/{id:path}", tensor_calls.get_tensor, **get_parts())
 
     @router.get("", response_model=TensorList)
     async def list_tensors(caller: CurrentCaller) -> Response:
@@ -67,7 +106,7 @@ def tensors(settings: Settings, registry: TensorRegistry) -> APIRouter:
         """Delete all that you keep."""
         return JSONResponse({"deleted": registry.delete_all(caller.name)})
 
-    @router.delete("/{id}", response_model=Deleted, responses=problem_responses([NotFound]))
+    @router.delete("/{id:path}", response_model=Deleted, responses=problem_responses([NotFound]))
     async def delete_tensor(id: str, caller: CurrentCaller) -> Response:
         """Delete one; a call that uses it ends well."""
         registry.delete(caller.name, id)

@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from warpcall import errors, wire
 
 Schema = dict[str, Any]
 
+
+class Model(BaseModel):
+    """The base of the models of requests and responses: values are not converted to other types."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Problem(Model):
+    """An error response, as RFC 9457 describes it."""
+
+    type: str = Field(description=f"`{errors.TYPE_PREFIX}` and the code of the problem")
+    title: str
+    status: int
+    detail: str = Field(description="what is wrong, what is allowed, and what came")
+    field: str = Field(
+        default_factory=str, description="the tensor, parameter, header or query item at fault"
+    )
+    request_id: str = Field(default_factory=str)
+
+
 BINARY: Schema = {"type": "string", "format": "binary"}
+SECONDS: Schema = {"type": "number", "exclusiveMinimum": 0}
 CALL_PROBLEMS = (
     errors.NotFound,
     errors.InvalidInput,
@@ -21,63 +44,34 @@ CALL_PROBLEMS = (
     errors.TimedOut,
 )
 
-TIMEOUT: Schema = {
-    "name": wire.TIMEOUT_HEADER,
-    "in": "header",
-    "required": False,
-    "description": "seconds until the call is given up with `timed-out`",
-    "schema": {"type": "number", "exclusiveMinimum": 0},
-}
-REQUEST_ID: Schema = {
-    "name": "X-Request-Id",
-    "in": "header",
-    "required": False,
-    "description": "names the request in the answer and in the server's log; generated if absent",
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
-}
-TENSORS: Schema = {
-    "name": wire.TENSORS_HEADER,
-    "in": "header",
-    "required": False,
-    "description": "inputs that are stored tensors, such as `x=photo, mask=m`",
-    "schema": {"type": "string"},
-}
-KEEP: Schema = {
-    "name": wire.STORE_HEADER,
-    "in": "header",
-    "required": False,
-    "description": "outputs to keep on the device and under which ids, such as `out=y`; `*=y` keeps "
-    "all, as `y.out` and so on",
-    "schema": {"type": "string"},
-}
-TTL: Schema = {
-    "name": wire.TTL_HEADER,
-    "in": "header",
-    "required": False,
-    "description": "seconds after its last use until what is kept goes",
-    "schema": {"type": "number", "exclusiveMinimum": 0},
-}
-DEVICE: Schema = {
-    "name": wire.DEVICE_HEADER,
-    "in": "header",
-    "required": False,
-    "description": "where to run, such as `cuda:0`",
-    "schema": {"type": "string"},
-}
-CALL_HEADERS = (TENSORS, KEEP, TTL, DEVICE, TIMEOUT, REQUEST_ID)
-ANSWER_HEADERS: Schema = {
-    "X-Request-Id": {"schema": {"type": "string"}, "description": "names this request"},
-    "X-Warpcall-Device": {"schema": {"type": "string"}, "description": "what ran it"},
-    "Server-Timing": {
-        "schema": {"type": "string"},
-        "description": "milliseconds: queue, h2d (to the device), kernel, d2h (from the device)",
-    },
-}
+
+def ref(model: type[BaseModel]) -> Schema:
+    """A reference to a model that `api/openapi.py` adds to the components."""
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def problem_responses(kinds: Iterable[type[errors.Problem]]) -> dict[int | str, Schema]:
-    """The answers that such problems give, as an operation's `responses`."""
-    content = {errors.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+def parameter(name: str, description: str, place: str = "header", **schema: Any) -> Schema:
+    """A header, or a part of the path, that an operation takes."""
+    named = {"name": name, "in": place, "required": place == "path"}
+    return {**named, "description": description, "schema": schema or {"type": "string"}}
+
+
+TIMEOUT = parameter(wire.TIMEOUT_HEADER, "seconds after which the call is `timed-out`", **SECONDS)
+REQUEST_ID = parameter(
+    "X-Request-Id",
+    "the name of the request in the response and in the server's log; generated if absent",
+    type="string",
+    pattern="^[A-Za-z0-9._-]{1,64}$",
+)
+
+
+def problem_responses(
+    kinds: Iterable[type[errors.Problem]],
+    model: type[BaseModel] = Problem,
+    media_type: str = errors.MEDIA_TYPE,
+) -> dict[int | str, Schema]:
+    """The responses of such problems, as an operation's `responses`."""
+    content = {media_type: {"schema": ref(model)}}
     return {
         str(kind.status): {"description": f"{kind.title} ({kind.code})", "content": content}
         for kind in kinds

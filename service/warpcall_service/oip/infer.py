@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-from warpcall.errors import NotFound
 from warpcall_service.calls.run import MIN_TIMEOUT_S, Calls
 from warpcall_service.http.decompress import open_body
 from warpcall_service.http.exchange import Exchange
@@ -13,18 +10,10 @@ from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
-from warpcall_service.text import brief
-
-_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
-
-
-def is_infer(path: str) -> bool:
-    """Whether this is a path of inference requests."""
-    return path.startswith("/v2/models/") and path.endswith("/infer")
 
 
 class Inference:
-    """Answers inference requests on the road that `calls` paves."""
+    """Answers inference requests: each becomes a call, which `calls` runs."""
 
     def __init__(
         self,
@@ -40,17 +29,20 @@ class Inference:
         self._reader = reader
         self._statistics = statistics
 
-    async def run(self, exchange: Exchange, watchdog: ClientWatchdog, path: str) -> None:
-        """Answer one request.
+    async def run(
+        self,
+        exchange: Exchange,
+        watchdog: ClientWatchdog,
+        name: str,
+        version: str | None = None,
+    ) -> None:
+        """Answer one request for the model `name`; without `version`, for its only version.
 
         Raises:
             Problem: why there is no answer.
             ClientGone: nobody waits for it any more.
         """
-        found = _PATH.fullmatch(path)
-        if found is None:
-            raise NotFound(f"there is nothing at {brief(path)}", field="path")
-        op = self._models.op(found[1], found[2])
+        op = self._models.op(name, version)
         exchange.op = op["name"]
         ok = False
         try:

@@ -1,129 +1,100 @@
-"""What OpenAPI says of the Open Inference Protocol beyond the routes: inference, and errors."""
+"""The OpenAPI description of the Open Inference Protocol: inference requests, and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from warpcall.errors import Problem
+from pydantic import Field
 
-Schema = dict[str, Any]
-
-ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/InferenceError"}}}
-
-
-def error_responses(kinds: Iterable[type[Problem]]) -> dict[int | str, Schema]:
-    """The answers that such problems give here, as an operation's `responses`."""
-    return {
-        str(kind.status): {"description": f"{kind.title} ({kind.code})", "content": ERROR}
-        for kind in kinds
-    }
-
-
-def paths(kinds: Iterable[type[Problem]]) -> Schema:
-    """The two paths of inference, which FastAPI does not serve; `kinds` of problems may come."""
-    responses = {
-        "200": {
-            "description": "The outputs",
-            "headers": {"Inference-Header-Content-Length": _LENGTH["schema_only"]},
-            "content": {"application/json": {"schema": _RESPONSE}, **_BINARY},
-        },
-        **error_responses(kinds),
-    }
-    operation = {
-        "tags": ["open inference protocol"],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": _REQUEST}, **_BINARY},
-        },
-        "responses": responses,
-    }
-    return {
-        f"/v2/models/{{name}}{version}/infer": {
-            "post": {
-                **operation,
-                "operationId": f"infer{'_version' if version else ''}",
-                "summary": "Run a model.",
-                "description": _DESCRIPTION,
-                "parameters": [_LENGTH["parameter"], *map(_in_path, names)],
-            }
-        }
-        for version, names in (("", ["name"]), ("/versions/{version}", ["name", "version"]))
-    }
-
-
-def _in_path(name: str) -> Schema:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-_DESCRIPTION = (
-    "Tensors come as JSON; as bytes after it (then the header says how long the JSON is, and each "
-    "such input has the parameter `binary_data_size`); or in shared memory. Parameters of the op "
-    'are members of `parameters`, lists of integers as "1,0" or as an INT64 input.'
+from warpcall import errors
+from warpcall_service.http.openapi_parts import (
+    BINARY,
+    CALL_PROBLEMS,
+    Model,
+    Schema,
+    parameter,
+    problem_responses,
+    ref,
 )
-_BINARY: Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_LENGTH: Schema = {
-    "schema_only": {
-        "schema": {"type": "integer"},
-        "description": "bytes of the JSON, if more follow",
-    },
-    "parameter": {
-        "name": "Inference-Header-Content-Length",
-        "in": "header",
-        "required": False,
-        "description": "bytes of the JSON, if more follow",
-        "schema": {"type": "integer", "minimum": 0},
-    },
-}
-_PARAMETERS: Schema = {
-    "type": "object",
-    "additionalProperties": {"type": ["string", "number", "boolean"]},
-}
-_SHAPE: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-_REQUEST: Schema = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "id": {"type": "string"},
-        "parameters": _PARAMETERS,
-        "inputs": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name", "shape", "datatype"],
-                "properties": {
-                    "name": {"type": "string"},
-                    "shape": _SHAPE,
-                    "datatype": {"type": "string"},
-                    "parameters": _PARAMETERS,
-                    "data": {"type": "array"},
-                },
-            },
-        },
-        "outputs": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "properties": {"name": {"type": "string"}, "parameters": _PARAMETERS},
-            },
-        },
-    },
-}
-_RESPONSE: Schema = {
-    "type": "object",
-    "required": ["model_name", "model_version", "outputs"],
-    "properties": {
-        "model_name": {"type": "string"},
-        "model_version": {"type": "string"},
-        "id": {"type": "string"},
-        "outputs": {"type": "array", "items": {"type": "object"}},
-    },
-}
-ERROR_SCHEMA: Schema = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {"type": "string", "description": "what is wrong, what is allowed, what came"}
-    },
-}
+
+Parameters = Annotated[dict[str, str | float | bool], Field(default_factory=dict)]
+_LENGTH = "Inference-Header-Content-Length"
+_LENGTH_TEXT = "bytes of the JSON, if the bytes of tensors follow it"
+_JSON = "application/json"
+_DESCRIPTION = (
+    "Tensors come as JSON, as bytes after the JSON, or in shared memory. For bytes after the JSON "
+    f"the header `{_LENGTH}` has the length of the JSON, and each such input has the parameter "
+    "`binary_data_size`. The op's parameters are members of `parameters`; a list of integers is a "
+    'string such as "1,0", or an input of the datatype INT64.'
+)
+
+
+class InferenceError(Model):
+    """An error response of this protocol."""
+
+    error: str = Field(description="what is wrong, what is allowed, and what came")
+
+
+class InferenceInput(Model):
+    """An input of a model."""
+
+    name: str
+    shape: list[Annotated[int, Field(ge=0)]]
+    datatype: str
+    parameters: Parameters
+    data: list[Any] = Field(default_factory=list, description="the values, if they come as JSON")
+
+
+class RequestedOutput(Model):
+    """An output that the response is to have."""
+
+    name: str
+    parameters: Parameters
+
+
+class InferenceRequest(Model):
+    """The JSON of an inference request."""
+
+    id: str = Field(default_factory=str, description="comes back in the response")
+    parameters: Parameters
+    inputs: list[InferenceInput]
+    outputs: list[RequestedOutput] = Field(default_factory=list, description="empty: all outputs")
+
+
+class InferenceResponse(Model):
+    """The JSON of the response."""
+
+    model_name: str
+    model_version: str
+    id: str = Field(default_factory=str)
+    outputs: list[dict[str, Any]]
+
+
+def error_responses(kinds: Iterable[type[errors.Problem]]) -> dict[int | str, Schema]:
+    """The responses of such problems in this protocol, as an operation's `responses`."""
+    return problem_responses(kinds, InferenceError, _JSON)
+
+
+def infer_parts(*in_path: str) -> dict[str, Any]:
+    """What declares a route of inference to FastAPI; `in_path` are the parameters of its path."""
+    length = parameter(_LENGTH, _LENGTH_TEXT, type="integer", minimum=0)
+    names = [parameter(name, f"the {name} of the model", "path") for name in in_path]
+    success = {
+        "description": "The outputs",
+        "headers": {_LENGTH: {"schema": {"type": "integer"}, "description": _LENGTH_TEXT}},
+        "content": _content(ref(InferenceResponse)),
+    }
+    body = {"required": True, "content": _content(ref(InferenceRequest))}
+    kinds = [errors.Forbidden, *CALL_PROBLEMS]
+    return {
+        "operation_id": "infer_version" if "version" in in_path else "infer",
+        "summary": "Run a model",
+        "description": _DESCRIPTION,
+        "responses": {"200": success, **error_responses(kinds)},
+        "openapi_extra": {"parameters": [length, *names], "requestBody": body},
+    }
+
+
+def _content(json: Schema) -> Schema:
+    return {_JSON: {"schema": json}, "application/octet-stream": {"schema": BINARY}}

@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol but for inference: the server, its models, their state."""
+"""The routes of the Open Inference Protocol: the server, its models, their state, inference."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.formats.params import from_json
+from warpcall_service.http.direct_routes import DirectRoutes
+from warpcall_service.http.openapi_parts import Model
 from warpcall_service.http.route_io import body_of
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.oip.infer import Inference
 from warpcall_service.oip.models import VERSION, Models
-from warpcall_service.oip.openapi import error_responses
+from warpcall_service.oip.openapi import error_responses, infer_parts
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -23,11 +25,7 @@ MAX_BYTES = 64 << 10  # of a request's JSON
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class ServerMetadata(_Model):
+class ServerMetadata(Model):
     """The server; `extensions` are those of the protocol that it has."""
 
     name: str
@@ -35,7 +33,7 @@ class ServerMetadata(_Model):
     extensions: list[str]
 
 
-class TensorMetadata(_Model):
+class TensorMetadata(Model):
     """A tensor of a model: -1 is any size; all datatypes that it may have are in `parameters`."""
 
     name: str
@@ -44,7 +42,7 @@ class TensorMetadata(_Model):
     parameters: dict[str, str]
 
 
-class ModelMetadata(_Model):
+class ModelMetadata(Model):
     """An op as a model."""
 
     name: str
@@ -55,7 +53,7 @@ class ModelMetadata(_Model):
     parameters: dict[str, str]
 
 
-class ModelState(_Model):
+class ModelState(Model):
     """A model and whether it can run: READY, or UNAVAILABLE for a reason."""
 
     name: str
@@ -64,13 +62,13 @@ class ModelState(_Model):
     reason: str
 
 
-class Live(_Model):
+class Live(Model):
     """That the server answers."""
 
     live: bool
 
 
-class Ready(_Model):
+class Ready(Model):
     """Whether models can run now."""
 
     ready: bool
@@ -82,9 +80,11 @@ def routes(
     models: Models,
     statistics: Statistics,
     version: str,
+    inference: Inference,
+    direct: DirectRoutes,
     stopping: Callable[[], bool],
 ) -> APIRouter:
-    """What clients ask before they infer, and beside it."""
+    """The routes of the protocol, without those about shared memory."""
     router = APIRouter(prefix="/v2", tags=["open inference protocol"])
     not_found = error_responses([NotFound])
     shared = ("system_shared_memory",) if settings.user_max_shared_bytes else ()
@@ -93,6 +93,12 @@ def routes(
         "version": version,
         "extensions": [*EXTENSIONS, *shared],
     }
+
+    for path, names in (
+        ("/models/{name}/infer", ("name",)),
+        ("/models/{name}/versions/{version}/infer", ("name", "version")),
+    ):
+        direct.add(router, "POST", path, inference.run, **infer_parts(*names))
 
     def ready() -> bool:
         return engine.ready and not stopping()

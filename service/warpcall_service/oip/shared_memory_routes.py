@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
+from warpcall_service.http.openapi_parts import Model
 from warpcall_service.oip.openapi import error_responses
 from warpcall_service.oip.routes import json_of
 from warpcall_service.oip.shared_memory import Owner, Region, SharedMemory
@@ -18,10 +18,8 @@ from warpcall_service.text import brief
 MEMBERS = frozenset({"key", "offset", "byte_size"})
 
 
-class RegionModel(BaseModel):
+class RegionModel(Model):
     """A region that the caller registered."""
-
-    model_config = ConfigDict(strict=True)
 
     name: str
     key: str

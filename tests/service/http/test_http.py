@@ -42,7 +42,10 @@ def test_what_is_not_there_is_a_problem(path: str, http: httpx.Client) -> None:
     [
         ("PUT", PERMUTE, "GET, POST"),
         ("DELETE", "/v1/kernels", "GET"),
-        ("POST", "/healthz", "GET"),
+        ("PATCH", "/v1/tensors", "DELETE, GET, PUT"),
+        ("POST", "/v1/tensors/x", "DELETE, GET, PUT"),
+        ("GET", "/v1/programs", "POST"),
+        ("POST", "/healthz", "GET, HEAD"),
         ("PATCH", "/metrics", "GET"),
     ],
 )
