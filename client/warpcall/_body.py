@@ -13,7 +13,7 @@ from warpcall._arrays import ArrayT, Bytes, Flat, Kind, flatten
 from warpcall.errors import InvalidInput
 from warpcall.sockets import SLICE_BYTES
 
-JOIN_BYTES = 64 << 10  # below this one copy costs less than a second write
+JOIN_BYTES = 64 << 10  # up to this size one copy costs less than a second write
 
 
 class Body:

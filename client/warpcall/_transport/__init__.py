@@ -1,1 +1,1 @@
-"""How requests reach a server: plain sockets, or httpcore for TLS and proxies."""
+"""Transports: plain sockets for plain HTTP, httpcore for TLS and proxies."""

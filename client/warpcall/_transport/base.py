@@ -1,4 +1,4 @@
-"""What the core and the ways to the server exchange: requests, replies, and the errors between."""
+"""The interface between the core and its transports: requests, replies, streams, and their limits."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from warpcall._text import clean
 from warpcall._transport.buffers import Buffers
 from warpcall.errors import TransportError
 
-MAX_BODY_BYTES = 256 << 20  # of answers without tensors, and of those whose length is not announced
-MAX_HEADER_CHARACTERS = 100_000  # more than the transports read of a whole head
-MAX_PROBLEM_BYTES = 1 << 20  # of answers whose status says that something is wrong
+MAX_BODY_BYTES = 256 << 20  # of an answer without tensors, or without an announced length
+MAX_HEADER_CHARACTERS = 100_000  # of one value; the transports read less of a whole head
+MAX_PROBLEM_BYTES = 1 << 20  # of an answer whose status is an error
 
 
 class ConnectionFailed(TransportError):
-    """The connection was refused or broke: another try may succeed."""
+    """The connection was refused or broke. Another try may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request; `path` is absolute.
+    """One HTTP request.
 
     Attributes:
-        deadline: on the clock of time.monotonic.
-        meter: hears of each piece that moves.
-        memory: for the answer.
-        tensors: whether the answer holds tensors, whose announced length only memory bounds.
+        path: the absolute path, with the query.
+        deadline: the end of the exchange, on the clock of time.monotonic.
+        meter: receives the number of bytes of each piece that is sent or received.
+        memory: where the answer's buffer is taken from.
+        tensors: whether the answer holds tensors. Only memory limits the length of such an answer,
+            if it is announced.
     """
 
     method: str
@@ -53,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One HTTP answer, read to its end; header names in lower case."""
+    """One HTTP answer, read to its end. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,17 +63,23 @@ class Reply:
 
 
 class Transport(Protocol):
-    """A way to the server. The core is written once, as coroutines, over this.
+    """Sends requests to the server. The core is written once, as coroutines, over this interface.
 
-    A transport of the blocking client does its work in the coroutine and never suspends; see `run_now`.
+    A transport of the blocking client does its work inside the coroutine and never suspends; see
+    `warpcall._blocking`.
     """
 
     async def send(self, request: Request) -> Reply:
-        """Raises TransportError, as ConnectionFailed where another try may succeed."""
+        """Send a request and read the whole answer.
+
+        Raises:
+            ConnectionFailed: the connection was refused or broke; another try may succeed.
+            TransportError: any other failure, such as the end of the time.
+        """
         ...
 
     async def open(self, request: Request) -> Stream:
-        """Begin to read an answer that comes piece by piece; raises as `send`."""
+        """Send a request and read the head of an answer that arrives in pieces. Raises as `send`."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -80,39 +88,43 @@ class Transport(Protocol):
 
 
 class Stream(Protocol):
-    """An answer that is read as it comes; header names in lower case."""
+    """An answer that is read while it arrives. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
 
     async def read(self, quiet_s: float) -> bytes:
-        """The next piece, empty at the end; TransportError after so many seconds without one."""
+        """The next piece; empty at the end.
+
+        Raises:
+            TransportError: no piece came for `quiet_s` seconds, or the connection broke.
+        """
         ...
 
     async def close(self) -> None: ...
 
 
 class Gathered:
-    """An answer whose length was not announced, read up to `most` bytes."""
+    """Collects an answer whose length was not announced, of at most `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._data = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        """Append the next bytes; TransportError if they are too many."""
+        """Append the next bytes. Raise TransportError if the answer gets too long."""
         check_length(len(self._data) + len(chunk), self._most)
         self._data += chunk
 
     def whole(self) -> Bytes:
-        """All bytes that came."""
+        """All bytes that were added."""
         return np.frombuffer(self._data, np.uint8)
 
 
 def most_nbytes(status: int, request: Request, announced: int | None) -> int:
-    """How many bytes the body of an answer may have.
+    """The largest number of bytes that the body of an answer may have.
 
-    Without a bound, a server could fill the memory of its clients within their timeout.
+    Without this limit a server could fill the memory of its clients within their timeout.
     """
     if not 200 <= status < 300:
         return MAX_PROBLEM_BYTES
@@ -120,13 +132,13 @@ def most_nbytes(status: int, request: Request, announced: int | None) -> int:
 
 
 def check_length(nbytes: int, most: int) -> None:
-    """Raise TransportError if the body of an answer has more bytes than it may have."""
+    """Raise TransportError if the body of an answer has more than `most` bytes."""
     if nbytes > most:
         raise TransportError(f"an answer of this kind may have at most {most} bytes, got {nbytes}")
 
 
 def header_map(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by their names in lower case, with values that can be shown."""
+    """Headers by their names in lower case. Values that are not printable are escaped."""
     texts = {name.decode().lower(): value.decode("latin-1") for name, value in headers}
     if not all(map(str.isprintable, texts.values())):
         texts = {name: clean(text, MAX_HEADER_CHARACTERS) for name, text in texts.items()}

@@ -1,7 +1,7 @@
-"""Connections of asyncio for httpcore that close when what is done on them is cancelled.
+"""An asyncio backend for httpcore whose connections close when their task is cancelled.
 
-httpcore leaves a connection open whose TLS handshake is cancelled, and looks names up in threads
-that asyncio.run waits for at its end.
+httpcore's own backend leaves a connection open if its TLS handshake is cancelled. It also looks up
+names in threads that asyncio.run waits for at its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from warpcall._transport.connect import Endpoint, connect_first
 
 
 class CancellableBackend(httpcore.AsyncNetworkBackend):
-    """Connects to the first endpoint of a host that accepts."""
+    """Connects to the first endpoint of a host that accepts the connection."""
 
     def __init__(self) -> None:
         self._inner = httpcore.AnyIOBackend()
@@ -30,7 +30,7 @@ class CancellableBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        assert timeout is not None  # each request of ours has one
+        assert timeout is not None  # each of our requests has a timeout
 
         async def attempt(endpoint: Endpoint) -> httpcore.AsyncNetworkStream:
             return await self._inner.connect_tcp(endpoint.where[0], port)
@@ -46,7 +46,7 @@ class CancellableBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Connection(httpcore.AsyncNetworkStream):
-    """A connection, with TLS or without."""
+    """A connection with or without TLS."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Connecting to a server within a deadline, whatever its name resolves to."""
+"""Connects to a server within a deadline. Its name may resolve to several addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Endpoint(NamedTuple):
-    """A socket's family, and an address in it."""
+    """The family of a socket, and an address of that family."""
 
     family: int
     where: Any
@@ -26,8 +26,8 @@ class Endpoint(NamedTuple):
 def resolve(address: Address) -> Future[list[Endpoint]]:
     """Look up the endpoints of an address, in the order in which to try them.
 
-    The system's resolver can take 30 s and cannot be interrupted, so a name is looked up in a
-    thread that the caller need not wait for, and that does not delay the end of the process.
+    The system's resolver can take 30 s and cannot be interrupted. A name is therefore looked up in
+    a daemon thread: the caller can stop waiting, and the process can end.
     """
     found: Future[list[Endpoint]] = Future()
     if isinstance(address, str):
@@ -35,17 +35,17 @@ def resolve(address: Address) -> Future[list[Endpoint]]:
         return found
     try:
         found.set_result(_endpoints(*address, flags=socket.AI_NUMERICHOST))
-    except (OSError, UnicodeError):  # it is a name
+    except (OSError, UnicodeError):  # the host is a name, not an address
         threading.Thread(target=_look_up, args=(found, *address), daemon=True).start()
     return found
 
 
 def connect(address: Address, deadline: float) -> socket.socket:
-    """A connection, made in the calling thread.
+    """Connect to the first endpoint that accepts, in the calling thread.
 
     Raises:
         TimeoutError: the deadline passed.
-        OSError: no endpoint accepts connections.
+        OSError: no endpoint accepts the connection.
     """
     endpoints = resolve(address).result(left_s(deadline))
     failure: OSError = OSError(f"{address[0]} has no address")
@@ -71,11 +71,15 @@ async def connect_first(
     attempt: Callable[[Endpoint], Awaitable[T]],
     failures: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
-    """What `attempt` gives for the first endpoint that accepts; awaited in the running loop.
+    """Connect to the first endpoint that accepts, in the running loop.
+
+    Args:
+        attempt: connects to one endpoint; its result is returned.
+        failures: the errors of `attempt` after which the next endpoint is tried.
 
     Raises:
         TimeoutError: the deadline passed.
-        OSError, or another of `failures`: no endpoint accepts connections.
+        OSError, or another of `failures`: no endpoint accepts the connection.
     """
     async with asyncio.timeout(left_s(deadline)):
         endpoints = await asyncio.wrap_future(resolve(address))
@@ -90,7 +94,8 @@ async def connect_first(
 
 
 def share_s(deadline: float, endpoints: int) -> float:
-    """Seconds for the next of so many endpoints: one that does not answer leaves time for others."""
+    """Seconds to try the next of so many endpoints. An endpoint that does not answer leaves time for
+    the others."""
     return left_s(deadline) / endpoints
 
 
@@ -100,7 +105,7 @@ def _endpoints(host: str, port: int, flags: int = 0) -> list[Endpoint]:
 
 
 def _look_up(found: Future[list[Endpoint]], host: str, port: int) -> None:
-    found.set_running_or_notify_cancel()  # from now on nobody can cancel it
+    found.set_running_or_notify_cancel()  # it cannot be cancelled from now on
     try:
         found.set_result(_endpoints(host, port))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Deadlines, on the clock of time.monotonic."""
+"""Deadlines are times on the clock of time.monotonic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def left_s(deadline: float) -> float:
-    """Seconds until the deadline; past it, TimeoutError."""
+    """Seconds until the deadline. Raise TimeoutError if it has passed."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError("the deadline passed")

@@ -1,4 +1,4 @@
-"""The way to a server over TLS or through a proxy: httpcore."""
+"""The transport for TLS and proxies, on httpcore's connection pools."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKN
 
 
 class HttpcoreTransport:
-    """The blocking flavour; safe to share between threads."""
+    """The transport of the blocking client. Threads can share it."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._clock = Clock()
         backend = TimedBackend(self._clock)
-        self._pool = httpcore.ConnectionPool(**_settings(config), network_backend=backend)
+        self._pool = httpcore.ConnectionPool(**_pool_arguments(config), network_backend=backend)
         self._closed = False
 
     async def send(self, request: Request) -> Reply:
         with self._within(request.deadline):
-            response = self._pool.handle_request(_built(self._config, request, _pieces(request)))
+            response = self._pool.handle_request(
+                _http_request(self._config, request, _pieces(request))
+            )
             try:
                 reader = _ReplyReader(response, request)
                 for chunk in response.iter_stream():
@@ -57,11 +59,11 @@ class HttpcoreTransport:
 
     async def open(self, request: Request) -> Stream:
         with self._within(request.deadline):
-            built = _built(self._config, request, _pieces(request))
-            return _Stream(self, self._pool.handle_request(built))
+            http_request = _http_request(self._config, request, _pieces(request))
+            return _Stream(self, self._pool.handle_request(http_request))
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
+        time.sleep(seconds)  # noqa: ASYNC251  # the coroutine runs without a loop; see warpcall._blocking
 
     async def close(self) -> None:
         self._closed = True
@@ -69,7 +71,7 @@ class HttpcoreTransport:
 
     @contextlib.contextmanager
     def _within(self, deadline: float) -> Iterator[None]:
-        """Let what this thread does on its connections end by the deadline."""
+        """Limit what this thread does on its connection to the deadline, and translate errors."""
         if self._closed:
             raise RuntimeError("this client is closed")
         self._clock.deadline = deadline
@@ -78,18 +80,20 @@ class HttpcoreTransport:
 
 
 class AsyncHttpcoreTransport:
-    """The asyncio flavour."""
+    """The transport of the asyncio client."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         backend = CancellableBackend()
-        self._pool = httpcore.AsyncConnectionPool(**_settings(config), network_backend=backend)
+        self._pool = httpcore.AsyncConnectionPool(
+            **_pool_arguments(config), network_backend=backend
+        )
         self._closed = False
 
     async def send(self, request: Request) -> Reply:
         async with self._within(request.deadline):
-            built = _built(self._config, request, _pieces_async(request))
-            response = await self._pool.handle_async_request(built)
+            http_request = _http_request(self._config, request, _pieces_async(request))
+            response = await self._pool.handle_async_request(http_request)
             try:
                 reader = _ReplyReader(response, request)
                 async for chunk in response.aiter_stream():
@@ -100,8 +104,8 @@ class AsyncHttpcoreTransport:
 
     async def open(self, request: Request) -> Stream:
         async with self._within(request.deadline):
-            built = _built(self._config, request, _pieces_async(request))
-            return _AsyncStream(self, await self._pool.handle_async_request(built))
+            http_request = _http_request(self._config, request, _pieces_async(request))
+            return _AsyncStream(self, await self._pool.handle_async_request(http_request))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -112,7 +116,7 @@ class AsyncHttpcoreTransport:
 
     @contextlib.asynccontextmanager
     async def _within(self, deadline: float) -> AsyncIterator[None]:
-        """Let what this task does on its connections end by the deadline."""
+        """Limit what this task does on its connection to the deadline, and translate errors."""
         if self._closed:
             raise RuntimeError("this client is closed")
         with _translated(self._config):
@@ -121,7 +125,7 @@ class AsyncHttpcoreTransport:
 
 
 class _Stream:
-    """An answer that is read piece by piece."""
+    """An answer that is read in pieces."""
 
     def __init__(self, transport: HttpcoreTransport, response: httpcore.Response) -> None:
         self._transport = transport
@@ -139,7 +143,7 @@ class _Stream:
 
 
 class _AsyncStream:
-    """The same, in the running loop."""
+    """An answer that is read in pieces, in the running loop."""
 
     def __init__(self, transport: AsyncHttpcoreTransport, response: httpcore.Response) -> None:
         self._transport = transport
@@ -160,7 +164,7 @@ def _pieces(request: Request) -> Iterator[bytes]:
     if request.body is not None:
         for piece in request.body.slices():
             left_s(request.deadline)
-            yield piece  # type: ignore[misc]  # h11 takes any buffer: no copy into bytes
+            yield piece  # type: ignore[misc]  # h11 takes any buffer, so it need not be copied into bytes
             request.meter.sent(piece.nbytes)
 
 
@@ -170,7 +174,7 @@ async def _pieces_async(request: Request) -> AsyncIterator[bytes]:
 
 
 class _ReplyReader:
-    """Collects an answer into one buffer."""
+    """Collects the pieces of an answer in one buffer."""
 
     def __init__(self, response: httpcore.Response, request: Request) -> None:
         self._request = request
@@ -198,7 +202,7 @@ class _ReplyReader:
         return Reply(self._status, self._headers, body)
 
 
-def _built(
+def _http_request(
     config: Config, request: Request, pieces: Iterator[bytes] | AsyncIterator[bytes]
 ) -> httpcore.Request:
     headers = [("Host", config.authority), *request.headers.items()]
@@ -214,27 +218,27 @@ def _built(
     )
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """What both kinds of pool are made with."""
+def _pool_arguments(config: Config) -> dict[str, Any]:
+    """The arguments that both connection pools have in common."""
     proxy = proxy_for(config)
     secure = config.scheme == "https"
     return {
         **LIMITS,
-        "ssl_context": _trusting() if secure else None,
-        "proxy": None if proxy is None else _through(proxy),
+        "ssl_context": _tls_context() if secure else None,
+        "proxy": None if proxy is None else _http_proxy(proxy),
     }
 
 
-def _through(proxy: Proxy) -> httpcore.Proxy:
-    context = _trusting() if proxy.url.startswith("https:") else None
+def _http_proxy(proxy: Proxy) -> httpcore.Proxy:
+    context = _tls_context() if proxy.url.startswith("https:") else None
     return httpcore.Proxy(proxy.url, auth=proxy.auth, ssl_context=context)
 
 
-def _trusting() -> ssl.SSLContext:
-    """TLS that trusts the certificates of SSL_CERT_FILE or SSL_CERT_DIR, or else the usual ones.
+def _tls_context() -> ssl.SSLContext:
+    """A TLS context that trusts SSL_CERT_FILE or SSL_CERT_DIR, or else certifi's certificates.
 
     Raises:
-        InvalidInput: SSL_CERT_FILE names no file of certificates.
+        InvalidInput: SSL_CERT_FILE does not name a file of certificates in PEM.
     """
     given, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     try:

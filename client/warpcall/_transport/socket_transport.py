@@ -1,9 +1,9 @@
-"""The way to a server over plain HTTP: h11 reads the heads, the sockets move the bodies.
+"""The transport for plain HTTP: h11 parses the heads, and sockets move the bodies.
 
-httpx alone moves 64 MB at 0.64 (sync) and 0.4 (async) of what a bare socket loop does on the same
-machine, because each byte passes through h11's buffer in pieces of 64 KB. Here a body goes out of
-the caller's arrays and comes into one buffer without a stop: 0.8 to 1.0, sync and async.
-Written once, over non-blocking sockets; the two flavours differ in how they wait.
+httpx moves 64 MB at 0.64 (sync) and 0.4 (async) of the speed of a bare socket loop on the same
+machine, because each byte passes through h11's buffer in pieces of 64 KB. Here a body is sent from
+the caller's arrays and received into one buffer, at 0.8 to 1.0 of that speed, sync and async.
+The transport is written once, over non-blocking sockets; both clients differ in how they wait.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from warpcall._transport.waiters import Waiter
 from warpcall.errors import TransportError
 from warpcall.sockets import prepare, slice_nbytes
 
-RECEIVE_BYTES = 512 << 10  # one read; measured on loopback
-HEAD_BYTES = 64 << 10  # one read of an answer's head, and its largest size
-MAX_INTERIM = 100  # answers such as 103 before the real one
-TLS_ALERT = b"\x15"  # the first byte of what a TLS server says to plain HTTP
+RECEIVE_BYTES = 512 << 10  # of one read; the fastest size on loopback
+HEAD_BYTES = 64 << 10  # of one read of an answer's head, and the limit on its size
+MAX_INTERIM = 100  # interim answers, such as 103, before the final one
+TLS_ALERT = b"\x15"  # the first byte of a TLS server's reply to plain HTTP
 MAYBE_TLS = "if the server expects TLS, its url begins with https://"
-MAX_IDLE_S = 55.0  # a connection unused for longer is likely dropped by something on the way
+MAX_IDLE_S = 55.0  # a proxy or firewall may have dropped a connection that was idle for longer
 
 
 class SocketTransport:
     """Exchanges with one server, over a pool of connections.
 
     Args:
-        address: where it listens.
-        authority: as in the Host header.
-        waiter: BlockingWaiter() or LoopWaiter().
+        address: the address on which the server listens.
+        authority: the value of the Host header.
+        waiter: BlockingWaiter() or LoopWaiter(), which decides how the transport waits.
     """
 
     def __init__(self, address: Address, authority: str, waiter: Waiter) -> None:
@@ -65,7 +65,7 @@ class SocketTransport:
                 return await self._exchange(request)
 
     async def open(self, request: Request) -> Stream:
-        """On a connection of its own, which takes none from the calls."""
+        """Open the stream on a connection of its own, which does not count against MAX_CONNECTIONS."""
         if self._closed:
             raise RuntimeError("this client is closed")
         with _translated(self._authority):
@@ -101,11 +101,11 @@ class SocketTransport:
         return reply
 
     def _idle_connection(self) -> socket.socket | None:
-        """An idle connection that the server has not closed meanwhile, the last used first."""
+        """The idle connection that was used last and that the server has not closed; None if none."""
         while True:
             try:
                 since, sock = self._idle.pop()
-            except IndexError:  # not `if`: another thread may take the last one
+            except IndexError:  # not `if self._idle`: another thread may take the last one
                 return None
             if time.monotonic() - since < MAX_IDLE_S and _is_quiet(sock):
                 return sock
@@ -129,7 +129,7 @@ class _Exchange:
     """One request and its answer on one connection.
 
     Args:
-        fresh: whether this is the first exchange on it.
+        fresh: whether this is the first exchange on the connection.
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class _Exchange:
         return reply
 
     async def begin(self) -> h11.Response:
-        """Send the request, and read the head of its answer."""
+        """Send the request and read the head of the answer."""
         broken: OSError | None = None
         try:
             self._whole = await self._send()
         except TimeoutError:
             raise
-        except OSError as error:  # the server may have answered before it closed
+        except OSError as error:  # the server may have answered before it closed the connection
             broken = error
         try:
             return await self._head()
@@ -187,9 +187,9 @@ class _Exchange:
             raise broken or error from None
 
     async def more(self, deadline: float) -> bytes:
-        """The next piece of an answer, as it comes; empty at its end."""
+        """The next piece of the answer; empty at its end."""
         data: bytes | None = None
-        left_s(deadline)  # a server that always sends more is never waited for
+        left_s(deadline)  # the waiter checks it only when it waits, which a fast server avoids
         while True:
             try:
                 event = self._parser.next_event()
@@ -206,7 +206,7 @@ class _Exchange:
                 self._parser.receive_data(data)
 
     async def _send(self) -> bool:
-        """Send the request; False if the server answered (or left) before all of it was out."""
+        """Send the request. Return False if the server answered, or closed, before all was sent."""
         request = self._request
         headers = [("Host", self._authority), *request.headers.items()]
         if request.body is not None:
@@ -214,13 +214,15 @@ class _Exchange:
         head = self._parser.send(
             h11.Request(method=request.method, target=request.path, headers=headers)
         )
-        assert head is not None  # h11: only ConnectionClosed gives nothing
+        assert head is not None  # h11 returns None only for ConnectionClosed
         if request.body is None:
             self._parser.send(h11.EndOfMessage())
             return await self._send_piece(memoryview(head))
         first = memoryview(head)
         for piece in request.body.slices(slice_nbytes(self._sock)):
-            if first.nbytes + piece.nbytes <= HEAD_BYTES * 2:  # a small call is one segment
+            if (
+                first.nbytes + piece.nbytes <= HEAD_BYTES * 2
+            ):  # so that a small call is sent by one write
                 piece, first = memoryview(b"".join((first, piece))), memoryview(b"")
             if not (await self._send_piece(first) and await self._send_piece(piece)):
                 return False
@@ -259,7 +261,7 @@ class _Exchange:
                 self._parser.receive_data(data)
 
     async def _receive_first(self) -> bytes:
-        """The first bytes of an answer. A server that expects TLS hangs up, or sends an alert."""
+        """The first bytes of an answer. A server that expects TLS closes, or sends a TLS alert."""
         try:
             data = await self._receive_some(self._request.deadline)
         except ConnectionResetError:
@@ -289,7 +291,7 @@ class _Exchange:
 
 
 class _SocketStream:
-    """An answer that is read piece by piece."""
+    """An answer that is read in pieces, on a connection of its own."""
 
     def __init__(
         self, sock: socket.socket, exchange: _Exchange, response: h11.Response, authority: str
@@ -319,7 +321,7 @@ def _translated(authority: str) -> Iterator[None]:
 
 
 def _is_quiet(sock: socket.socket) -> bool:
-    """Whether an idle connection has neither ended nor sent what nobody asked for."""
+    """Whether an idle connection is open, and has no unread bytes, which no request asked for."""
     try:
         sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:

@@ -1,9 +1,9 @@
-"""Blocking connections for httpcore whose every operation ends by the deadline of its exchange.
+"""A blocking backend for httpcore in which every exchange ends by its deadline.
 
-httpcore's own timeouts hold for one read or write: a server that sends a byte now and then keeps an
-exchange going without end. An exchange is made in one thread from its first byte to its last, so the
-deadline is kept for each thread. In asyncio a timeout around the whole exchange does the same, and
-cancels it; see _cancellable.py.
+httpcore's own timeouts apply to one read or write. A server that sends one byte now and then could
+therefore prolong an exchange without end. An exchange runs in one thread from its first byte to its
+last, so the deadline is a thread-local value. In asyncio a timeout around the whole exchange has the
+same effect; see cancellable.py.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from warpcall._transport.connect import connect
 from warpcall._transport.deadlines import left_s
 
 T = TypeVar("T")
-RECORD_BYTES = 16 << 10  # of TLS, at most
-PIECE_BYTES = (
-    1 << 20
-)  # of what is written in TLS in TLS: it is encrypted in memory before it is sent
+RECORD_BYTES = 16 << 10  # the largest TLS record
+# TLS in TLS encrypts a whole piece in memory before it is sent.
+PIECE_BYTES = 1 << 20
 
 
 class Clock(threading.local):
-    """The deadline of the exchange that the calling thread makes."""
+    """The deadline of the exchange that runs in the calling thread."""
 
     deadline = 0.0
 
     def left_s(self) -> float:
-        """Seconds until then; past it, TimeoutError."""
+        """Seconds until the deadline. Raise TimeoutError if it has passed."""
         return left_s(self.deadline)
 
 
@@ -60,7 +59,7 @@ class TimedBackend(httpcore.NetworkBackend):
 
 
 class _Connection(httpcore.NetworkStream):
-    """A connection, with TLS or without."""
+    """A connection with or without TLS."""
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         self._sock = sock
@@ -75,12 +74,12 @@ class _Connection(httpcore.NetworkStream):
             self.send(buffer)
 
     def receive(self, nbytes: int) -> bytes:
-        """Up to `nbytes`, empty at the end; raises as a socket does."""
+        """Receive up to `nbytes`; empty at the end. Raises as a socket does."""
         self._sock.settimeout(self._clock.left_s())
         return self._sock.recv(nbytes)
 
     def send(self, data: bytes) -> None:
-        """All of `data`; raises as a socket does."""
+        """Send all of `data`. Raises as a socket does."""
         rest = memoryview(data)
         while rest:
             self._sock.settimeout(self._clock.left_s())
@@ -99,7 +98,7 @@ class _Connection(httpcore.NetworkStream):
             with _raised_as(httpcore.ConnectTimeout, httpcore.ConnectError):
                 if isinstance(self._sock, ssl.SSLSocket):
                     return _TlsInTls(self, ssl_context, server_hostname)
-                self._sock.settimeout(self._clock.left_s())  # of the whole handshake
+                self._sock.settimeout(self._clock.left_s())  # a limit on the whole handshake
                 secured = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname)
                 return _Connection(secured, self._clock)
         except BaseException:
@@ -115,7 +114,7 @@ class _Connection(httpcore.NetworkStream):
 
 
 class _TlsInTls(httpcore.NetworkStream):
-    """TLS to a server inside the TLS to a proxy, which no socket offers."""
+    """TLS to a server inside the TLS to a proxy. The ssl module has no socket for this."""
 
     def __init__(
         self, outer: _Connection, context: ssl.SSLContext, server_hostname: str | None
@@ -144,7 +143,7 @@ class _TlsInTls(httpcore.NetworkStream):
         return self._tls if info == "ssl_object" else self._outer.get_extra_info(info)
 
     def _do(self, act: Callable[[], T]) -> T:
-        """Do something in TLS, with as many records in both directions as it needs."""
+        """Run a TLS operation, and send and receive the records that it needs."""
         while True:
             try:
                 result = act()
@@ -161,7 +160,7 @@ class _TlsInTls(httpcore.NetworkStream):
 
 
 def _is_readable(sock: socket.socket) -> bool:
-    """Whether an idle connection has ended, or sent what nobody asked for."""
+    """Whether an idle connection was closed by the peer, or received bytes without a request."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
@@ -169,7 +168,7 @@ def _is_readable(sock: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def _raised_as(timeout: type[Exception], failure: type[Exception]) -> Iterator[None]:
-    """The errors of sockets as httpcore's, which acts on some of them."""
+    """Raise a socket's errors as httpcore's errors, which its connection pool handles."""
     try:
         yield
     except TimeoutError as error:

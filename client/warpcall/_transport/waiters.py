@@ -1,4 +1,4 @@
-"""How the two flavours wait for a socket: in the calling thread, or in the running loop."""
+"""How the two clients wait for a socket: in the calling thread, or in the running asyncio loop."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from collections.abc import AsyncIterator
 from warpcall._transport.connect import Address, Endpoint, connect, connect_first
 from warpcall._transport.deadlines import left_s
 
-MAX_CONNECTIONS = 32  # of one client; further calls wait for one
+MAX_CONNECTIONS = 32  # of one client; further calls wait until one is free
 
 
 class Waiter(ABC):
-    """How a flavour waits. `deadline` is on the clock of time.monotonic; past it, TimeoutError.
+    """Waits for non-blocking sockets. Each method raises TimeoutError when `deadline` has passed.
 
-    To try first and then to wait leaves time for more to come: with a timeout of the socket, which
-    waits first, a read gets less, and 64 MB took 10 or 16 ms instead of always 10.
+    A read or write is tried first, and waits only if the socket is not ready. A socket with a
+    timeout waits first, so that each read gets fewer bytes: 64 MB then took 10 or 16 ms instead of
+    always 10 ms.
     """
 
     @abstractmethod
     async def connect(self, address: Address, deadline: float) -> socket.socket: ...
 
     async def send(self, sock: socket.socket, piece: memoryview, deadline: float) -> int:
-        """Bytes sent; 0 if the peer has said something, or left, and so may not read any more."""
+        """Send some bytes, and return how many.
+
+        Returns 0 if the peer has answered or closed the connection: it may not read any more.
+        """
         while True:
             try:
                 return sock.send(piece)
@@ -37,7 +41,7 @@ class Waiter(ABC):
                     return 0
 
     async def receive(self, sock: socket.socket, view: memoryview, deadline: float) -> int:
-        """Bytes received into `view`; 0 at the end."""
+        """Receive bytes into `view`, and return how many; 0 at the end."""
         while True:
             try:
                 return sock.recv_into(view)
@@ -48,7 +52,7 @@ class Waiter(ABC):
     async def readable(
         self, sock: socket.socket, deadline: float, *, or_writable: bool = False
     ) -> bool:
-        """Wait until `sock` is readable (or writable); whether it is the former."""
+        """Wait until `sock` is readable (or writable). Return whether it is readable."""
 
     @abstractmethod
     def connection_permit(
@@ -60,7 +64,7 @@ class Waiter(ABC):
 
 
 class BlockingWaiter(Waiter):
-    """Waits in the calling thread."""
+    """Waits by blocking the calling thread."""
 
     def __init__(self) -> None:
         self._permits = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -71,7 +75,7 @@ class BlockingWaiter(Waiter):
     async def readable(
         self, sock: socket.socket, deadline: float, *, or_writable: bool = False
     ) -> bool:
-        poll = select.poll()  # not select, which ends at 1024 descriptors
+        poll = select.poll()  # select cannot handle descriptors from 1024 on
         poll.register(sock, select.POLLIN | (select.POLLOUT if or_writable else 0))
         return any(event & select.POLLIN for _, event in poll.poll(left_s(deadline) * 1000))
 
@@ -85,11 +89,11 @@ class BlockingWaiter(Waiter):
             self._permits.release()
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # never on a loop: see run_now
+        time.sleep(seconds)  # noqa: ASYNC251  # the coroutine runs without a loop; see warpcall._blocking
 
 
 class LoopWaiter(Waiter):
-    """Waits in the running asyncio loop (or uvloop)."""
+    """Waits in the running asyncio loop, also of uvloop."""
 
     def __init__(self) -> None:
         self._permits = asyncio.Semaphore(MAX_CONNECTIONS)

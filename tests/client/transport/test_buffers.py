@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from warpcall import TransportError
-from warpcall._transport.buffers import GRAIN_BYTES, KEPT_BYTES, Buffers
+from warpcall._transport.buffers import GRAIN_BYTES, MAX_IDLE_BYTES, Buffers
 
 LARGE = 3 * GRAIN_BYTES
 
@@ -78,12 +78,12 @@ def test_small_memory_is_left_to_malloc() -> None:
 
 def test_no_more_is_kept_than_allowed_and_nothing_once_closed() -> None:
     buffers = Buffers()
-    held = [buffers.take(KEPT_BYTES // 4) for _ in range(6)]
+    held = [buffers.take(MAX_IDLE_BYTES // 4) for _ in range(6)]
     held.clear()
     gc.collect()
-    assert sum(memory.size for memory in buffers._idle.values()) == KEPT_BYTES
+    assert sum(memory.size for memory in buffers._idle.values()) == MAX_IDLE_BYTES
 
-    last = buffers.take(KEPT_BYTES // 4)
+    last = buffers.take(MAX_IDLE_BYTES // 4)
     buffers.close()
     del last
     gc.collect()
