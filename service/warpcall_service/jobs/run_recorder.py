@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -21,6 +20,13 @@ from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import State
 from warpcall_service.jobs.queue import Claim
+from warpcall_service.runs.events import (
+    CaseMeasured,
+    EnvironmentKnown,
+    Progress,
+    RunEvent,
+    StateChanged,
+)
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job
 
@@ -56,21 +62,21 @@ class RunRecorder:
         self._changes: asyncio.Queue[tuple[Change, bool]] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write())
 
-    def on_event(self, what: str, value: Any) -> None:
-        """Note what a `Run` tells."""
-        if what == "state":
-            self._advance(value)
-        elif what == "hello":
-            self.put(lambda session, job: _introduce(job, value))
-        elif what == "result":
-            position, case = value["position"], value["case"]
-            self.put(lambda session, job: queue.save_case(session, job, position, case))
-        elif what == "progress":
-            phase = (value["position"], value.get("phase"), value.get("implementation"))
-            now = time.monotonic()
-            if phase != self._phase or now > self._phase_at + PROGRESS_S:
-                self._phase, self._phase_at = phase, now
-                self.put(lambda session, job: append_event(session, job, "progress", value))
+    def on_event(self, event: RunEvent) -> None:
+        """Write down an event of the run."""
+        match event:
+            case StateChanged(state):
+                self._advance(state)
+            case EnvironmentKnown():
+                self.put(lambda session, job: _set_environment(job, event))
+            case CaseMeasured(position, result):
+                self.put(lambda session, job: queue.save_case(session, job, position, result))
+            case Progress(fields):
+                phase = (fields["position"], fields.get("phase"), fields.get("implementation"))
+                now = time.monotonic()
+                if phase != self._phase or now > self._phase_at + PROGRESS_S:
+                    self._phase, self._phase_at = phase, now
+                    self.put(lambda session, job: append_event(session, job, "progress", fields))
 
     def put(self, change: Change, *, settles: bool = False) -> None:
         """Make a change after those before it.
@@ -131,6 +137,6 @@ class RunRecorder:
         change(session, queue.lock_claimed(session, self._claim))
 
 
-def _introduce(job: Job, hello: dict[str, Any]) -> None:
-    job.fingerprint = json.dumps(hello["fingerprint"])
-    job.environment = hello["environment"]
+def _set_environment(job: Job, known: EnvironmentKnown) -> None:
+    job.fingerprint = json.dumps(known.fingerprint)
+    job.environment = known.environment

@@ -17,6 +17,7 @@ from warpcall_service.lanes.messages import frame, read_frame_async
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.runs import process_tree
+from warpcall_service.runs.events import RunEvent, StateChanged, event_of
 from warpcall_service.runs.messages import TAG_VARIABLE, ExitClass, ReaperReport, Task
 from warpcall_service.settings import Settings
 
@@ -28,7 +29,7 @@ REAPER_REPORT_S = (
 )  # for the reaper, once it was told to end the job
 LAST_MESSAGES_S = 5.0  # for what lies in the socket once all its processes are gone
 
-OnEvent = Callable[[str, Any], None]
+OnEvent = Callable[[RunEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Run:
     Args:
         tag: for the environment of these processes, by which they are found again.
         lease: of the device's lane.
-        on_event: called with what the process says: `hello`, `progress`, `result`; and `state`.
+        on_event: called with each event of the run.
     """
 
     def __init__(
@@ -154,31 +155,31 @@ class Run:
         try:
             writer.write(frame(self._task))
             while True:
-                for what, value in json.loads(await read_frame_async(reader)).items():
+                for kind, value in json.loads(await read_frame_async(reader)).items():
                     self._last_message = time.monotonic()
-                    await self._on_message(what, value, writer)
+                    await self._on_message(kind, value, writer)
         except (asyncio.IncompleteReadError, OSError):
             pass  # it has ended, which the reaper tells
         finally:
             writer.close()
 
-    async def _on_message(self, what: str, value: Any, writer: asyncio.StreamWriter) -> None:
-        if what == "want":
-            self._on_event("state", "waiting_gpu")
+    async def _on_message(self, kind: str, value: Any, writer: asyncio.StreamWriter) -> None:
+        if kind == "want":
+            self._on_event(StateChanged("waiting_gpu"))
             self._waiting_for_device = True
             await self._lease.acquire()
             self._waiting_for_device = False
             self._last_message = time.monotonic()
-            self._on_event("state", "running")
+            self._on_event(StateChanged("running"))
             writer.write(frame({"go": True}))
-        elif what == "release":
+        elif kind == "release":
             self._release()
-        elif what == "ended":
+        elif kind == "ended":
             self._reported_end = value["class"], value["detail"]
-            self._on_event("state", "finalizing")
+            self._on_event(StateChanged("finalizing"))
         else:
             self._ready = True
-            self._on_event(what, value)
+            self._on_event(event_of(kind, value))
 
     def _release(self) -> None:
         if self._lease.since is not None:

@@ -1,0 +1,60 @@
+"""What happens in a run of a job, in the order in which `Run` reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+RunState = Literal["waiting_gpu", "running", "finalizing"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The run waits for the device, has it, or is about to end."""
+
+    state: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentKnown:
+    """The job's process is ready: it has imported torch and opened the device.
+
+    Attributes:
+        fingerprint: facts about the machine and its software.
+        environment: the class of environments to which they belong.
+    """
+
+    fingerprint: Mapping[str, Any]
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The sampler goes on.
+
+    Attributes:
+        fields: the case's `position`, and where there are such, `phase` and `implementation`.
+    """
+
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseMeasured:
+    """The case at `position` is measured; `result` is the sampler's whole result."""
+
+    position: int
+    result: Mapping[str, Any]
+
+
+RunEvent = StateChanged | EnvironmentKnown | Progress | CaseMeasured
+
+
+def event_of(kind: str, value: Mapping[str, Any]) -> RunEvent:
+    """The event in a message `{kind: value}` of a job's process."""
+    if kind == "hello":
+        return EnvironmentKnown(value["fingerprint"], value["environment"])
+    if kind == "result":
+        return CaseMeasured(value["position"], value["case"])
+    return Progress(value)
