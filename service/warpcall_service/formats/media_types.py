@@ -1,4 +1,4 @@
-"""Which formats bodies come and go in, and the choice among them that Accept asks for."""
+"""The media types of requests and responses, and the choice that an Accept header makes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
+from python_multipart.multipart import parse_options_header
+
 from warpcall import wire
 from warpcall.errors import UnsupportedMedia
 from warpcall_service.formats import npy
+from warpcall_service.text import brief
 
 Media = Literal["safetensors", "npy", "json", "form"]
 
@@ -18,13 +21,17 @@ MAX_CONTENT_TYPE_BYTES = 256
 
 JSON = "application/json"
 FORM = "multipart/form-data"
-READ: dict[str, Media] = {wire.MEDIA_TYPE: "safetensors", FORM: "form", JSON: "json"}
-WRITTEN: dict[str, Media] = {wire.MEDIA_TYPE: "safetensors", npy.MEDIA_TYPE: "npy", JSON: "json"}
+REQUEST_TYPES: dict[str, Media] = {wire.MEDIA_TYPE: "safetensors", FORM: "form", JSON: "json"}
+RESPONSE_TYPES: dict[str, Media] = {
+    wire.MEDIA_TYPE: "safetensors",
+    npy.MEDIA_TYPE: "npy",
+    JSON: "json",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ContentType:
-    """A Content-Type: which media, and the boundary of a form."""
+    """The format of a body, and the boundary if it is a form."""
 
     media: Media
     boundary: bytes = b""
@@ -32,12 +39,12 @@ class ContentType:
 
 @functools.lru_cache(256)
 def content_type(value: bytes | None) -> ContentType:
-    """What the body is; never guessed.
+    """The format that a Content-Type header declares; without the header, none is guessed.
 
     Raises:
-        UnsupportedMedia: none given, or one that is not read here.
+        UnsupportedMedia: there is no Content-Type, or the server does not read this one.
     """
-    allowed = ", ".join(READ)
+    allowed = ", ".join(REQUEST_TYPES)
     if value is None:
         raise UnsupportedMedia(
             f"the request must have a Content-Type of {allowed}, got none", field="content-type"
@@ -47,31 +54,32 @@ def content_type(value: bytes | None) -> ContentType:
             f"the Content-Type must have at most {MAX_CONTENT_TYPE_BYTES} bytes, got {len(value)}",
             field="content-type",
         )
-    text, _, rest = value.decode("latin-1").partition(";")
-    media = READ.get(text.strip().lower())
+    kind, options = parse_options_header(value)
+    text = kind.decode("latin-1")
+    media = REQUEST_TYPES.get(text)
     if media is None:
         raise UnsupportedMedia(
-            f"the Content-Type must be one of {allowed}, got {text.strip()[:60]!r}; pickles, .pt "
+            f"the Content-Type must be one of {allowed}, got {brief(text)}; pickles, .pt "
             "and .npz files are never read",
             field="content-type",
         )
     if media != "form":
         return ContentType(media)
-    boundary = _parameters(rest).get("boundary", "")
+    boundary = options.get(b"boundary", b"")
     if not 1 <= len(boundary) <= 70:  # RFC 2046
         raise UnsupportedMedia(
             f"{FORM} must have a boundary of 1 to 70 characters, got {len(boundary)}",
             field="content-type",
         )
-    return ContentType(media, boundary.encode("latin-1"))
+    return ContentType(media, boundary)
 
 
 @functools.lru_cache(256)
 def accepted(value: bytes | None) -> Media:
-    """The format of the answer: the best of an Accept header; safetensors when it leaves it open.
+    """The format of the response that an Accept header prefers; without the header, safetensors.
 
     Raises:
-        UnsupportedMedia: an Accept that nothing written here fits, or that is too long.
+        UnsupportedMedia: the header allows no format of responses, or it is too long.
     """
     if value is None or not value.strip():
         return "safetensors"
@@ -81,10 +89,10 @@ def accepted(value: bytes | None) -> Media:
             f"got {len(value)} and {value.count(b',') + 1}",
             field="accept",
         )
-    ranges = [_range(item) for item in value.decode("latin-1").split(",") if item.strip()]
+    ranges = [_range(item) for item in value.split(b",") if item.strip()]
     best: tuple[float, int] = (0.0, 0)
     choice: Media | None = None
-    for offered, media in WRITTEN.items():
+    for offered, media in RESPONSE_TYPES.items():
         specificity, quality = max(
             ((_fit(wanted, offered), q) for wanted, q in ranges), default=(0, 0.0)
         )
@@ -92,31 +100,26 @@ def accepted(value: bytes | None) -> Media:
             best, choice = (quality, specificity), media
     if choice is None:
         raise UnsupportedMedia(
-            f"the answer can be {', '.join(WRITTEN)}, none of which Accept allows: "
-            f"{value[:60].decode('latin-1')!r}",
+            f"the answer can be {', '.join(RESPONSE_TYPES)}, none of which Accept allows: "
+            f"{brief(value.decode('latin-1'))}",
             field="accept",
         )
     return choice
 
 
-def _range(item: str) -> tuple[str, float]:
-    wanted, _, rest = item.partition(";")
+def _range(item: bytes) -> tuple[str, float]:
+    kind, options = parse_options_header(item)
     try:
-        quality = float(_parameters(rest).get("q", "1"))
+        quality = float(options.get(b"q", b"1"))
     except ValueError:
         quality = 0.0
-    return wanted.strip().lower(), quality if 0 <= quality <= 1 else 0.0
+    return kind.decode("latin-1"), quality if 0 <= quality <= 1 else 0.0
 
 
 def _fit(wanted: str, offered: str) -> int:
-    """How specifically a media range names a type: 0 not at all, 3 by name."""
+    """How specifically a media range matches a media type: 3 by name, 0 not at all."""
     if wanted == offered:
         return 3
     if wanted == offered.partition("/")[0] + "/*":
         return 2
     return 1 if wanted == "*/*" else 0
-
-
-def _parameters(text: str) -> dict[str, str]:
-    pairs = (item.partition("=") for item in text.split(";") if "=" in item)
-    return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs}

@@ -1,8 +1,8 @@
 """A call as multipart/form-data: `curl -F x=@photo.npy -F dims=2,0,1`.
 
-A part with a file name is a tensor, any other is a parameter. A .npy file is the input that its
-part names; so is a .safetensors file of one tensor, while one of several brings their own names.
-The files' data go from the parser straight to aligned places in the arena.
+A part with a file name holds tensors, any other part is a parameter. The name of the part is the name
+of the input for a .npy file, and for a .safetensors file of one tensor. The tensors of a larger
+.safetensors file have their own names. The parser's data are copied to aligned places in the arena.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
@@ -24,26 +24,30 @@ from warpcall_service.text import brief
 
 MAX_PARTS = 128
 MAX_TEXT_BYTES = 64 << 10  # of one parameter
-# The parser looks at these byte by byte, in Python. Boundaries that end no part may be in a file.
+# The parser handles the bytes around each boundary one by one, in Python. A file may contain bytes that
+# look like a boundary, so that there may be more of them than parts.
 MAX_BOUNDARIES = 1024
-# Parts that are taken apart without a break, some 0.2 ms each; of a piece with more, this many bytes.
+# A part takes the parser about 0.2 ms. Data with more boundaries than this are fed in small pieces, so
+# that the event loop serves other requests in between.
 MANY_PARTS = 8
 PIECE_BYTES = 2 << 10
 MAX_PADDING = 64  # spaces and tabs between a boundary and the end of its line
-ALIGNMENT = 64  # the framing of a part is longer than this, so aligned data never outgrow the body
+ALIGNMENT = (
+    64  # the boundary and headers of a part are longer, so that aligned data fit into the body
+)
 
 
 class Form:
-    """Takes a form apart as it comes in; afterwards holds its tensors and parameters.
+    """Parses a form while it is received; at its end it has the tensors and parameters.
 
     Args:
         boundary: from the Content-Type.
-        memory: where the tensors' bytes go, at least as long as the body.
-        op: the catalog's entry, which says of what kind each parameter is.
+        memory: receives the tensors' bytes; at least as long as the body.
+        op: the catalog's entry, which declares the kind of each parameter.
 
     Attributes:
-        tensors: the inputs, where they lie in `memory`.
-        params: the parameters given.
+        tensors: the inputs, with their offsets in `memory`.
+        params: the parameters of the form.
     """
 
     def __init__(self, boundary: bytes, memory: memoryview, op: Mapping[str, Any]) -> None:
@@ -53,7 +57,7 @@ class Form:
         self._used = 0
         self._op = op
         self._parts = 0
-        self._part: _Part | None = None
+        self._part: _File | _Param | None = None
         self._headers: dict[bytes, bytes] = {}
         self._name = self._value = b""
         self._ended = False
@@ -76,18 +80,18 @@ class Form:
         )
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """The next bytes of the body in pieces to `feed`, between which others may have their turn."""
+        """Split the next bytes of the body into pieces for `feed`; other requests can run between them."""
         many = data.count(self._delimiter) > MANY_PARTS
         step = PIECE_BYTES if many else len(data)
         for begin in range(0, len(data), step):
             yield data[begin : begin + step]
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the body.
+        """Parse the next bytes of the body.
 
         Raises:
-            InvalidInput: not a form, or a part that cannot be read.
-            UnsupportedMedia: a file that is neither .npy nor .safetensors.
+            InvalidInput: the body is not a form, or a part cannot be read.
+            UnsupportedMedia: a file is neither .npy nor .safetensors.
         """
         self._check_boundaries(data)
         try:
@@ -97,15 +101,17 @@ class Form:
         self._check_padding(data)
 
     def finish(self) -> None:
-        """Check that the form came to its end."""
+        """Raise InvalidInput if the form has not ended."""
         if not self._ended:
             raise InvalidInput("the form must end with its boundary, it does not", field="body")
 
     def _check_boundaries(self, data: bytes) -> None:
-        """Refuse, before the parser sees them, bytes that it would be slow to take apart."""
-        edge = len(self._delimiter) - 1
-        split = (self._tail + data[:edge]).count(self._delimiter)  # begun in the piece before
-        self._tail = (self._tail + data[-edge:])[-edge:]
+        """Refuse bytes that the parser would be slow to parse."""
+        overlap = len(self._delimiter) - 1
+        split = (self._tail + data[:overlap]).count(
+            self._delimiter
+        )  # that begin in the piece before
+        self._tail = (self._tail + data[-overlap:])[-overlap:]
         found = data.count(self._delimiter) + split
         if found:
             self._boundaries += found
@@ -117,63 +123,13 @@ class Form:
                 raise _too_much_padding()
 
     def _check_padding(self, data: bytes) -> None:
-        """The same for padding that comes in several pieces, of which `data` was the last."""
+        """Refuse long padding that arrives in several pieces, of which `data` was the last."""
         if self._parser.state == MultipartState.BOUNDARY_PADDING:
             self._padding += len(data) - len(data.rstrip(b" \t"))
             if self._padding > MAX_PADDING:
                 raise _too_much_padding()
 
-    # What the parts call
-
-    def place(self, nbytes: int, field: str) -> int:
-        """Where the next `nbytes` bytes of data go."""
-        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
-        if begin + nbytes > len(self._memory):
-            raise InvalidInput(
-                f"{field} must fit in the body, got {nbytes} bytes by its header", field=field
-            )
-        self._used = begin + nbytes
-        return begin
-
-    def write(self, at: int, data: memoryview) -> None:
-        """Copy data to its place."""
-        self._memory[at : at + len(data)] = data
-
-    def open_npy(self, field: str, header: bytes) -> tuple[int, int]:
-        """Note the array of a .npy header; returns where its bytes go, and how many they are."""
-        array = npy.decode_header(header, field)
-        begin = self.place(array.nbytes, field)
-        self._add(InputTensor(field, array.dtype, array.shape, begin, array.strides))
-        return begin, array.nbytes
-
-    def open_safetensors(self, field: str, header: bytes) -> tuple[int, int]:
-        """Note the tensors and parameters of a safetensors header, as `open_npy` does."""
-        decoded = wire.decode_header(header[8:])
-        begin = self.place(decoded.data_nbytes, field)
-        for t in decoded.tensors:
-            name = field if len(decoded.tensors) == 1 else t.name
-            self._add(InputTensor(name, t.dtype, t.shape, begin + t.begin))
-        if wire.PARAMS_KEY in decoded.metadata:
-            given = from_json(decoded.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
-            self.params = merge(self.params, given)
-        return begin, decoded.data_nbytes
-
-    def set_param(self, name: str, text: bytes) -> None:
-        """Note a parameter."""
-        try:
-            given = from_text([(name, text.decode())], self._op)
-        except UnicodeDecodeError:
-            raise InvalidInput(f"{name} must be UTF-8, got {brief(text)}", field=name) from None
-        self.params = merge(self.params, given)
-
-    def _add(self, tensor: InputTensor) -> None:
-        if any(t.name == tensor.name for t in self.tensors):
-            raise InvalidInput(
-                f"{tensor.name} must be given once, it came twice", field=tensor.name
-            )
-        self.tensors.append(tensor)
-
-    # What the parser calls
+    # Called by the parser
 
     def _on_part_begin(self) -> None:
         self._parts += 1
@@ -200,15 +156,15 @@ class Form:
                 field="body",
             )
         if b"filename" not in options:
-            self._part = _Text(self, field)
+            self._part = _Param(field)
             return
         filename = options[b"filename"].decode(errors="replace")
         media = self._headers.get(b"content-type", b"").partition(b";")[0].strip().decode("latin-1")
         suffix = PurePath(filename).suffix.lower()
         if suffix == ".npy" or media == npy.MEDIA_TYPE:
-            self._part = _File(self, field, npy.header_nbytes, self.open_npy)
+            self._part = _File(field, npy.header_nbytes, self._add_npy)
         elif suffix == ".safetensors" or media == wire.MEDIA_TYPE:
-            self._part = _File(self, field, _safetensors_header_nbytes, self.open_safetensors)
+            self._part = _File(field, _safetensors_header_nbytes, self._add_safetensors)
         else:
             raise UnsupportedMedia(
                 f"{field} must be a .npy or a .safetensors file, got {brief(filename)} of type "
@@ -221,12 +177,59 @@ class Form:
             self._part.feed(memoryview(data)[start:end])
 
     def _on_part_end(self) -> None:
-        if self._part is not None:
-            self._part.end()
-            self._part = None
+        part, self._part = self._part, None
+        if isinstance(part, _File):
+            part.check_whole()
+        elif part is not None:
+            self._add_param(part.field, bytes(part.text))
 
     def _on_end(self) -> None:
         self._ended = True
+
+    # Called for a part
+
+    def _add_npy(self, field: str, header: bytes) -> memoryview:
+        """Add the tensor of a .npy header; returns the memory for its bytes."""
+        array = npy.decode_header(header, field)
+        begin, memory = self._reserve(array.nbytes, field)
+        self._add(InputTensor(field, array.dtype, array.shape, begin, array.strides))
+        return memory
+
+    def _add_safetensors(self, field: str, header: bytes) -> memoryview:
+        """Add the tensors and parameters of a safetensors header; returns the memory for the data."""
+        decoded = wire.decode_header(header[8:])
+        begin, memory = self._reserve(decoded.data_nbytes, field)
+        for t in decoded.tensors:
+            name = field if len(decoded.tensors) == 1 else t.name
+            self._add(InputTensor(name, t.dtype, t.shape, begin + t.begin))
+        if wire.PARAMS_KEY in decoded.metadata:
+            given = from_json(decoded.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
+            self.params = merge(self.params, given)
+        return memory
+
+    def _add_param(self, name: str, text: bytes) -> None:
+        try:
+            given = from_text([(name, text.decode())], self._op)
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{name} must be UTF-8, got {brief(text)}", field=name) from None
+        self.params = merge(self.params, given)
+
+    def _add(self, tensor: InputTensor) -> None:
+        if any(t.name == tensor.name for t in self.tensors):
+            raise InvalidInput(
+                f"{tensor.name} must be given once, it came twice", field=tensor.name
+            )
+        self.tensors.append(tensor)
+
+    def _reserve(self, nbytes: int, field: str) -> tuple[int, memoryview]:
+        """The offset of the next `nbytes` bytes of `memory`, and these bytes."""
+        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
+        if begin + nbytes > len(self._memory):
+            raise InvalidInput(
+                f"{field} must fit in the body, got {nbytes} bytes by its header", field=field
+            )
+        self._used = begin + nbytes
+        return begin, self._memory[begin : begin + nbytes]
 
 
 def _too_much_padding() -> InvalidInput:
@@ -235,72 +238,64 @@ def _too_much_padding() -> InvalidInput:
     )
 
 
-class _Part(Protocol):
-    def feed(self, data: memoryview) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class _Text:
+class _Param:
     """A part that is a parameter."""
 
-    def __init__(self, form: Form, field: str) -> None:
-        self._form = form
-        self._field = field
-        self._text = bytearray()
+    def __init__(self, field: str) -> None:
+        self.field = field
+        self.text = bytearray()
 
     def feed(self, data: memoryview) -> None:
-        self._text += data
-        if len(self._text) > MAX_TEXT_BYTES:
+        self.text += data
+        if len(self.text) > MAX_TEXT_BYTES:
             raise InvalidInput(
-                f"{self._field} must have at most {MAX_TEXT_BYTES} bytes; a tensor must come as a "
+                f"{self.field} must have at most {MAX_TEXT_BYTES} bytes; a tensor must come as a "
                 "file, with a file name",
-                field=self._field,
+                field=self.field,
             )
-
-    def end(self) -> None:
-        self._form.set_param(self._field, bytes(self._text))
 
 
 class _File:
-    """A part that is a header, which says how many bytes of data follow, and those."""
+    """A part that is a file: a header, which declares the length of the data, and the data.
+
+    Args:
+        header_nbytes: the length of the header; None if its first bytes do not tell yet.
+        add: adds the tensors of a header to the form; returns the memory for the data.
+    """
 
     def __init__(
         self,
-        form: Form,
         field: str,
         header_nbytes: Callable[[bytes, str], int | None],
-        open_: Callable[[str, bytes], tuple[int, int]],
+        add: Callable[[str, bytes], memoryview],
     ) -> None:
-        self._form = form
         self._field = field
         self._header_nbytes = header_nbytes
-        self._open = open_
-        self._start: bytes | None = b""  # None once the header is read
-        self._at = self._left = 0
+        self._add = add
+        self._header = b""
+        self._free: memoryview | None = None  # memory for the rest of the data, after the header
 
     def feed(self, data: memoryview) -> None:
-        if self._start is not None:
-            self._start += data
-            nbytes = self._header_nbytes(self._start, self._field)
-            if nbytes is None or len(self._start) < nbytes:
+        if self._free is None:
+            self._header += data
+            nbytes = self._header_nbytes(self._header, self._field)
+            if nbytes is None or len(self._header) < nbytes:
                 return
-            data = memoryview(self._start)[nbytes:]
-            self._at, self._left = self._open(self._field, self._start[:nbytes])
-            self._start = None
-        if len(data) > self._left:
+            self._free = self._add(self._field, self._header[:nbytes])
+            data = memoryview(self._header)[nbytes:]
+        if len(data) > len(self._free):
             raise InvalidInput(
-                f"{self._field} must end with its data, {len(data) - self._left} bytes or more "
-                "follow",
+                f"{self._field} must end with its data, {len(data) - len(self._free)} bytes or "
+                "more follow",
                 field=self._field,
             )
-        self._form.write(self._at, data)
-        self._at += len(data)
-        self._left -= len(data)
+        self._free[: len(data)] = data
+        self._free = self._free[len(data) :]
 
-    def end(self) -> None:
-        if self._start is not None or self._left:
-            missing = "its header" if self._start is not None else f"{self._left} bytes of data"
+    def check_whole(self) -> None:
+        """Raise InvalidInput if some of the file is missing."""
+        if self._free is None or self._free:
+            missing = "its header" if self._free is None else f"{len(self._free)} bytes of data"
             raise InvalidInput(
                 f"{self._field} must be a whole file, {missing} did not come", field=self._field
             )
