@@ -1,4 +1,4 @@
-"""The command warpcall-server: it serves, or with a further word administers users and keys."""
+"""The command `warpcall-server`: starts the server, or runs a command of the administrator."""
 
 from __future__ import annotations
 
@@ -21,20 +21,33 @@ app.command("warm")(warmup.warm)
 @app.callback(invoke_without_command=True)
 def run(
     context: typer.Context,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; by default 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port to listen on, by default 8000; with 0 the system chooses a free one."
+        ),
+    ] = None,
     devices: Annotated[
-        str | None, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")
+        str | None,
+        typer.Option(
+            help="auto (default: all CUDA devices, or the CPU), cpu, or a list like cuda:0,cuda:1."
+        ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option(help="Listen on an address that others reach, without API keys.")
+        bool,
+        typer.Option(
+            help="Listen on an address that other machines reach although there are no API keys."
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="No line for each request.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Do not log a line for each request.")] = False,
 ) -> None:
-    """Serve GPU kernels over HTTP; or, with a command, administer who may call.
+    """Serve GPU kernels over HTTP. With a command: administer users, keys and the database.
 
-    Every setting is a variable WARPCALL_<NAME>, as docs/deploy.md lists them; an option here wins
-    over its variable.
+    docs/deploy.md lists all settings. Each is also an environment variable, WARPCALL_<NAME>; an
+    option given here takes precedence over its variable.
     """
     given: dict[str, Any] = {"host": host, "port": port, "devices": devices}
     if insecure:
@@ -55,7 +68,7 @@ def run(
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command of the process's arguments."""
     app(prog_name="warpcall-server")
 
 

@@ -101,11 +101,11 @@ class Gateway:
         if exchange.scope["path"] in OPEN:  # for probes: no limits
             await self._serve(exchange, watchdog)
             return
-        account = self._limits.enter(exchange.caller.name, exchange.began)
+        account = self._limits.acquire(exchange.caller.name, exchange.began)
         try:
             await self._serve(exchange, watchdog)
         finally:
-            account.leave(time.monotonic() - exchange.began)
+            account.release(time.monotonic() - exchange.began)
 
     async def _serve(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         scope = exchange.scope

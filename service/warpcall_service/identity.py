@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from warpcall.errors import Forbidden
 
 Role = Literal["call", "bench", "admin"]
-ROLES: tuple[Role, ...] = get_args(Role)  # each may do what those before it may
+ROLES: tuple[Role, ...] = get_args(Role)  # each includes the rights of those before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class Caller:
     """The user behind a request.
 
     Attributes:
-        name: of the user; one user may have several keys.
-        role: of the key that came with the request.
-        key_id: the public part of that key, empty where none is asked for.
+        name: name of the user, who may have several keys.
+        role: role of the key that came with the request.
+        key_id: public part of that key; empty if the server has no keys.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Caller:
     key_id: str = ""
 
     def may(self, role: Role) -> bool:
-        """Whether the caller's role reaches `role`."""
+        """Whether the caller's role includes the rights of `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def check(self, role: Role) -> None:
@@ -35,5 +35,5 @@ class Caller:
             raise Forbidden(f"this needs a key with the role {role}, got one with {self.role}")
 
 
-LOCAL = Caller("local", "admin")  # everyone, where no keys exist
-NOBODY = Caller("", "call")  # who has not said who he is, on the routes that do not ask
+LOCAL = Caller("local", "admin")  # every caller, while there are no keys
+NOBODY = Caller("", "call")  # an unknown caller, on routes that need no key

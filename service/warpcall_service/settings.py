@@ -1,4 +1,4 @@
-"""Every setting of the server, in one strict model read from WARPCALL_* variables."""
+"""All settings of the server, in one strict model that is read from WARPCALL_* variables."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "WARPCALL_"
-CLIENT_VARIABLES = frozenset({"WARPCALL_URL", "WARPCALL_API_KEY"})  # the SDK's, not ours
+CLIENT_VARIABLES = frozenset(
+    {"WARPCALL_URL", "WARPCALL_API_KEY"}
+)  # settings of the SDK, which the server ignores
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 MIB = 1 << 20
 
 
 class SettingsError(ValueError):
-    """Settings that the server refuses to start with; the message is for its operator."""
+    """Settings that are not valid. The message is for the operator."""
 
 
 class Settings(BaseSettings):
-    """What an operator may choose. Sizes also read as "2GiB" or "512MB"."""
+    """The settings. Sizes may be written as "2GiB" or "512MB"."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, strict=True, frozen=True, extra="forbid", validate_default=True
@@ -129,7 +131,7 @@ class Settings(BaseSettings):
     )
 
     arena_bytes: ByteSize = Field(
-        # The largest body, as much for its outputs, and the reserve for small calls.
+        # Room for the largest body, outputs of the same size, and the reserve for small calls.
         ByteSize(2112 * MIB),
         ge=MIB,
         description=(
@@ -325,10 +327,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """The settings of this environment; `overrides` (as from the command line) win.
+        """Read the settings from the environment; `overrides` take precedence.
 
         Raises:
-            SettingsError: a misspelt variable, or a value out of range.
+            SettingsError: a variable is misspelt, or a value is out of range.
         """
         known = {PREFIX + name.upper() for name in cls.model_fields}
         for variable in os.environ:
@@ -362,7 +364,7 @@ class Settings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the address."""
+        """Whether only programs on this machine can reach `host`."""
         if self.host == "localhost":
             return True
         try:
@@ -372,7 +374,7 @@ class Settings(BaseSettings):
 
 
 def _first_line(error: ValueError) -> str:
-    """What pydantic found, as one sentence a line, each beginning with the variable."""
+    """The faults that pydantic found, one on each line, each beginning with its variable."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):

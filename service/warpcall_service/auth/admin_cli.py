@@ -1,6 +1,7 @@
-"""The commands of an administrator: users, keys, usage, migrate. They speak to the database itself.
+"""The administrator's commands: users, keys, usage, migrate. They use the database directly.
 
-Whoever may read and write the database is an administrator; a server at work sees changes at once.
+Whoever may read and write the database is an administrator. A running server sees a change within
+a second.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from warpcall_service.store.database import Store, StoreError
 UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
 LONGEST_S = 100 * UNITS_S["y"]
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 UserName = Annotated[str, typer.Argument(metavar="USER", help="A user's name.")]
-OneUser = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only this user.")]
+OneUser = Annotated[
+    str | None, typer.Option("--user", metavar="USER", help="Show only this user; by default all.")
+]
 
-user_app = typer.Typer(help="Who may call.", no_args_is_help=True)
-key_app = typer.Typer(help="What they call with.", no_args_is_help=True)
+user_app = typer.Typer(help="Add, list, disable and enable users.", no_args_is_help=True)
+key_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Give `app` the commands of this file."""
+    """Add the commands of this file to `app`."""
     app.add_typer(user_app, name="users")
     app.add_typer(key_app, name="keys")
     app.command("usage")(show_usage)
@@ -43,15 +46,15 @@ def add_commands(app: typer.Typer) -> None:
 
 @user_app.command("add")
 def add_user(name: UserName) -> None:
-    """Add a user; then give him a key with `keys create`."""
+    """Add a user. `keys create` then makes an API key for them."""
     with _changing() as session:
         users.add_user(session, name)
-    _say(f"added the user {name}")
+    _print_line(f"added the user {name}")
 
 
 @user_app.command("list")
 def list_users(as_json: Json = False) -> None:
-    """List users, and how many keys of theirs count."""
+    """List users, and the number of their valid keys."""
     with _reading() as session:
         rows = [
             {
@@ -67,45 +70,55 @@ def list_users(as_json: Json = False) -> None:
 
 @user_app.command("disable")
 def disable_user(name: UserName) -> None:
-    """Stop all keys of a user, within a second, until `users enable`."""
+    """Disable all keys of a user, within a second, until `users enable`."""
     with _changing() as session:
         users.disable_user(session, name)
-    _say(f"disabled the user {name}")
+    _print_line(f"disabled the user {name}")
 
 
 @user_app.command("enable")
 def enable_user(name: UserName) -> None:
-    """Let a disabled user call again, with the keys that he had."""
+    """Enable a disabled user, and the keys that they had."""
     with _changing() as session:
         users.disable_user(session, name, disabled=False)
-    _say(f"enabled the user {name}")
+    _print_line(f"enabled the user {name}")
 
 
 @key_app.command("create")
 def create_key(
     user: UserName,
-    role: Annotated[Role, typer.Option(help="What it allows.")] = "call",
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="Rights of the key: call runs ops; bench also runs jobs; admin also reads "
+            "metrics and the jobs of others."
+        ),
+    ] = "call",
     expires_in: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Such as 90d, 12h, 30m or 1y; else never.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time until the key expires, such as 90d, 12h, 30m or 1y; by default it does not.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key, and print it: now, and never again."""
+    """Create a key and print it. It cannot be shown again: the server stores only a hash."""
     with _changing() as session:
         lifetime_s = None if expires_in is None else _seconds(expires_in)
         key, text = users.create_key(session, user, role, lifetime_s)
         made = {"key": text, "id": key.id, "user": user, "role": role}
         made["expires"] = _time(key.expires_at, "never")
     if as_json:
-        _say(json.dumps(made))
+        _print_line(json.dumps(made))
     else:
         typer.echo(f"a key with the role {role}, expires {made['expires']}:", err=True)
-        _say(text)
+        _print_line(text)
 
 
 @key_app.command("list")
 def list_keys(user: OneUser = None, as_json: Json = False) -> None:
-    """List keys by the part that names them; the rest is known to nobody."""
+    """List keys by their ids. The keys themselves are not stored."""
     now = time.time()
     with _reading() as session:
         rows = [
@@ -124,21 +137,26 @@ def list_keys(user: OneUser = None, as_json: Json = False) -> None:
 
 @key_app.command("revoke")
 def revoke_key(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Its name, such as wc_1a2b3c4d.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, such as wc_1a2b3c4d.")],
 ) -> None:
-    """Stop a key for good, within a second."""
+    """Revoke a key, within a second and for ever."""
     with _changing() as session:
         revoked = users.revoke_key(session, key)
-        said = f"revoked wc_{revoked.id} of {revoked.user_name}"
-    _say(said)
+        message = f"revoked wc_{revoked.id} of {revoked.user_name}"
+    _print_line(message)
 
 
 def show_usage(
     user: OneUser = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Today is the last of them.")] = 30,
+    days: Annotated[
+        int,
+        typer.Option(
+            min=1, max=3650, help="Number of days to show, up to and including today (UTC)."
+        ),
+    ] = 30,
     as_json: Json = False,
 ) -> None:
-    """Show what users did, by day and op; today's last seconds are not in it yet."""
+    """Show usage by day, user and op. The last five seconds may not be included yet."""
     first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * UNITS_S["d"]))
     with _reading() as session:
         rows = [
@@ -159,16 +177,16 @@ def show_usage(
 
 
 def migrate() -> None:
-    """Make the database, or bring it up to date; the server does so itself when it starts."""
+    """Create the database, or update its schema. The server also does this when it starts."""
     with _store() as store:
         changed = store.migrate()
-        said = "brought up to" if changed else "is already at"
-        _say(f"{store.label} {said} schema {store.revision()}")
+        done = "brought up to" if changed else "is already at"
+        _print_line(f"{store.label} {done} schema {store.revision()}")
 
 
 @contextmanager
 def _store() -> Iterator[Store]:
-    """The database of this environment; whatever is wrong is one line on stderr."""
+    """The database of this environment. An error becomes one line on stderr and an exit status."""
     try:
         settings = Settings.load()
         url = settings.database_url
@@ -199,7 +217,7 @@ def _reading() -> Iterator[Session]:
 
 
 def _seconds(text: str) -> int:
-    """A time such as 90d."""
+    """The seconds of a time such as 90d."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mhdy])", text)
     seconds = int(found[1]) * UNITS_S[found[2]] if found else 0
     if not 0 < seconds <= LONGEST_S:
@@ -225,13 +243,15 @@ def _time(seconds: int | None, otherwise: str = "") -> str:
 
 def _print(rows: list[dict[str, Any]], columns: Iterable[str], as_json: bool) -> None:
     if as_json:
-        _say(json.dumps(rows))
+        _print_line(json.dumps(rows))
         return
     table: list[Mapping[str, Any]] = [{name: name for name in columns}, *rows]
     widths = {name: max(len(str(row[name])) for row in table) for name in columns}
     for row in table:
-        _say("  ".join(str(row[name]).ljust(width) for name, width in widths.items()).rstrip())
+        _print_line(
+            "  ".join(str(row[name]).ljust(width) for name, width in widths.items()).rstrip()
+        )
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(text + "\n")

@@ -1,8 +1,9 @@
-"""API keys: what one looks like, what the server keeps of it, and whether a given one is right.
+"""API keys: their form, what the server stores of them, and how a given key is checked.
 
-wc_<8 hex digits that name it>_<256 random bits>. The server keeps a salt and SHA-256(salt + key). A
-slow hash defends passwords that can be guessed; nobody guesses 256 bits, and SHA-256 takes less than
-a microsecond, so that each request is checked from scratch and no key stays in memory.
+A key is wc_<8 hex digits, its id>_<256 random bits>. The server stores a salt and
+SHA-256(salt + key). A slow hash would protect passwords that can be guessed, but 256 random bits
+cannot be. SHA-256 takes less than a microsecond, so each request is checked anew and no valid key
+has to be kept in memory.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ SALT_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What the server keeps of a key, and whose it is.
+    """What the server stores of a key, and the caller that it belongs to.
 
     Attributes:
-        expires_at: seconds since 1970, None for never.
-        withdrawn: why it no longer counts, whatever the time; else empty.
+        expires_at: seconds since 1970; None if the key does not expire.
+        withdrawn: why the key is not valid at any time; empty if it is valid until it expires.
     """
 
     caller: Caller
@@ -34,7 +35,7 @@ class KeyRecord:
     withdrawn: str = ""
 
     def refusal(self, now: float) -> str:
-        """Why it does not count at `now`; empty if it does."""
+        """Why the key is not valid at `now`; empty if it is valid."""
         if self.withdrawn:
             return self.withdrawn
         if self.expires_at is not None and self.expires_at <= now:
@@ -42,27 +43,28 @@ class KeyRecord:
         return ""
 
 
-# Stands in for keys that do not exist, so that these cost what others do. Nothing has this digest.
-_NOBODY = KeyRecord(Caller("", "call"), secrets.token_bytes(SALT_BYTES), b"\0" * 32)
+# Used for keys that do not exist, so that checking them takes as long as checking others. No key
+# has this digest.
+_NO_KEY = KeyRecord(Caller("", "call"), secrets.token_bytes(SALT_BYTES), b"\0" * 32)
 
 
 def new_key() -> tuple[str, str]:
-    """The name of a new key, and the key."""
+    """The id of a new key, and the key."""
     key_id = secrets.token_hex(4)
     return key_id, f"wc_{key_id}_{secrets.token_urlsafe(32)}"
 
 
 def digest_of(key: bytes, salt: bytes) -> bytes:
-    """What is kept of a key."""
+    """The digest that is stored for a key."""
     return hashlib.sha256(salt + key).digest()
 
 
 def find(key: bytes, records: Mapping[bytes, KeyRecord]) -> KeyRecord | None:
-    """The record of `key`, None if it is wrong.
+    """The record of `key`; None if the key is wrong.
 
-    Whatever is wrong with it, the same is done: one look-up by its public part, one hash, one
-    comparison in constant time.
+    The work is the same whatever is wrong with a key, so that its time reveals nothing: one lookup
+    by the public part, one hash, one comparison in constant time.
     """
-    record = records.get(key[3:11], _NOBODY)
+    record = records.get(key[3:11], _NO_KEY)
     right = hmac.compare_digest(digest_of(key, record.salt), record.digest)
     return record if right else None

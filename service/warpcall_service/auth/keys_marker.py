@@ -1,7 +1,7 @@
-"""A file which says that a server has had API keys, kept apart from the database that has them.
+"""A file outside the database which records that a server has had API keys.
 
-Without keys everyone is an administrator. A server whose database was lost, or was exchanged for an
-empty one, would start like that and let everyone in. This file makes it refuse.
+Without keys every caller is an administrator. A server whose database was lost, or replaced by an
+empty one, would therefore accept everyone. While this file exists, the server refuses to start so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warpcall_service.http.listen import ServerError
 FILE = "keys-exist"
 TEXT = """\
 A Warpcall server with this data folder has had API keys. While this file is here, the server does
-not start on a database without any key, because it would let everyone in as an administrator.
+not start on a database without any key, because it would accept everyone as an administrator.
 Delete this file only if that is what you want.
 """
 
@@ -23,24 +23,24 @@ log = logging.getLogger("warpcall.store")
 
 
 class KeysMarker:
-    """The marker of one data folder.
+    """The marker file of one data folder.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             self.path = folder.expanduser().absolute() / FILE
-        except RuntimeError:  # a user without a home, whose database is elsewhere
+        except RuntimeError:  # the user has no home folder; the database is elsewhere
             self.path = Path("/nonexistent") / FILE
         self._trouble = ""
 
     def check(self, keys: Snapshot, database: str) -> None:
-        """Compare the marker with the keys that were found.
+        """Refuse to go on if there is a marker and no key.
 
         Args:
-            database: its name, for the message.
+            database: name of the database, for the message.
 
         Raises:
             ServerError: this server has had keys, and its database has none.
@@ -49,25 +49,25 @@ class KeysMarker:
             return
         try:
             self.path.lstat()
-            said = "says that this server has had API keys"
+            state = "says that this server has had API keys"
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            said = (
+            state = (
                 f"may say that this server has had API keys, and cannot be read: {error.strerror}"
             )
         raise ServerError(
-            f"{self.path} {said}, but the database {database} has none: without keys everyone "
+            f"{self.path} {state}, but the database {database} has none: without keys everyone "
             "would be an administrator. Restore the database from its backup; or make a new key "
             "(warpcall-server users add NAME, then keys create NAME); or delete "
             f"{self.path} to serve without keys"
         )
 
     def keep(self, keys: Snapshot) -> None:
-        """Make the file if there are keys and it is not there; the operation is idempotent.
+        """Create the file if there are keys and the file does not exist. Idempotent.
 
-        A running server calls this again and again. If its whole data folder is deleted, the file
-        is made anew, so that the next start refuses.
+        A running server calls this twice a second. If its whole data folder is deleted, the file is
+        created again, so that the next start is refused.
         """
         if not keys.keys:
             return
@@ -82,6 +82,7 @@ class KeysMarker:
                 trouble = f"{self.path} cannot be written: {error.strerror}"
         if trouble and trouble != self._trouble:
             log.error(
-                "%s; without it, everyone is let in after a loss of the keys and a restart", trouble
+                "%s; without it, a server that has lost its keys accepts everyone after a restart",
+                trouble,
             )
         self._trouble = trouble

@@ -1,4 +1,4 @@
-"""What one user may have at a time: requests, their bytes, and how fast they follow each other."""
+"""Limits of one user: requests in progress, and requests a second."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from warpcall.errors import Busy
 from warpcall_service.identity import LOCAL
 from warpcall_service.settings import Settings
 
-BURST_S = 1.0  # requests that a user did not make in the last second may come at once
+BURST_S = 1.0  # the rate's requests of this time may come at once
 
 
 class Account:
-    """One user's requests.
+    """The requests of one user: a token bucket, and the requests in progress.
 
     Attributes:
-        in_flight: requests that came and are not answered.
-        allowance: requests that may come at once, at the time `at` by time.monotonic().
-        mean_s: what the last ones took.
+        in_flight: requests that were accepted and are not answered yet.
+        allowance: tokens in the bucket at the time `at`, by time.monotonic().
+        mean_s: moving average of the seconds that a request takes.
     """
 
     __slots__ = ("allowance", "at", "in_flight", "mean_s")
@@ -26,17 +26,17 @@ class Account:
         self.at = at
         self.mean_s = 0.0
 
-    def leave(self, seconds: float) -> None:
-        """One of them was answered, in this time."""
+    def release(self, seconds: float) -> None:
+        """Count a request as answered; it took `seconds`."""
         self.in_flight -= 1
         self.mean_s += (seconds - self.mean_s) * 0.1
 
 
 class Limits:
-    """Counts requests by user, and refuses those that are too many; bytes the engine counts.
+    """Counts requests by user, and refuses those beyond the limits. The engine counts their bytes.
 
-    Whoever comes without a key is LOCAL: not one user but everyone, so that one slow client would use
-    up what others need. His requests are not limited.
+    While there are no keys, every caller is LOCAL. Requests in progress of LOCAL are not limited,
+    since one slow client would otherwise use up the limit of all other callers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -46,15 +46,16 @@ class Limits:
         self._accounts: dict[str, Account] = {}
 
     def in_flight(self, user: str) -> int:
-        """The user's requests that are not answered yet."""
+        """Requests of the user that are not answered yet."""
         account = self._accounts.get(user)
         return 0 if account is None else account.in_flight
 
-    def enter(self, user: str, now: float) -> Account:
-        """A request of `user` came; its answer's end is told to `leave`.
+    def acquire(self, user: str, now: float) -> Account:
+        """Count a new request of `user`. Call `release` of the result once it is answered.
 
         Raises:
-            Busy: one too many; it says when that will have changed.
+            Busy: the user has too many requests in progress or sends them too fast. Its
+                `retry_after_s` says when a request is likely to be accepted.
         """
         account = self._accounts.get(user)
         if account is None:

@@ -1,4 +1,4 @@
-"""Users and keys in the database: what the commands do, and the copy that a server works with."""
+"""Users and keys in the database, and the copy of the keys that a server works with."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All keys as they were at change `number`, by their public part."""
+    """All keys at change `number`, by their public part."""
 
     number: int = -1
     keys: dict[bytes, KeyRecord] = field(default_factory=dict)
 
 
 def snapshot(session: Session, known: Snapshot) -> Snapshot:
-    """The keys as they are; `known` itself if nothing has changed since."""
+    """The current keys; `known` itself if nothing has changed since it was read."""
     number = session.scalars(sa.select(Change.number)).one()
     if number == known.number:
         return known
@@ -50,7 +50,7 @@ def add_user(session: Session, name: str) -> User:
     """Add a user.
 
     Raises:
-        InvalidInput: a name that cannot be, or that is taken.
+        InvalidInput: the name is not allowed, or it is taken.
     """
     if not NAME.fullmatch(name) or len(name) > NAME_LENGTH:
         raise InvalidInput(
@@ -67,7 +67,7 @@ def add_user(session: Session, name: str) -> User:
 
 
 def disable_user(session: Session, name: str, *, disabled: bool = True) -> None:
-    """Make all keys of a user stop, or (`disabled=False`) count again.
+    """Disable all keys of a user, or with `disabled=False` enable them again.
 
     Raises:
         NotFound: no such user.
@@ -78,14 +78,14 @@ def disable_user(session: Session, name: str, *, disabled: bool = True) -> None:
 
 
 def list_users(session: Session) -> Sequence[tuple[User, int]]:
-    """Every user, and how many of his keys count."""
+    """Every user, and the number of their valid keys."""
     now = _now()
-    counting = sa.and_(
+    valid = sa.and_(
         ApiKey.revoked_at.is_(None), sa.or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
     )
     rows = session.execute(
         sa.select(User, sa.func.count(ApiKey.id))
-        .outerjoin(ApiKey, sa.and_(ApiKey.user_name == User.name, counting))
+        .outerjoin(ApiKey, sa.and_(ApiKey.user_name == User.name, valid))
         .group_by(User.name, User.created_at, User.disabled_at)
         .order_by(User.name)
     )
@@ -95,11 +95,11 @@ def list_users(session: Session) -> Sequence[tuple[User, int]]:
 def create_key(
     session: Session, user_name: str, role: Role = "call", lifetime_s: int | None = None
 ) -> tuple[ApiKey, str]:
-    """A new key of a user; the text is known to nobody afterwards.
+    """Create a key. Its text is returned once and not stored.
 
     Raises:
         NotFound: no such user.
-        InvalidInput: he is disabled, or there is no such role.
+        InvalidInput: the user is disabled, or there is no such role.
     """
     if role not in ROLES:
         raise InvalidInput(f"the role must be {', '.join(ROLES)}, got {role!r:.60}", field="role")
@@ -125,7 +125,7 @@ def create_key(
 
 
 def revoke_key(session: Session, key_id: str) -> ApiKey:
-    """Make a key stop; again is harmless. `key_id` may be the key itself, of which it is a part.
+    """Revoke a key. Idempotent. `key_id` may also be the whole key, which contains its id.
 
     Raises:
         NotFound: no such key.
@@ -140,7 +140,7 @@ def revoke_key(session: Session, key_id: str) -> ApiKey:
 
 
 def list_keys(session: Session, user_name: str | None = None) -> Sequence[tuple[ApiKey, User]]:
-    """Every key, or those of one user, the oldest first.
+    """All keys, or those of one user, oldest first.
 
     Raises:
         NotFound: no such user.
@@ -154,7 +154,7 @@ def list_keys(session: Session, user_name: str | None = None) -> Sequence[tuple[
 
 
 def usage(session: Session, first_day: str, user_name: str | None = None) -> Sequence[Usage]:
-    """What was used since a day, by day, user and op."""
+    """The usage since a day, by day, user and op."""
     wanted = sa.select(Usage).where(Usage.day >= first_day)
     if user_name is not None:
         wanted = wanted.where(Usage.user_name == user_name)
@@ -164,7 +164,7 @@ def usage(session: Session, first_day: str, user_name: str | None = None) -> Seq
 def _user(session: Session, name: str) -> User:
     user = session.get(User, name)
     if user is None:
-        raise NotFound(f"there is no user {name!r:.60}; add him with `users add`", field="user")
+        raise NotFound(f"there is no user {name!r:.60}; `users add` adds one", field="user")
     return user
 
 

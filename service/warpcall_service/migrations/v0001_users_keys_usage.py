@@ -1,4 +1,4 @@
-"""Users, their keys, and what they used."""
+"""Users, API keys and usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmark jobs, their cases and measurements, what happens to them, and the fair queue."""
+"""Benchmark jobs: cases, measurements, events and the fair queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which claim of a job may write, and a heartbeat that is no time of day.
+"""A fence, so that only the newest claim of a job may write, and a heartbeat without a date.
 
-The old column goes: a server of an older version, which would write without being asked whether the
-job is still its own, cannot read jobs any more and so writes nothing.
+The old column is dropped on purpose. A server of an older version would write without checking the
+fence; without the column it cannot read jobs, and so writes nothing.
 """
 
 from __future__ import annotations

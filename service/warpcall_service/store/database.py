@@ -1,6 +1,6 @@
-"""The database: SQLite in the data folder, or PostgreSQL; sessions, migrations, and what goes wrong.
+"""The database, SQLite or PostgreSQL: sessions, migrations, and the meaning of its errors.
 
-Everything here blocks: the process that speaks HTTP comes here in threads, never on the way of a call.
+All functions here block. The server therefore uses them in threads, and never while it runs a call.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from sqlalchemy.orm import Session
 from warpcall.errors import Unavailable
 
 FILE = "warpcall.sqlite3"
-WAIT_S = 5  # for another process that writes, and for a connection
-STATEMENT_MS = 10_000  # the most that PostgreSQL may take for one statement
-IDLE_MS = 10_000  # the most between two statements of a transaction that writes, on PostgreSQL
-ANSWER_S = STATEMENT_MS / 1000 + 1  # after which PostgreSQL itself must stand still
+WAIT_S = 5  # to wait for another process that writes, and for a connection
+STATEMENT_MS = 10_000  # limit of one statement on PostgreSQL
+IDLE_MS = 10_000  # limit between two statements of a writing transaction on PostgreSQL
+ANSWER_S = STATEMENT_MS / 1000 + 1  # PostgreSQL itself hangs if an answer takes longer
 PACKAGE = Path(__file__).parents[1]
 REVISIONS = PACKAGE / "migrations"
-MIGRATION_LOCK = 0x77617270  # of PostgreSQL's advisory locks, "warp"
+MIGRATION_LOCK = 0x77617270  # key of a PostgreSQL advisory lock: the bytes of "warp"
 
-# What SQLite and PostgreSQL call it, by the beginning of their codes, and what it means.
+# The first characters of the error codes of SQLite and PostgreSQL, and what they mean.
 _MEANINGS = {
     "SQLITE_FULL": "the disk is full",
     "53100": "the disk is full",
@@ -46,11 +46,11 @@ _MEANINGS = {
 class StoreError(Unavailable):
     """The database cannot be used.
 
-    As a problem it tells a caller no more than that: the database's address, and the words of its
-    driver, are the operator's.
+    A caller learns no more than that. The address of the database and the message of its driver are
+    for the operator only.
 
     Args:
-        reason: what is wrong with which database; for the log and the administrator's commands.
+        reason: what is wrong with which database, for the log and the administrator's commands.
     """
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
@@ -65,11 +65,11 @@ class Store:
     """One database.
 
     Args:
-        url: sqlite:///path or postgresql://...; None for the file in `folder`.
-        folder: made when it is needed, for its owner only.
+        url: sqlite:///path or postgresql://...; None means a SQLite file in `folder`.
+        folder: the data folder. It is created when it is needed, with access for its owner only.
 
     Raises:
-        StoreError: a URL that is none of these.
+        StoreError: the URL has neither form.
     """
 
     def __init__(self, url: str | None, folder: Path) -> None:
@@ -82,16 +82,16 @@ class Store:
                     parsed.set(drivername="postgresql+psycopg"),
                     pool_pre_ping=True,
                     pool_timeout=WAIT_S,
-                    connect_args=_patience(parsed),
+                    connect_args=_timeouts(parsed),
                 )
                 sa.event.listen(self._engine, "begin", _limit_idleness)
-                from warpcall_service.store.postgres import open_connections_that_end
+                from warpcall_service.store.postgres import limit_answer_time
 
-                open_connections_that_end(self._engine, ANSWER_S)
+                limit_answer_time(self._engine, ANSWER_S)
                 return
             self.path = Path(str(parsed.database))
         self.label = str(self.path)
-        # One connection stays open: another one is made in a fraction of a millisecond.
+        # One connection stays open; opening another one takes a fraction of a millisecond.
         self._engine = sa.create_engine(
             "sqlite://", creator=self._open, poolclass=sa.QueuePool, pool_size=1, max_overflow=14
         )
@@ -102,20 +102,20 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that only looks.
+        """A session that only reads.
 
         Raises:
-            StoreError: there is no looking.
+            StoreError: the database cannot be read.
         """
         with self._connected("read") as connection, Session(connection) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session whose changes are all made at its end, or, after an exception, none of them.
+        """A session that commits all its changes at its end, or none of them after an exception.
 
         Raises:
-            StoreError: nothing was written.
+            StoreError: the database cannot be written; nothing was changed.
         """
         with (
             self._connected("written") as connection,
@@ -126,7 +126,7 @@ class Store:
             session.flush()
 
     def revision(self) -> str | None:
-        """The schema that the database has, None for an empty one."""
+        """The number of the database's schema; None if the database is empty."""
         with self._connected("read") as connection:
             if not sa.inspect(connection).has_table("alembic_version"):
                 return None
@@ -136,16 +136,16 @@ class Store:
             return found
 
     def migrate(self) -> bool:
-        """Bring the schema up to date, all of it or nothing; whether there was anything to do.
+        """Update the schema in one transaction. Returns whether there was anything to update.
 
         Raises:
-            StoreError: it cannot be written, or a newer server has been here.
+            StoreError: the database cannot be written, or a newer server has updated it.
         """
         if self.exists and not self._behind(self.revision()):
             return False
         if self.path is not None:
             self._make(self.path)
-        from alembic import command  # not at the top: 6 MB that a server at work does not need
+        from alembic import command  # not at the top: 6 MB that a running server does not need
         from alembic.config import Config
 
         config = Config()
@@ -155,7 +155,7 @@ class Store:
         with self._connected("written") as connection:
             if self.path is not None:
                 raw: Any = connection.connection.dbapi_connection
-                raw.execute("PRAGMA journal_mode = WAL")  # kept in the file
+                raw.execute("PRAGMA journal_mode = WAL")  # the mode is stored in the file
             with connection.execution_options(warpcall_writes=True).begin():
                 if self.path is None:
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
@@ -165,12 +165,12 @@ class Store:
 
     @property
     def exists(self) -> bool:
-        """Whether there is, or may be, a database of whatever schema; a PostgreSQL one always is."""
+        """Whether the database exists, or may exist; always true for PostgreSQL."""
         try:
             return self.path is None or bool(self.path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # in a folder that cannot be looked into
+        except OSError:  # the folder cannot be read
             return True
 
     def close(self) -> None:
@@ -178,16 +178,16 @@ class Store:
         self._engine.dispose()
 
     def _behind(self, revision: str | None) -> bool:
-        """Whether there is something to migrate.
+        """Whether the schema must be updated.
 
         Raises:
-            StoreError: it is a schema that this server does not know.
+            StoreError: this server does not know the schema.
         """
         known = sorted(file.name[1:5] for file in REVISIONS.glob("v*.py"))
         if revision is not None and revision not in known:
             raise StoreError(
                 f"the database {self.label} has schema {revision}, this server knows up to "
-                f"{known[-1]}: a newer server has been here; update this one"
+                f"{known[-1]}: a newer server has updated it; update this one"
             )
         return revision != known[-1]
 
@@ -202,20 +202,21 @@ class Store:
             ) from error
 
     def _make(self, path: Path) -> None:
-        """The file, empty and its owner's alone: SQLite gives its other files the same mode."""
+        """Create an empty file for its owner only. SQLite gives its other files the same mode."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
         except OSError as error:
             raise StoreError(
-                f"the database {self.label} cannot be made: {error.strerror}"
+                f"the database {self.label} cannot be created: {error.strerror}"
             ) from None
 
     def _open(self) -> sqlite3.Connection:
         """Connect to the file, which must exist.
 
-        A file in WAL mode needs two others beside it. Where they cannot be made, because the disk
-        is read-only or full, and nothing is left in the log, the file as such is read.
+        In WAL mode SQLite needs two more files beside the database. If they cannot be created,
+        because the disk is read-only or full, and the write-ahead log is empty, the database file
+        alone is opened for reading.
         """
         name = quote(str(self.path))
         connection = _connect(f"file:{name}?mode=rw")
@@ -237,17 +238,17 @@ class Store:
         record.info["file"] = self._identity()
 
     def _check_file(self, _: object, record: Any, __: object) -> None:
-        """Use no connection to a file that was deleted or replaced: what it writes would be lost.
+        """Refuse a connection to a file that was deleted or replaced: its writes would be lost.
 
-        The pool opens the file that is there now instead.
+        The pool then opens the file that is at the path now.
         """
         if record.info["file"] != self._identity():
-            raise sa.exc.DisconnectionError("the file of the database is another one now")
+            raise sa.exc.DisconnectionError("the file of the database was replaced")
 
     def _identity(self) -> tuple[int, int] | None:
-        """Which file is at the path; its number stays taken while a connection has it open."""
+        """Device and inode of the file at the path. While it is open, no other file gets them."""
         with suppress(OSError):
-            found = os.stat(self.path or "")  # noqa: PTH116  # at each use: half the time of Path's
+            found = os.stat(self.path or "")  # noqa: PTH116  # takes half the time of Path.stat
             return found.st_dev, found.st_ino
         return None
 
@@ -258,7 +259,7 @@ class Store:
 
 
 class _Immutable(sqlite3.Connection):
-    """A connection that does not see what others write, and therefore is used once."""
+    """A connection that does not see what other processes write; it is therefore used only once."""
 
 
 def _connect(
@@ -268,22 +269,22 @@ def _connect(
         uri,
         uri=True,
         timeout=WAIT_S,
-        isolation_level=None,  # `_begin` says when a transaction begins
-        check_same_thread=False,  # the pool lends it to one thread at a time
+        isolation_level=None,  # `_begin` starts each transaction
+        check_same_thread=False,  # the pool gives it to one thread at a time
         factory=factory,
     )
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Take the right to write at the beginning, or none: a reader that turns writer may fail."""
+    """Begin a transaction; one that will write locks at once, since locking later may fail."""
     writes = connection.get_execution_options().get("warpcall_writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _limit_idleness(connection: sa.Connection) -> None:
-    """Let PostgreSQL end a transaction that holds locks and whose process stands still.
+    """Let PostgreSQL end a transaction that holds locks while its process is stopped.
 
-    Otherwise a stopped process would keep all other servers from writing until it is continued.
+    Otherwise a stopped process would prevent all other servers from writing until it continues.
     """
     if connection.get_execution_options().get("warpcall_writes"):
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}")
@@ -304,7 +305,7 @@ def _default_path(folder: Path) -> Path:
 
 
 def _parsed(url: str) -> sa.URL:
-    """What a message may show of it is only the beginning: there may be a password in it."""
+    """Parse a database URL. Messages show only its beginning, since it may contain a password."""
     got = ""
     try:
         parsed = sa.make_url(url.replace("postgres://", "postgresql://", 1))
@@ -320,8 +321,8 @@ def _parsed(url: str) -> sa.URL:
     )
 
 
-def _patience(url: sa.URL) -> dict[str, Any]:
-    """How long to wait for PostgreSQL, unless the URL says so: a network that hangs hangs nobody."""
+def _timeouts(url: sa.URL) -> dict[str, Any]:
+    """Time-outs of a PostgreSQL connection, except those that the URL sets itself."""
     ours = {
         "connect_timeout": WAIT_S,
         "keepalives_idle": WAIT_S,
@@ -343,5 +344,5 @@ def _meaning(error: SQLAlchemyError) -> str:
     for beginning, meaning in _MEANINGS.items():
         if code.startswith(beginning):
             return meaning
-    said = str(original).strip().splitlines()
-    return said[0] if said else type(original).__name__
+    lines = str(original).strip().splitlines()
+    return lines[0] if lines else type(original).__name__

@@ -1,4 +1,4 @@
-"""How Alembic runs the files of migrations/: all in the one transaction that it is handed."""
+"""Alembic's environment: run the files of migrations/ in the transaction that `migrate` opened."""
 
 from __future__ import annotations
 

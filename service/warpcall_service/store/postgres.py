@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL that are given up when it does not answer.
+"""Connections to PostgreSQL that fail when it does not answer in time.
 
-PostgreSQL ends statements that take too long by itself, and TCP ends connections to machines that
-are gone. Neither helps when its processes stand still, or when a pooler has lost its back-end: the
-driver would wait for an answer without limit, with a thread of the server.
+PostgreSQL itself ends statements that take too long, and TCP ends connections to machines that are
+gone. Neither helps when PostgreSQL's processes are stopped, or when a connection pooler has lost
+its back end: the driver would then block a thread of the server without limit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from psycopg.abc import PQGen
 T = TypeVar("T")
 
 
-def open_connections_that_end(engine: sa.Engine, answer_s: float) -> None:
-    """Let an engine's connections fail, and close, when an answer takes longer than `answer_s`."""
+def limit_answer_time(engine: sa.Engine, answer_s: float) -> None:
+    """Make connections of an engine fail and close if an answer takes longer than `answer_s`."""
 
     class Connection(psycopg.Connection[Any]):
         def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:

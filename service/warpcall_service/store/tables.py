@@ -1,4 +1,4 @@
-"""The tables of the server's database. A change here needs a file in migrations/, which makes it.
+"""The tables of the server's database. Each change here needs a file in migrations/.
 
 Times are whole seconds since 1970 (`_at`), or milliseconds (`_ms`), so that both databases keep and
 compare them alike.
@@ -15,11 +15,11 @@ NAME_LENGTH = 64
 
 
 class Base(DeclarativeBase):
-    """All tables."""
+    """Base class of all tables."""
 
 
 class User(Base):
-    """Someone who calls; never deleted, so that what he used stays told."""
+    """A user. Rows are never deleted, so that their usage keeps its meaning."""
 
     __tablename__ = "users"
 
@@ -29,7 +29,7 @@ class User(Base):
 
 
 class ApiKey(Base):
-    """A key as the server knows it: enough to recognise it, not enough to use it; never deleted."""
+    """An API key: its hash, which recognizes the key but cannot be used as one. Never deleted."""
 
     __tablename__ = "api_keys"
 
@@ -44,7 +44,7 @@ class ApiKey(Base):
 
 
 class Change(Base):
-    """One row, counted up by each change of users or keys: servers look at it, not at the tables."""
+    """One row with a counter of changes to users and keys. Servers poll only this row."""
 
     __tablename__ = "changes"
 
@@ -53,7 +53,7 @@ class Change(Base):
 
 
 class Usage(Base):
-    """What a user did with an op on a day (UTC, as 2026-11-21); `op` is empty for all but calls."""
+    """Usage of an op by a user on a day (UTC, YYYY-MM-DD). `op` is empty for other requests."""
 
     __tablename__ = "usage"
 
@@ -68,20 +68,21 @@ class Usage(Base):
 
 
 class Job(Base):
-    """A benchmark job, from its submission on; never deleted.
+    """A benchmark job, from its submission on. Rows are never deleted.
 
     Attributes:
-        number: in the order of submission.
-        request: what was submitted, as JSON.
-        request_sha256: of the request, so that a repeated Idempotency-Key is held to it.
-        question_sha256: of what is measured: equal for jobs that one another's results answer.
-        priority: 0 is served first.
-        since_us: virtual time of the fair queue when it came; `cost_us` what it is charged.
-        estimated_ms: what it was thought to take, `took_ms` what it took, of all attempts together.
-        attempts: times that it was begun and not put back by a server that stopped in good order.
-        runner: id of the server that runs it.
-        fence: counted up by each claim; a run writes only while this is as it was at its claim.
-        ran_ms: heartbeat of the run: how long it has lasted by its server's monotonic clock.
+        number: position in the order of submission.
+        request: the submission, as JSON.
+        request_sha256: hash of the submission. A repeated Idempotency-Key must come with the same.
+        question_sha256: hash of what is measured. Jobs with the same hash measure the same.
+        priority: 0 is the highest priority.
+        since_us: virtual time of the fair queue at the submission.
+        cost_us: virtual time that the job costs its user.
+        estimated_ms: estimated duration; `took_ms` is the duration of all attempts together.
+        attempts: number of starts, without those that an orderly stop of a server interrupted.
+        runner: id of the server that runs the job.
+        fence: number of claims. A run may write only while this is the number of its own claim.
+        ran_ms: heartbeat: the duration of the run so far, by the monotonic clock of its server.
         environment: class of machine and software, set when the first case is measured.
     """
 
@@ -133,7 +134,7 @@ class Job(Base):
 
 
 class JobTag(Base):
-    """A word by which its owner finds a job again."""
+    """A tag of a job, by which its owner can find it."""
 
     __tablename__ = "job_tags"
     __table_args__ = (Index("ix_job_tags_tag", "tag", "job_number"),)
@@ -143,7 +144,7 @@ class JobTag(Base):
 
 
 class JobCase(Base):
-    """One case of a job; `result` is the sampler's whole answer, JSON in zlib, once it is measured."""
+    """One case of a job. `result` is the sampler's whole result, as JSON compressed with zlib."""
 
     __tablename__ = "job_cases"
 
@@ -156,11 +157,11 @@ class JobCase(Base):
 
 
 class Measurement(Base):
-    """What one implementation took in one case: what histories and lists read without the samples.
+    """The result of one implementation in one case, for lists and histories. It has no samples.
 
     Attributes:
-        series_sha256: of op, implementation and case: the line of a history that it belongs to.
-        summary: all columns of the result but the samples, as JSON.
+        series_sha256: hash of op, implementation and case. Results with the same form one history.
+        summary: all columns of the result except the samples, as JSON.
     """
 
     __tablename__ = "measurements"
@@ -177,7 +178,7 @@ class Measurement(Base):
 
 
 class JobEvent(Base):
-    """Something that happened to a job; `sequence` counts from 1 in each job, `data` is JSON."""
+    """An event of a job. `sequence` counts from 1 in each job; `data` is JSON."""
 
     __tablename__ = "job_events"
 
@@ -189,7 +190,7 @@ class JobEvent(Base):
 
 
 class JobClock(Base):
-    """One row: the virtual time of the fair queue. Who changes the queue's order locks it first."""
+    """One row with the virtual time of the fair queue. Changes of the queue lock it first."""
 
     __tablename__ = "job_clock"
 
@@ -198,7 +199,7 @@ class JobClock(Base):
 
 
 class JobShare(Base):
-    """Where, in virtual time, what a user was served last ends."""
+    """The finish tag, in virtual time, of the last job of a user that was started."""
 
     __tablename__ = "job_shares"
 

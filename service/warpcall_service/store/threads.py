@@ -1,9 +1,9 @@
-"""Threads for the use of the database, each use with a deadline.
+"""Runs uses of the database in threads, each with a deadline.
 
-A database that stands still, such as a stopped PostgreSQL or a file on a stuck disk, blocks whoever
-uses it. Here the waiting coroutine gets a StoreError at its deadline, and only the thread stays
-behind. The threads are few, and none is added for one that is stuck; they are daemons, so that a
-server that stops does not wait for them.
+A database that hangs, such as a stopped PostgreSQL or a file on a disk that does not answer, blocks
+the thread that uses it. The waiting coroutine gets a StoreError at its deadline; only the thread
+stays blocked. The number of threads is bounded, and a blocked thread is not replaced. The threads
+are daemons, so that a server that stops does not wait for them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from sqlalchemy.orm import Session
 
 from warpcall_service.store.database import Store, StoreError
 
-DEADLINE_S = 15.0  # more than one statement that fails by the database's own limits takes
+DEADLINE_S = 15.0  # longer than a statement that fails by the database's own limits
 RETRY_S = 5
 
 T = TypeVar("T")
 
 
 class StoreThreads:
-    """Runs functions that take a session, in threads.
+    """Runs functions that take a session in threads.
 
     Args:
-        number: of threads at most; further uses wait for them, within their own deadlines.
+        number: the largest number of threads. Further uses wait for a thread until their deadlines.
     """
 
     def __init__(self, store: Store, number: int) -> None:
         self._store = store
         self._number = number
         self._uses: SimpleQueue[_Use[Any] | None] = SimpleQueue()
-        self._running: dict[threading.Thread, float] = {}  # with the deadline of what each runs
+        self._running: dict[
+            threading.Thread, float
+        ] = {}  # and the deadline of the use that each runs
         self._threads: list[threading.Thread] = []
 
     async def read(self, function: Callable[[Session], T], deadline_s: float = DEADLINE_S) -> T:
-        """Return what a function finds that only looks.
+        """Run a function that only reads, and return its result.
 
         Raises:
             StoreError: the database cannot be read, or did not answer in time.
@@ -49,18 +51,18 @@ class StoreThreads:
         return await self._run(_Use(lambda use: self._reading(function)), "read", deadline_s)
 
     async def write(self, function: Callable[[Session], T], deadline_s: float = DEADLINE_S) -> T:
-        """Return what a function gives whose changes are all made, or, after an exception, none.
+        """Run a function in a transaction, and return its result.
 
         Raises:
             StoreError: the database cannot be written, or did not answer in time. In the second
-                case the changes are made all the same if the database was already about to commit.
+                case the changes are still made if the database had already begun to commit.
         """
         return await self._run(
             _Use(lambda use: self._writing(use, function)), "written", deadline_s
         )
 
     async def call(self, function: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
-        """Return what a function gives that opens its own session to read, if it needs one.
+        """Run a function that opens its own sessions to read, and return its result.
 
         Raises:
             StoreError: as `read`.
@@ -68,7 +70,7 @@ class StoreThreads:
         return await self._run(_Use(lambda use: function()), "read", deadline_s)
 
     def close(self) -> None:
-        """Let the threads end that are not stuck."""
+        """End the threads that are not blocked."""
         for _ in self._threads:
             self._uses.put(None)
 
@@ -85,7 +87,7 @@ class StoreThreads:
                 await asyncio.wait((result,), timeout=deadline_s)
             finally:
                 late = not result.done()
-                result.cancel()  # a use that no thread has begun is not begun any more
+                result.cancel()  # so that a use which no thread has begun is never begun
             if not late:
                 return result.result()
             use.late = True
@@ -115,7 +117,7 @@ class StoreThreads:
     def _writing(self, use: _Use[T], function: Callable[[Session], T]) -> T:
         with self._store.write() as session:
             result = function(session)
-            if use.late:  # whoever asked was told that nothing was written
+            if use.late:  # the caller has been answered that nothing was written
                 raise StoreError("the deadline has passed")
             return result
 
@@ -124,8 +126,8 @@ class _Use(Generic[T]):
     """One use of the database.
 
     Attributes:
-        deadline: by time.monotonic().
-        late: whether whoever asked was told that the deadline has passed.
+        deadline: the time by time.monotonic().
+        late: whether the caller has been answered that the deadline has passed.
     """
 
     def __init__(self, how: Callable[[_Use[T]], T]) -> None:
@@ -135,10 +137,10 @@ class _Use(Generic[T]):
         self._how = how
 
     def run(self) -> None:
-        """Run it in the current thread, and settle `future`."""
+        """Run the use in the current thread, and set the result of `future`."""
         try:
             result = self._how(self)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it is for whoever asked
+        except BaseException as error:  # noqa: BLE001  # the caller gets every exception
             self.future.set_exception(error)
         else:
             self.future.set_result(result)

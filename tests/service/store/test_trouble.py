@@ -104,7 +104,7 @@ def test_a_read_only_disk_without_a_database_is_no_hindrance_to_this_machine(
         assert well(http).status_code == 200
         assert up(http) in ((1, 1), (0, 1))
         assert (
-            "cannot be made: Permission denied; until it can, there are no keys"
+            "cannot be created: Permission denied; until it can, there are no keys"
             in messages(server)[0]
         )
 
