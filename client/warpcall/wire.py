@@ -64,13 +64,19 @@ _RANK = {dtype: rank for rank, dtype in enumerate(ITEMSIZE)}
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a body. Its bytes are data[begin:end] after the header."""
+    """One tensor of a body. Its bytes are data[begin:end] after the header.
+
+    Attributes:
+        strides: in elements, for a tensor that is not in C order (the server reads .npy files in
+            Fortran order); together they cover exactly its elements. None means C order.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     begin: int = 0
     end: int = 0
+    strides: tuple[int, ...] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -290,7 +296,8 @@ def _tensor(name: str, entry: object) -> TensorInfo:
     described = check_tensor(name, entry["dtype"], shape)
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _bad(f"data_offsets of {name} must be [begin, end], got {brief(offsets)}", name)
-    info = TensorInfo(name, described.dtype, described.shape, *offsets)
+    begin, end = offsets
+    info = TensorInfo(name, described.dtype, described.shape, begin, end)
     if info.nbytes != info.end - info.begin:
         raise _bad(
             f"{name} of shape {shape} and dtype {info.dtype} has {info.nbytes} bytes, "

@@ -22,7 +22,7 @@ from warpcall.wire import TensorInfo
 from warpcall_service.formats.params import Params
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
-from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES, InputTensor, Plan
+from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES, Plan
 from warpcall_service.text import brief
 
 MAX_STEPS = 256
@@ -125,7 +125,7 @@ def pass_through(tensors: Sequence[TensorInfo]) -> Checked:
 def build_plan(
     name: str,
     checked: Checked,
-    inputs: Sequence[InputTensor],
+    inputs: Sequence[TensorInfo],
     stored_inputs: Mapping[str, int],
     stored_outputs: Mapping[str, int],
 ) -> Plan:
@@ -150,7 +150,7 @@ def build_plan(
         {
             "steps": checked["steps"],  # first: see worker.programs.PROGRAM
             "name": name,
-            "inputs": [[i.name, i.dtype, i.shape, i.offset, i.strides] for i in inputs],
+            "inputs": [[i.name, i.dtype, i.shape, i.begin, i.strides] for i in inputs],
             "outputs": [[o.name, o.dtype, o.shape, o.begin] for o in placed],
             "returned": {o.name: sources[o.name] for o in placed},
             "stored_inputs": stored_inputs,
@@ -169,7 +169,7 @@ def build_plan(
         params={},
         inputs=tuple(inputs),
         outputs=placed,
-        input_nbytes=max((i.offset + i.nbytes for i in inputs), default=0),
+        input_nbytes=max((i.begin + i.nbytes for i in inputs), default=0),
         output_nbytes=placed[-1].end if placed else 0,
         message=text,
     )

@@ -15,7 +15,7 @@ from warpcall_service.calls.programs import Checked
 from warpcall_service.calls.tensor_registry import StoredTensor, TensorRegistry
 from warpcall_service.formats.params import Params
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.text import brief
 
 # Checks what a call is to run, on its parameters, the tensors of its body and its stored inputs.
@@ -127,7 +127,7 @@ class ProgramPlanner:
         return self.session.lane
 
     async def plan_call(
-        self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
+        self, op: str, tensors: Sequence[TensorInfo], params: Mapping[str, Any]
     ) -> Plan:
         """Check the call, and reserve memory for the outputs that are stored.
 
@@ -142,9 +142,8 @@ class ProgramPlanner:
                     "in both",
                     field=tensor.name,
                 )
-        uploaded = [TensorInfo(t.name, t.dtype, t.shape) for t in tensors]
         stored = [TensorInfo(name, t.info.dtype, t.info.shape) for name, t in inputs.items()]
-        checked = await self.check(dict(params), uploaded, stored)
+        checked = await self.check(dict(params), tensors, stored)
         outputs = [TensorInfo(n, code, tuple(shape)) for n, _, code, shape in checked["outputs"]]
         ids = self._new_ids([info.name for info in outputs])
         self._check_memory(checked)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, TooLarge, UnsupportedMedia
+from warpcall.wire import TensorInfo
 from warpcall_service.formats import multipart, params
 from warpcall_service.formats.json_pool import INLINE_BYTES, JsonPool
 from warpcall_service.formats.media_types import content_type
@@ -18,7 +19,7 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.free_ranges import round_up
-from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -66,7 +67,7 @@ class Planner(Protocol):
         """The lane that must run the call."""
 
     async def plan_call(
-        self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
+        self, op: str, tensors: Sequence[TensorInfo], params: Mapping[str, Any]
     ) -> Plan:
         """Check a call whose body holds these tensors and parameters, and lay out its outputs."""
 
@@ -172,7 +173,7 @@ class Uploads:
                     given, params.from_json(header.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
                 )
             body.watchdog.pause()
-            plan = await self._plan(call, map(InputTensor.of, header.tensors), given)
+            plan = await self._plan(call, header.tensors, given)
             if call.planner is None and nbytes + len(call.query) <= CACHED_HEADER_BYTES:
                 self._engine.cache_plan(key, plan)
         expected = 8 + nbytes + plan.input_nbytes
@@ -209,7 +210,7 @@ class Uploads:
                 decoded = await self.json.read_call(text.view[:nbytes], body.user)
                 text.release()
                 given = params.merge(params.from_query(call.query, call.op), decoded.params)
-                plan = await self._plan(call, map(InputTensor.of, decoded.tensors), given)
+                plan = await self._plan(call, decoded.tensors, given)
                 call.check_plan(plan)
                 slot = await self.allocate_call(body, plan, defer=False, lane=call.lane)
                 try:
@@ -247,9 +248,7 @@ class Uploads:
             raise
         return Upload(plan, source, target, 0)
 
-    async def _plan(
-        self, call: _Call, tensors: Iterable[InputTensor], given: params.Params
-    ) -> Plan:
+    async def _plan(self, call: _Call, tensors: Iterable[TensorInfo], given: params.Params) -> Plan:
         planner: Planner | LocalEngine = call.planner or self._engine
         return await planner.plan_call(call.op["name"], list(tensors), given)
 

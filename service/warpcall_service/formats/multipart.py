@@ -17,9 +17,9 @@ from python_multipart.multipart import MultipartParser, MultipartState, parse_op
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, UnsupportedMedia
+from warpcall.wire import TensorInfo
 from warpcall_service.formats import npy
 from warpcall_service.formats.params import Params, from_json, from_text, merge
-from warpcall_service.lanes.plan import InputTensor
 from warpcall_service.text import brief
 
 MAX_PARTS = 128
@@ -51,7 +51,7 @@ class Form:
     """
 
     def __init__(self, boundary: bytes, memory: memoryview, op: Mapping[str, Any]) -> None:
-        self.tensors: list[InputTensor] = []
+        self.tensors: list[TensorInfo] = []
         self.params: Params = {}
         self._memory = memory
         self._used = 0
@@ -192,7 +192,9 @@ class Form:
         """Add the tensor of a .npy header; returns the memory for its bytes."""
         array = npy.decode_header(header, field)
         begin, memory = self._reserve(array.nbytes, field)
-        self._add(InputTensor(field, array.dtype, array.shape, begin, array.strides))
+        self._add(
+            TensorInfo(field, array.dtype, array.shape, begin, begin + array.nbytes, array.strides)
+        )
         return memory
 
     def _add_safetensors(self, field: str, header: bytes) -> memoryview:
@@ -201,7 +203,7 @@ class Form:
         begin, memory = self._reserve(decoded.data_nbytes, field)
         for t in decoded.tensors:
             name = field if len(decoded.tensors) == 1 else t.name
-            self._add(InputTensor(name, t.dtype, t.shape, begin + t.begin))
+            self._add(TensorInfo(name, t.dtype, t.shape, begin + t.begin, begin + t.end))
         if wire.PARAMS_KEY in decoded.metadata:
             given = from_json(decoded.metadata[wire.PARAMS_KEY], wire.PARAMS_KEY)
             self.params = merge(self.params, given)
@@ -214,7 +216,7 @@ class Form:
             raise InvalidInput(f"{name} must be UTF-8, got {brief(text)}", field=name) from None
         self.params = merge(self.params, given)
 
-    def _add(self, tensor: InputTensor) -> None:
+    def _add(self, tensor: TensorInfo) -> None:
         if any(t.name == tensor.name for t in self.tensors):
             raise InvalidInput(
                 f"{tensor.name} must be given once, it came twice", field=tensor.name

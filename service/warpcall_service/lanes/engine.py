@@ -11,7 +11,7 @@ from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.messages import frame
-from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
 from warpcall_service.lanes.worker_handle import WorkerLost
@@ -83,7 +83,7 @@ class LocalEngine:
         return any(lane.state == "ready" for lane in self._lanes)
 
     async def plan_call(
-        self, op: str, tensors: Sequence[InputTensor], params: Mapping[str, Any]
+        self, op: str, tensors: Sequence[TensorInfo], params: Mapping[str, Any]
     ) -> Plan:
         """Check a call before its bytes are read, and lay out what it gives.
 

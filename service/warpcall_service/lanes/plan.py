@@ -14,35 +14,6 @@ MAX_MESSAGE_BYTES = 60 << 10  # a lane reads at most 64 KiB at once
 
 
 @dataclass(frozen=True, slots=True)
-class InputTensor:
-    """A tensor as it lies in the input region of a call's slot.
-
-    Args:
-        name: the op's name for it.
-        dtype: wire code, such as "BF16".
-        shape: its shape.
-        offset: bytes from the start of the region; a multiple of the element's size.
-        strides: in elements, for what does not lie in C order (a .npy in Fortran order);
-            together they cover exactly the elements of the tensor.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int = 0
-    strides: tuple[int, ...] | None = None
-
-    @staticmethod
-    def of(info: TensorInfo) -> InputTensor:
-        """A tensor of a safetensors body, whose data section is the region."""
-        return InputTensor(info.name, info.dtype, info.shape, info.begin)
-
-    @property
-    def nbytes(self) -> int:
-        return TensorInfo(self.name, self.dtype, self.shape).nbytes
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A checked call of one op.
 
@@ -56,7 +27,7 @@ class Plan:
 
     op: str
     params: Mapping[str, Any]
-    inputs: tuple[InputTensor, ...]
+    inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     input_nbytes: int
     output_nbytes: int
@@ -65,7 +36,7 @@ class Plan:
     @staticmethod
     def of(
         op: str,
-        inputs: Iterable[InputTensor],
+        inputs: Iterable[TensorInfo],
         params: Mapping[str, Any],
         outputs: Iterable[TensorInfo],
     ) -> Plan:
@@ -80,7 +51,7 @@ class Plan:
             {
                 "op": op,
                 "params": dict(params),
-                "inputs": [[i.name, i.dtype, i.shape, i.offset, i.strides] for i in inputs],
+                "inputs": [[i.name, i.dtype, i.shape, i.begin, i.strides] for i in inputs],
                 "outputs": [[o.name, o.dtype, o.shape, o.begin] for o in placed],
             },
             separators=(",", ":"),
@@ -95,7 +66,7 @@ class Plan:
             params=params,
             inputs=inputs,
             outputs=placed,
-            input_nbytes=max((i.offset + i.nbytes for i in inputs), default=0),
+            input_nbytes=max((i.begin + i.nbytes for i in inputs), default=0),
             output_nbytes=placed[-1].end if placed else 0,
             message=message,
         )

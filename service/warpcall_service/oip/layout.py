@@ -9,10 +9,10 @@ import numpy as np
 
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
+from warpcall.wire import TensorInfo
 from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
 from warpcall_service.formats.oip_request import RequestInput
-from warpcall_service.lanes.plan import InputTensor
 
 MAX_LIST = 64  # entries of a parameter that comes as a tensor; the op's declaration may allow fewer
 
@@ -27,14 +27,14 @@ class Layout:
         nbytes: of all.
     """
 
-    tensors: Mapping[str, InputTensor]
+    tensors: Mapping[str, TensorInfo]
     pieces: tuple[tuple[int, int], ...]
     nbytes: int
 
     @staticmethod
     def of(inputs: Iterable[RequestInput]) -> Layout:
         """Put binary inputs first, as they come: one piece, unless one would not be aligned."""
-        tensors: dict[str, InputTensor] = {}
+        tensors: dict[str, TensorInfo] = {}
         pieces: list[tuple[int, int]] = []
         end = 0
         for given in sorted(inputs, key=lambda given: not given.binary):
@@ -47,13 +47,13 @@ class Layout:
                 else:
                     pieces.append((begin, begin + info.nbytes))
             end = begin + info.nbytes
-            tensors[info.name] = InputTensor(info.name, info.dtype, info.shape, begin)
+            tensors[info.name] = TensorInfo(info.name, info.dtype, info.shape, begin, end)
         return Layout(tensors, tuple(pieces), end)
 
     def view(self, name: str, memory: memoryview) -> memoryview:
         """The bytes of an input."""
         tensor = self.tensors[name]
-        return memory[tensor.offset : tensor.offset + tensor.nbytes]
+        return memory[tensor.begin : tensor.end]
 
 
 def check_list(given: RequestInput) -> None:

@@ -20,6 +20,7 @@ from tests.servers import Server, running_server
 from tests.service.job_requests import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
 from warpcall.errors import Unavailable
+from warpcall.wire import TensorInfo
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
@@ -28,7 +29,7 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
-from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, Task
@@ -36,7 +37,7 @@ from warpcall_service.runs.runner import Run
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
-X = InputTensor("x", "F32", (64, 64))
+X = TensorInfo("x", "F32", (64, 64))
 PATIENCE_S = 60.0
 
 

@@ -19,11 +19,12 @@ import uvloop
 
 from bench.descriptors import held
 from warpcall.errors import Busy, Problem, TimedOut
+from warpcall.wire import TensorInfo
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.lanes.lane import MAX_AHEAD
 from warpcall_service.lanes.messages import frame
-from warpcall_service.lanes.plan import InputTensor, Plan
+from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.settings import Settings
 
@@ -60,7 +61,7 @@ def send(engine: LocalEngine, number: signal.Signals | int) -> None:
 
 
 async def permute(engine: LocalEngine, nbytes: int) -> Plan:
-    return await engine.plan_call("permute", [InputTensor("x", "U8", (nbytes,))], {"dims": [0]})
+    return await engine.plan_call("permute", [TensorInfo("x", "U8", (nbytes,))], {"dims": [0]})
 
 
 async def call(engine: LocalEngine, plan: Plan, timeout_s: float) -> None:
@@ -102,7 +103,7 @@ def test_no_more_plans_than_allowed_wait_for_a_lane_that_is_replaced() -> None:
         engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=1 << 20, max_queue=1))
 
         def plan(nbytes: int) -> asyncio.Task[Plan]:
-            x = InputTensor("x", "U8", (nbytes,))
+            x = TensorInfo("x", "U8", (nbytes,))
             return asyncio.create_task(engine.plan_call("permute", [x], {"dims": [0]}))
 
         await engine.start()
