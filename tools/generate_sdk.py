@@ -1,4 +1,4 @@
-"""Write the typed methods of the SDK, client/warpcall/_generated/, from the declarations of the ops.
+"""Write the typed methods of the SDK, client/warpcall/_generated/, from the ops' declarations.
 
 python -m tools.generate_sdk          write the files
 python -m tools.generate_sdk --check  fail if a file is stale

@@ -25,7 +25,7 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 
 
 def each_now(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Iterate over an asynchronous generator over a blocking transport, whose items are not None."""
+    """Iterate over an asynchronous generator over a blocking transport, without None."""
 
     async def following() -> T | None:
         return await anext(items, None)

@@ -166,7 +166,7 @@ class Client(_Base, Ops):
         return stored
 
     def tensors(self) -> list[StoredTensor[Array]]:
-        """All your stored tensors on the server, also those of other clients; `get` gives numpy arrays."""
+        """All your stored tensors, also of other clients. Their `get` returns numpy arrays."""
         return run_now(self._core.tensors())
 
     def program(self) -> Program:
@@ -191,7 +191,7 @@ class Client(_Base, Ops):
         return run_now(self._core.kernel(name))
 
     def health(self) -> dict[str, Any]:
-        """The server's `status`, "ready" or "not ready", with its `lanes` and the `reasons` for the latter."""
+        """The server's `status` ("ready" or "not ready"), its `lanes`, and `reasons` if not ready."""
         return run_now(self._core.health())
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Client(_Base, Ops):
 
 
 class StoredCalls(StoredOps):
-    """The ops of a client. Their outputs are stored on the device and returned as stored tensors."""
+    """The ops of a client. They store their outputs on the device, and return stored tensors."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -224,7 +224,7 @@ class StoredCalls(StoredOps):
         *,
         ttl_s: float | None = None,
     ) -> Answer[StoredTensor[ArrayT]]:
-        """Run any op and get its outputs by name, as stored tensors, with the device and the timing.
+        """Run any op, store its outputs and get them by name, with the device and the timing.
 
         Args:
             ttl_s: seconds after its last use until an output is deleted; None for the server's

@@ -193,7 +193,7 @@ class Core:
         headers: Mapping[str, str] | None = None,
         accepted: tuple[int, ...] = (200,),
     ) -> Any:
-        """Send a request with `value` as JSON (no body if None), and return the JSON of the answer."""
+        """Send a request, with `value` as JSON unless it is None. Return the JSON of the answer."""
         sent, body = {"Accept": "application/json", **(headers or {})}, None
         if value is not None:
             sent["Content-Type"] = "application/json"
@@ -317,7 +317,8 @@ def split_arguments(
     tensors = {key: value for key, value in arguments.items() if is_array(value)}
     if not tensors:
         raise InvalidInput(
-            f"{name} needs at least one numpy array or torch tensor, got {', '.join(arguments) or 'none'}",
+            f"{name} needs at least one numpy array or torch tensor, "
+            f"got {', '.join(arguments) or 'none'}",
             field="inputs",
         )
     return tensors, {key: value for key, value in arguments.items() if key not in tensors}

@@ -83,7 +83,7 @@ class Steps(ProgramOps):
 
 
 class Program(Steps):
-    """Ops that run together on the server's device, in one request. Intermediate results stay there.
+    """Ops that run together on a device, in one request. Intermediate results stay there.
 
         p = gpu.program()
         t = p.transpose_add(a, b)              # nothing runs yet: t refers to the output

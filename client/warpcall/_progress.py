@@ -43,7 +43,7 @@ class Display:
         self._open = 0
 
     def meter(self, name: str, nbytes: int) -> Meter:
-        """A meter for a call that sends `nbytes`. The answer gets a bar of its own if it is large."""
+        """A meter for a call that sends `nbytes`. A large answer gets a bar of its own."""
         return _BarMeter(self, name, nbytes) if self.wanted else Meter()
 
     def start(self, label: str, nbytes: int) -> TaskID:

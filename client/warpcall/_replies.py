@@ -36,7 +36,7 @@ def problem_of(reply: Reply) -> Problem:
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Seconds from a Retry-After header, which holds a number or a date; None if it holds neither."""
+    """Seconds from a Retry-After header, a number or a date; None if it is neither."""
     if text is None:
         return None
     try:

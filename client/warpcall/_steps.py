@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to an output of a step. Later steps take it as an input, and `run` as an output."""
+    """A reference to an output of a step. Later steps and `run` take it."""
 
     step: Step
     output: str

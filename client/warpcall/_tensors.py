@@ -57,7 +57,7 @@ class BaseStoredTensor(Generic[ArrayT]):
 
 
 class StoredTensor(BaseStoredTensor[ArrayT]):
-    """A tensor on a server's device, as Client.put returns it. Calls take it in place of an array."""
+    """A tensor on a server's device, from Client.put. Calls take it in place of an array."""
 
     def get(self) -> ArrayT:
         """Copy it from the server, as the kind of array that it was made from.

@@ -103,7 +103,7 @@ class Problem(WarpcallError):
     def from_json(
         status: int, members: Mapping[str, Any], retry_after_s: float | None = None
     ) -> Problem:
-        """The problem of an error answer. Its class follows from the type, or else from the status."""
+        """The problem of an error answer, of the class for its type, or else for its status."""
         code = str(members.get("type", "")).removeprefix(TYPE_PREFIX)
         kinds = [k for k in Problem.__subclasses__() if k.__module__ == __name__]
         kind = next((k for k in kinds if k.code == code), None) or next(
@@ -136,7 +136,7 @@ class TooLarge(Problem):
 
 
 class UnsupportedMedia(Problem):
-    """The server cannot read the content type of the body, or cannot answer in the type asked for."""
+    """The server cannot read the body's content type, or cannot answer in the type asked for."""
 
     status, code, title = 415, "unsupported-media", "Unsupported media type"
 

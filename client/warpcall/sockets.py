@@ -18,7 +18,7 @@ SLICE_BYTES = 1 << 20
 
 
 def prepare(sock: socket.socket) -> None:
-    """Send small writes at once on TCP (no Nagle delay), and enlarge the buffer of a Unix socket."""
+    """Disable the delay of small writes on TCP, and enlarge the buffer of a Unix socket."""
     with contextlib.suppress(OSError):  # the peer has closed the connection
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

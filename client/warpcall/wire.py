@@ -38,8 +38,8 @@ MAX_SHOWN = 60  # characters of a value in a message
 
 # Paths of the API, and the request headers of calls on stored tensors. The first two headers are
 # lists of names separated by commas. TENSORS_HEADER `x=photo, mask=m` takes inputs from the stored
-# tensors photo and m. STORE_HEADER `out=y` stores an output under the id y, `out` stores it under an
-# id that the server chooses, and `*=y` stores every output, as `y.out` and so on.
+# tensors photo and m. STORE_HEADER `out=y` stores an output under the id y, `out` stores it under
+# an id that the server chooses, and `*=y` stores every output, as `y.out` and so on.
 KERNELS_PATH = "/v1/kernels"
 PROGRAMS_PATH = "/v1/programs"
 TENSORS_PATH = "/v1/tensors"
@@ -84,7 +84,7 @@ class TensorInfo:
 
     @property
     def addressable(self) -> bool:
-        """Whether its strides in bytes fit into 63 bits. Dims of size 0 do not make strides smaller."""
+        """Whether its strides in bytes fit into 63 bits. They count dims of size 0 as 1."""
         return math.prod(size or 1 for size in self.shape) * ITEMSIZE[self.dtype] < 1 << 63
 
 
@@ -101,7 +101,7 @@ class Header:
 
 
 def lay_out(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """Order tensors as the library does (widest dtype first, then by name), and set begin and end."""
+    """Order tensors as the library does (widest dtype, then name), and set begin and end."""
     placed = []
     begin = 0
     for t in sorted(tensors, key=_place):
@@ -221,8 +221,8 @@ def check_tensor_id(id_: str, field: str) -> None:
     """Raise InvalidInput unless `id_` is a valid id of a stored tensor."""
     if not TENSOR_ID.fullmatch(id_):
         raise _bad(
-            "the id of a tensor must be 1 to 64 of A-Z a-z 0-9 . _ -, the first of them a letter or "
-            f"digit, got {brief(id_)}",
+            "the id of a tensor must be 1 to 64 of A-Z a-z 0-9 . _ -, the first of them a letter "
+            f"or digit, got {brief(id_)}",
             field,
         )
 
@@ -283,7 +283,7 @@ def json_fault(error: Exception) -> str:
 
 
 def _place(t: TensorInfo) -> tuple[int, bytes]:
-    # JSON can hold names that UTF-8 cannot (lone surrogates). They are refused later, when the names
+    # JSON can hold names that UTF-8 cannot (lone surrogates). They are refused later, when names
     # are compared with the op's inputs.
     return _RANK[t.dtype], t.name.encode(errors="surrogatepass")
 

@@ -1,4 +1,4 @@
-"""The commands of `warpcall`: list ops, run one on files, ask a server how it is, log in."""
+"""The commands `kernels`, `run`, `health` and `login`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_KEY_CHARACTERS = 10_000
 
 app = typer.Typer(
     help="Run GPU kernels on a Warpcall server.",
-    epilog="The key of a protected server comes from WARPCALL_API_KEY, or from `warpcall login`.",
+    epilog="A server with users needs an API key: set WARPCALL_API_KEY, or use `warpcall login`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,9 +45,9 @@ def options(
         bool,
         typer.Option(
             "--version",
-            help="Print the version.",
+            help="Print the version and exit.",
             callback=_print_version,
-            is_eager=True,  # before the missing command is noticed
+            is_eager=True,  # before typer complains that there is no command
         ),
     ] = False,
 ) -> None:
@@ -56,7 +56,9 @@ def options(
 
 @app.command()
 def kernels(
-    name: Annotated[str | None, typer.Argument(help="Only this op, in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of an op, to describe it in full. Default: list all.")
+    ] = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -73,13 +75,16 @@ def kernels(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def run(
-    op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
+    op: Annotated[
+        str, typer.Argument(help="Name of the op, such as permute. `warpcall kernels` lists all.")
+    ],
     arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="FILES... [OPTIONS OF THE OP]",
-            help="x.npy (the next input in order), name=x.npy, x.safetensors (inputs by name), or "
-            "name=@ID (a tensor on the server); options such as --dims 1,0: `warpcall kernels OP` shows them.",
+            help="Inputs: x.npy (the next input in order), name=x.npy (the input of this name), "
+            "x.safetensors (several inputs, by name), name=@ID (a stored tensor). Options such as "
+            "--dims 1,0: `warpcall kernels OP` lists them.",
         ),
     ],
     out: Annotated[
@@ -88,16 +93,22 @@ def run(
             "--out",
             "-o",
             metavar="PATH",
-            help="Where outputs go: .npy (one) or .safetensors; {name} stands for an output's "
-            "name. An existing file is replaced. Without it, a summary is printed.",
+            help="File for the outputs: .npy (one output) or .safetensors. {name} in the path is "
+            "replaced by the name of each output. An existing file is replaced. Default: write no "
+            "file, and print a summary.",
         ),
     ] = None,
     timeout_s: Annotated[
         float,
-        typer.Option("--timeout-s", metavar="S", help="Seconds that the call may take."),
+        typer.Option(
+            "--timeout-s", metavar="S", help="Seconds that the call may take, its retries included."
+        ),
     ] = TIMEOUT_S,
     store: Annotated[
-        bool, typer.Option("--store", help="Store outputs on the server, and print their ids.")
+        bool,
+        typer.Option(
+            "--store", help="Store the outputs on the server's device, and print their ids."
+        ),
     ] = False,
     as_json: Json = False,
     url: Url = None,
@@ -138,7 +149,7 @@ def run(
 
 @app.command()
 def health(as_json: Json = False, url: Url = None) -> None:
-    """Say whether the server is ready; exit code 1 if it is not."""
+    """Show whether the server and its devices are ready. The exit code is 1 if it is not."""
     with Client(url) as gpu:
         report = gpu.health()
     if as_json:
@@ -151,9 +162,12 @@ def health(as_json: Json = False, url: Url = None) -> None:
 
 @app.command()
 def login(url: Url = None) -> None:
-    """Keep a server's address and your key for later commands, once it lets you in.
+    """Save a server's address and your API key for later commands.
 
-    The key is asked for, or read from standard input: never an argument, which others could see.
+    Nothing is saved if the server does not accept the key.
+
+    The command asks for the key, or reads it from standard input. It is not an option: other users
+    of the machine can see the arguments of a process.
     """
     if sys.stdin.isatty():
         key = str(typer.prompt("API key", hide_input=True)).strip()

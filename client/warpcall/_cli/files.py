@@ -1,4 +1,4 @@
-"""Tensors from and to .npy and .safetensors files, for the command line. Never pickle."""
+"""Reads and writes the .npy and .safetensors files of the command. It never loads a pickle."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from warpcall._body import decode, encode
 from warpcall.errors import InvalidInput, WarpcallError
 
 SUFFIXES = (".npy", ".safetensors")
-# What numpy raises for a damaged header: its own errors, and those of the parsers that it asks.
+# The errors that numpy raises for a damaged header: its own, and those of the parsers that it uses.
 DAMAGED = (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError)
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-NAME = "{name}"  # in an output path, stands for the name of the output
+NAME = "{name}"  # in an output path, replaced by the name of the output
 
 
 class UsageError(Exception):
-    """A command line that cannot be meant; exit code 2."""
+    """The command line is wrong. The exit code is 2."""
 
 
 def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, Array]:
@@ -35,6 +35,10 @@ def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, 
         arguments: "x.npy" (the next input without a tensor), "name=x.npy", or "x.safetensors" (all
             tensors in it, by their names).
         declared: the names of the op's inputs, in order.
+
+    Raises:
+        UsageError: a file has another ending, or an input is given twice or has no place.
+        WarpcallError: a file is damaged or cannot be read.
     """
     inputs: dict[str, Array] = {}
     unnamed = []
@@ -58,7 +62,7 @@ def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, 
 
 
 def check_target(target: str) -> None:
-    """Refuse, before anything is computed, an output path that could not be written."""
+    """Raise UsageError, before anything is computed, for an output path that cannot be written."""
     path = Path(target)
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{target} must end in {' or '.join(SUFFIXES)}")
@@ -67,7 +71,7 @@ def check_target(target: str) -> None:
 
 
 def check_room(target: str, outputs: Collection[str]) -> None:
-    """Refuse a path of one tensor for several outputs."""
+    """Raise UsageError if the file can hold one tensor and there are several outputs."""
     if len(outputs) > 1 and NAME not in target and Path(target).suffix != ".safetensors":
         raise UsageError(
             f"{target} holds one tensor, but the outputs are {', '.join(outputs)}: "
@@ -76,10 +80,10 @@ def check_room(target: str, outputs: Collection[str]) -> None:
 
 
 def write_outputs(outputs: Mapping[str, Array], target: str) -> None:
-    """Write to `target`; an existing file is replaced once the new one is complete."""
+    """Write outputs to `target`. An existing file is replaced once the new one is complete."""
     check_room(target, outputs)
     if NAME in target:
-        for name in outputs:  # the server chooses them: none may lead into another folder
+        for name in outputs:  # the server chooses the names: none may lead into another folder
             if not FILE_NAME.fullmatch(name):
                 raise WarpcallError(
                     f"the output {name!r:.80} cannot be part of a file's name: "
@@ -101,10 +105,10 @@ def _split(argument: str, declared: Sequence[str]) -> tuple[str | None, Path]:
 
 
 def _load(path: Path) -> dict[str, Array]:
-    """The tensors of a file by name; the one of a .npy file has the name ""."""
+    """The tensors of a file by name. The tensor of a .npy file has the name ""."""
     if (
         path.exists() and not path.is_file() and not path.is_dir()
-    ):  # opening a pipe may wait forever
+    ):  # opening a pipe may wait for ever
         raise WarpcallError(f"{path} must be a regular file, got a pipe, socket or device")
     if path.suffix == ".safetensors":
         kind: Kind[Array] = Kind()
@@ -113,7 +117,7 @@ def _load(path: Path) -> dict[str, Array]:
         except InvalidInput as error:
             raise WarpcallError(f"{path} is not a safetensors file: {error}") from error
     with path.open("rb") as file:
-        if file.read(6) != b"\x93NUMPY":  # else numpy would take it for a pickle
+        if file.read(6) != b"\x93NUMPY":  # otherwise numpy would take it for a pickle
             raise WarpcallError(f"{path} is not a .npy file")
     try:
         return {"": np.load(path, allow_pickle=False)}
@@ -129,10 +133,10 @@ def _write(outputs: Mapping[str, Array], path: Path) -> None:
                 file.write(piece)
         return
     (array,) = outputs.values()
-    if np.dtype(array.dtype.str) != array.dtype:  # ml_dtypes' are void to those who read the file
+    if np.dtype(array.dtype.str) != array.dtype:  # ml_dtypes' dtypes would be read back as void
         raise WarpcallError(f"{path} cannot hold {array.dtype}: use a .safetensors file")
     with _replacing(path) as file:
-        # Not np.save, which asks for the position in the file: a pipe has none.
+        # Not np.save: it asks for the position in the file, which a pipe does not have.
         described = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, described)
         file.write(array.reshape(-1).view(np.uint8))
@@ -140,7 +144,7 @@ def _write(outputs: Mapping[str, Array], path: Path) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[IO[Any]]:
-    """Write beside a file, then put the new one in its place; a device or pipe is written directly."""
+    """Write a temporary file beside `path`, then rename it. Write directly to a device or pipe."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file

@@ -1,4 +1,4 @@
-"""Benchmarks from a terminal: `bench`, `jobs`, `watch`, `cancel`, `compare`, `history`, `top`."""
+"""The commands `bench`, `jobs`, `watch`, `cancel`, `compare`, `history` and `top`."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ STATES = (
     "queued", "preparing", "waiting_gpu", "running", "finalizing", "succeeded", "failed", "invalid",
     "cancelled", "timed_out", "interrupted",
 )  # fmt: skip
-OPTIONS = {  # by the field that the server names
+OPTIONS = {  # the option for each field that an error of the server can name
     "implementations": "--vs",
     "tags": "--tag",
     "note": "--note",
     "sweep": "--shape, --dtype",
 }
 MAX_LISTED = 500
-LOOK_S = 1.0  # between two looks of `top`
-INTERRUPTED = 130  # as a shell has it for Ctrl-C
+LOOK_S = 1.0  # between two requests of `top`
+INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="As `warpcall jobs` shows it.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job, from `warpcall jobs`.")]
 
 app = typer.Typer()
 
 
 def _number(given: str | int) -> int:
-    text = str(given)  # the default comes as it is
+    text = str(given)  # typer passes the default as an int
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LISTED):
         raise UsageError(f"--limit must be 1 to {MAX_LISTED}, got {text!r}")
     return int(text)
@@ -64,52 +64,84 @@ def _number(given: str | int) -> int:
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
-    op: Annotated[str, typer.Argument(help="Such as permute; `warpcall kernels` lists them.")],
+    op: Annotated[
+        str, typer.Argument(help="Name of the op, such as permute. `warpcall kernels` lists all.")
+    ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[OPTIONS OF THE OP]",
-            help="Such as --dims 1,0; again with another value for more cases.",
+            help="Parameters of the op, such as --dims 1,0. Repeat an option with another value to "
+            "measure more cases.",
         ),
     ] = None,
     shape: Annotated[
         str | None,
-        typer.Option(metavar="SHAPES", help="Of the first input: 4096x4096,8192x8192."),
+        typer.Option(
+            metavar="SHAPES",
+            help="Shapes of the first input, such as 4096x4096,8192x8192. Required.",
+        ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="DTYPES", help="Of the first input: bf16,fp32.")
+        str | None,
+        typer.Option(
+            metavar="DTYPES", help="Dtypes of the first input, such as bf16,fp32. Required."
+        ),
     ] = None,
     vs: Annotated[
         str,
         typer.Option(
             metavar="NAMES",
-            help="What is timed beside ours: torch, torch.compile, copy (the limit), others' too.",
+            help="Implementations to time beside ours: torch, torch.compile, copy (a plain copy of "
+            "the same bytes) and others that the server has.",
         ),
     ] = "torch",
     size: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=N,N", help="Sizes that the shape leaves open: taps=3,7."),
+        typer.Option(
+            metavar="NAME=N,N",
+            help="Sizes that the shape does not determine, such as taps=3,7. Can be repeated.",
+        ),
     ] = None,
     precision: Annotated[
         str,
-        typer.Option(help="quick (2 s an implementation of a case), standard (10), publish (60)."),
+        typer.Option(
+            help="Time for each implementation of a case: quick (2 s), standard (10 s) or "
+            "publish (60 s)."
+        ),
     ] = "standard",
-    priority: Annotated[str, typer.Option(help="high (administrators), normal, low.")] = "normal",
+    priority: Annotated[
+        str, typer.Option(help="Priority in the queue: high (administrators only), normal, low.")
+    ] = "normal",
     tag: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="To find it by; can be repeated.")
+        list[str] | None,
+        typer.Option(metavar="WORD", help="Tag by which to find the job. Can be repeated."),
     ] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="For readers.")] = None,
+    note: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Note for readers of the results.")
+    ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what you have measured before.")
+        bool,
+        typer.Option(
+            "--fresh", help="Measure again, even if you have measured exactly this before."
+        ),
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit it, and do not wait.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit the job, and do not wait for its results.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would come to, and submit nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show the cases, time and memory that the job would take. Submit nothing.",
+        ),
     ] = False,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Time an op against others, in the queue of the server's devices.
+    """Time an op against other implementations.
+
+    The job waits in the queue of the server's devices. Times come with confidence intervals and verdicts.
 
     \b
     warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
@@ -137,18 +169,27 @@ def bench(
 
 @app.command()
 def jobs(
-    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
-    op: Annotated[str | None, typer.Option(help="Only those of this op.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
-    user: Annotated[str | None, typer.Option(help="For administrators: only this user's.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", parser=_number, help="At most so many.")] = 20,
+    state: Annotated[
+        str | None, typer.Option(help="Show only jobs in this state, such as running.")
+    ] = None,
+    op: Annotated[str | None, typer.Option(help="Show only jobs of this op.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Show only jobs with this tag.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Show only jobs of this user (administrators only).")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", parser=_number, help="Largest number of rows, 1 to 500.")
+    ] = 20,
     before: Annotated[
-        str | None, typer.Option(metavar="ID", help="The last job of the page before.")
+        str | None,
+        typer.Option(
+            metavar="ID", help="Id of the last job of the previous page, to show the next page."
+        ),
     ] = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """List your benchmark jobs, the latest first."""
+    """List your benchmark jobs, the latest first. Administrators see all users' jobs."""
     if state is not None:
         _check("--state", state, STATES)
     with Client(url) as gpu:
@@ -163,14 +204,14 @@ def jobs(
 
 @app.command()
 def watch(id: JobId, as_json: Json = False, url: Url = None) -> None:
-    """Wait for a job and show what it measured; Ctrl-C leaves it running."""
+    """Wait for a job and show its results. Ctrl-C leaves the job running."""
     with Client(url) as gpu:
         _wait_and_print(gpu.jobs.get(id), as_json=as_json)
 
 
 @app.command()
 def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
-    """End a job, whether it waits or runs; what it has measured stays."""
+    """Cancel a job that waits or runs. The cases that it has measured are kept."""
     with Client(url) as gpu:
         before = gpu.jobs.get(id)
         was_over = before.ended
@@ -186,12 +227,12 @@ def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
 
 @app.command()
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A job's id.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another's, compared with the first.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="Id of a job.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Id of the job to compare with A.")],
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Show two jobs side by side: what changed from the first to the second."""
+    """Compare the results of two jobs, case by case."""
     with Client(url) as gpu:
         found = gpu.jobs.compare(a, b)
     if as_json:
@@ -210,16 +251,21 @@ def compare(
 @app.command()
 def history(
     case: Annotated[
-        str, typer.Argument(metavar="CASE", help='As tables have it: "isin x=I64[100] ...".')
+        str,
+        typer.Argument(
+            metavar="CASE", help='A case as results name it, such as "isin x=I64[100] ...".'
+        ),
     ],
     implementation: Annotated[
-        str, typer.Option(metavar="NAME", help="Ours, torch, or whatever was measured.")
+        str, typer.Option(metavar="NAME", help="Implementation whose times to show, such as torch.")
     ] = OURS,
-    limit: Annotated[int, typer.Option(metavar="N", parser=_number, help="At most so many.")] = 20,
+    limit: Annotated[
+        int, typer.Option(metavar="N", parser=_number, help="Largest number of rows, 1 to 500.")
+    ] = 20,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Show what a case took in one job after the other, the latest first."""
+    """Show the times of one case in all jobs, the latest first."""
     with Client(url) as gpu:
         found = gpu.jobs.history(case, implementation=implementation, limit=limit)
     if as_json:
@@ -232,7 +278,7 @@ def history(
 
 @app.command()
 def top(as_json: Json = False, url: Url = None) -> None:
-    """Show the queue and the devices, live on a terminal; Ctrl-C ends it."""
+    """Show the queue and the devices. On a terminal the display is live; Ctrl-C ends it."""
     with Client(url) as gpu:
         if as_json:
             print_json({"lanes": gpu.health().get("lanes", []), "queue": gpu.jobs.queue()})
@@ -283,7 +329,7 @@ def _print_detached(job: Job, *, as_json: bool) -> None:
 
 
 def _wait_and_print(job: Job, *, as_json: bool) -> None:
-    """Wait for a job's end, and print what it measured; what failed has its own exit code."""
+    """Wait for a job and print its results. If it failed, print what it has measured, and raise."""
     failure: JobFailed | None = None
     measured_before = bool(job.told.get("reused")) and job.ended
     try:
@@ -318,7 +364,7 @@ def _print_results(job: dict[str, Any], results: dict[str, Any], hint: str) -> N
 
 @contextmanager
 def _options_named(params: Collection[str]) -> Iterator[None]:
-    """Errors of the server, with the option at fault rather than the field."""
+    """Raise errors of the server as usage errors that name the option at fault, not the field."""
     try:
         yield
     except InvalidInput as error:

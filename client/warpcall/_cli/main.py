@@ -1,4 +1,4 @@
-"""The command `warpcall` as a process: errors are one line on stderr, whatever happens."""
+"""The `warpcall` command as a process. Every error is one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
 def main() -> NoReturn:
-    """Run the command, and exit: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
+    """Run the command and exit with 0, 1 for an error, 2 for wrong usage or 130 for Ctrl-C."""
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interruptible:  # in an import KeyboardInterrupt could become any other error
+    if interruptible:  # an import can turn KeyboardInterrupt into another error
         signal.signal(signal.SIGINT, _leave)
     _open_missing()
     _name_output()
@@ -32,7 +32,7 @@ def main() -> NoReturn:
             app()
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has left: nothing to say, nor to say it to
+    except BrokenPipeError:  # the reader of the output has gone; there is nobody to write to
         _drop_output()
         sys.exit(1)
     except UsageError as error:
@@ -42,21 +42,22 @@ def main() -> NoReturn:
         sys.exit(INTERRUPTED)
     except OSError as error:
         _drop_output()
-        reason = error.strerror or str(error)  # without the number
+        reason = error.strerror or str(error)  # without the error number
         _fail(f"{error.filename}: {reason}" if error.filename else reason, 1)
     except (WarpcallError, MemoryError) as error:
         _fail(str(error) or type(error).__name__, 1)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        # an answer that no Warpcall server gives, or a defect of ours
+        # the server is not a Warpcall server, or this is a defect of the client
         _fail(f"unexpected {type(error).__name__}: {error}", 1)
     sys.exit(0)
 
 
 def _open_missing() -> None:
-    """Replace standard streams that are closed: Python has None in their place.
+    """Replace standard streams that are closed, for which Python has None.
 
-    Using one is then an error of the system, as in other programs, and its descriptor is taken: the
-    connection to the server would otherwise get the number of standard output.
+    The replacement takes the descriptor's number. Otherwise the connection to the server would get
+    the number of standard output. Using the replacement fails with an OSError, as it does in other
+    programs.
     """
     if sys.stdin is None:
         sys.stdin = _null(0, os.O_WRONLY, "r")
@@ -75,7 +76,7 @@ def _null(number: int, flags: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output, named in the errors of writing to it."""
+    """Standard output. Errors of writing to it have its name as their file name."""
 
     def write(self, text: str) -> int:
         with _named():
@@ -99,15 +100,15 @@ def _name_output() -> None:
     out = sys.stdout
     if type(out) is io.TextIOWrapper:
         encoding, line_buffering, through = out.encoding, out.line_buffering, out.write_through
-        sys.stdout = _Output(  # not every encoding has all characters
+        sys.stdout = _Output(  # backslashreplace: not every encoding has all characters
             out.detach(), encoding, "backslashreplace", None, line_buffering, through
         )
 
 
 def _drop_output() -> None:
-    """Let go what standard output still holds, if it cannot be written.
+    """Discard the buffered output if it cannot be written.
 
-    Python would try again at its end, and exit with code 120.
+    Python would otherwise try to write it again at exit, fail, and exit with code 120.
     """
     try:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Command-line options of an op, understood through the server's declaration of it."""
+"""Parses the options of an op, which the server's declaration of the op defines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ EXAMPLES = {"bool": "", "int": " N", "float": " X", "ints": " N,N,..."}
 def parse_arguments(
     declaration: Mapping[str, Any], arguments: Sequence[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Separate files from options, and read the options' values.
+    """Separate files from options, and parse the options' values.
 
     Raises:
-        UsageError: an option that the op does not have, lacks, or a value of the wrong kind.
+        UsageError: the op has no such option, a required option is missing, or a value is of the
+            wrong kind.
     """
     declared = {p["name"]: p for p in declaration["params"]}
     files: list[str] = []
@@ -51,7 +52,7 @@ def parse_arguments(
 
 
 def option(param: Mapping[str, Any]) -> str:
-    """A parameter as it is typed, such as "--dims N,N,..."."""
+    """A parameter as an option with its values, such as "--dims N,N,..."."""
     return f"--{param['name'].replace('_', '-')}{EXAMPLES.get(param['kind'], ' ...')}"
 
 

@@ -1,7 +1,7 @@
-"""What the commands share: their common options, and how they print.
+"""The options that all commands share, and the functions that print.
 
-Everything that goes to a terminal goes through here, so that nothing that a server sent is obeyed
-by the terminal, or read as rich's markup.
+All output passes through this module. It escapes control characters, which a terminal would act
+on, and prints text from a server as it is, not as rich's markup.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ LINE_CHARACTERS = 10_000
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help=f"The server [WARPCALL_URL, the profile, {DEFAULT_URL}]."
+        "--url",
+        metavar="URL",
+        help="Address of the server: http://, https:// or unix:///path. Default: WARPCALL_URL, "
+        f"then the profile that `warpcall login` writes, then {DEFAULT_URL}.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def console() -> Console:
-    """Standard output; wide where no terminal sets a width, so that each row stays one line."""
+    """A console on standard output. Without a terminal it is so wide that each row is one line."""
     return Console() if sys.stdout.isatty() else Console(width=1000)
 
 
 def write_lines(*lines: object) -> None:
-    """Print each as one line, with its control characters escaped."""
+    """Print each value on one line, with control characters escaped."""
     sys.stdout.write("".join(f"{clean(str(line), LINE_CHARACTERS)}\n" for line in lines))
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table of texts as they are, with their control characters escaped."""
+    """A table of plain texts, with control characters escaped."""
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(Text(clean(str(cell))) for cell in row))
@@ -49,5 +52,5 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON that means the same as `value`, with control characters written as escapes."""
+    """Print `value` as JSON, with control characters written as escapes."""
     sys.stdout.write(clean_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")

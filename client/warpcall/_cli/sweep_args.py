@@ -1,4 +1,4 @@
-"""What is typed after `warpcall bench OP`, as the sweep that it asks for."""
+"""Parses the arguments of `warpcall bench` into the sweep of a benchmark job."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def sweep_of(
     dtype: str | None,
     sizes: Sequence[str],
 ) -> dict[str, Any]:
-    """The sweep of these shapes and dtypes, with the op's own options once or with several values.
+    """The sweep over these shapes and dtypes. Options of the op may have several values.
 
     Raises:
-        UsageError: it names the option, what was given and what is allowed.
+        UsageError: an option is wrong; the message says what is allowed and what came.
     """
     sweep: dict[str, Any] = {"shapes": shapes_of(shape), "dtypes": dtypes_of(dtype)}
     params = _params(declaration, arguments)
@@ -36,7 +36,7 @@ def sweep_of(
 
 
 def shapes_of(text: str | None) -> list[list[int]]:
-    """Shapes such as 4096x4096,100."""
+    """Parse shapes such as 4096x4096,100."""
     given = "nothing" if text is None else repr(text)
     wrong = UsageError(f"--shape must be shapes such as {EXAMPLE_SHAPES}, got {given}")
     shapes = [part.split("x") for part in (text or "").split(",")]
@@ -46,7 +46,7 @@ def shapes_of(text: str | None) -> list[list[int]]:
 
 
 def dtypes_of(text: str | None) -> list[str]:
-    """Dtypes such as bf16,fp32 as the wire calls them."""
+    """Parse dtypes such as bf16,fp32 into the wire's codes."""
     known = dtype_names()
     codes = []
     for name in (text or "").split(","):
@@ -69,7 +69,7 @@ def dtype_names() -> dict[str, str]:
 
 
 def implementations_of(text: str) -> list[str]:
-    """Ours, then those that it is compared with."""
+    """Parse the names of implementations. Ours is always the first."""
     names = [name for name in text.split(",") if name != OURS]
     if not all(names) or len({*names}) < len(names):
         raise UsageError(
@@ -79,7 +79,7 @@ def implementations_of(text: str) -> list[str]:
 
 
 def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:
-    """Sizes such as taps=3,7."""
+    """Parse sizes such as taps=3,7."""
     sizes: dict[str, list[int | str]] = {}
     for argument in given:
         name, _, text = argument.partition("=")
@@ -91,12 +91,12 @@ def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:
 
 
 def _params(declaration: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, list[Any]]:
-    """The op's options; one that is given again has another value in other cases."""
-    rounds = _rounds(arguments)
+    """Parse the op's options. An option that is given several times adds a case for each value."""
+    groups = _groups(arguments)
     values: dict[str, list[Any]] = {}
     required = [p for p in declaration["params"] if p["required"]]
     optional = {**declaration, "params": [{**p, "required": False} for p in declaration["params"]]}
-    for group in rounds:
+    for group in groups:
         files, params = parse_arguments(optional, group)
         if files:
             raise UsageError(f"bench takes one op, then options, got {files[0]!r} as well")
@@ -109,8 +109,8 @@ def _params(declaration: Mapping[str, Any], arguments: Sequence[str]) -> dict[st
     return values
 
 
-def _rounds(arguments: Sequence[str]) -> list[list[str]]:
-    """An option with its value each, as `parse_arguments` takes one of a name only."""
+def _groups(arguments: Sequence[str]) -> list[list[str]]:
+    """Split the arguments into a group for each option: `parse_arguments` takes each name once."""
     groups: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--") or not groups:

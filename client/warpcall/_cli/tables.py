@@ -1,4 +1,4 @@
-"""Jobs, results, comparisons and the queue, as tables for a terminal."""
+"""Formats jobs, results, comparisons and the queue as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
 
 
 def results_lines(results: Payload, first: str) -> list[str]:
-    """A heading for each case, and below it a row for each implementation.
+    """A line for each case, and below it a row for each implementation.
 
     Args:
-        first: the implementation that the others are compared with.
+        first: the implementation with which the others are compared.
     """
     rows = []
     for row in results["measurements"]:
@@ -44,7 +44,7 @@ def results_lines(results: Payload, first: str) -> list[str]:
 
 
 def comparison_lines(found: Payload) -> list[str]:
-    """Two jobs side by side, case by case."""
+    """A line for each case, and below it a row for each implementation with both jobs' times."""
     rows = []
     for row in found["rows"]:
         cells = (
@@ -60,7 +60,7 @@ def comparison_lines(found: Payload) -> list[str]:
 
 
 def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
-    """Lines of 80 characters where that will do: cases have lines of their own, not a column."""
+    """Aligned rows. A case has its own line, not a column, so that rows fit into 80 characters."""
     whole = [cells for *_, cells in rows if len(cells) == len(names)]
     widths = [max(map(len, column)) for column in zip(names, *whole, strict=True)]
     label_width = max(len(label) for _, label, _ in rows)
@@ -79,13 +79,13 @@ def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]
 
 
 def converged(results: Payload) -> str:
-    """In how many cases the intervals came to be as narrow as they should."""
+    """How many cases converged: their intervals are as narrow as their precision asks for."""
     cases = results.get("cases", [])
     return f"{sum(bool(case['converged']) for case in cases)} of {len(cases)} cases converged"
 
 
 def remarks(results: Payload) -> list[str]:
-    """What one should know before quoting the table: a line each."""
+    """The errors and tags of the results, a line each. A reader needs them to judge the table."""
     lines = []
     for row in results["measurements"]:
         if row["error"]:
@@ -97,7 +97,7 @@ def remarks(results: Payload) -> list[str]:
 
 
 def jobs_table(jobs: Iterable[Payload]) -> Table:
-    """The caller's jobs."""
+    """A table of jobs."""
     columns = ("id", "user", "op", "state", "cases", "precision", "submitted", "tags")
     rows = [
         (
@@ -116,7 +116,7 @@ def jobs_table(jobs: Iterable[Payload]) -> Table:
 
 
 def history_table(found: Payload) -> Table:
-    """A series; what changed is named where it did, from the point below it."""
+    """A table of one case over time. The last column names what changed since the row below."""
     columns = ("measured", "job", "user", "us", "95 % CI", "limit", "what changed")
     rows = []
     for point in found["points"]:
@@ -136,7 +136,7 @@ def history_table(found: Payload) -> Table:
 
 
 def queue_table(queue: Payload) -> Table:
-    """Everyone's jobs that run or wait."""
+    """A table of all users' jobs that run or wait."""
     columns = ("", "id", "user", "op", "state", "cases", "priority", "starts in", "ends in", "on")
     rows = [
         (
@@ -157,34 +157,34 @@ def queue_table(queue: Payload) -> Table:
 
 
 def lanes_table(health: Payload) -> Table:
-    """The server's devices."""
+    """A table of the server's devices."""
     lanes = health.get("lanes", [])
     rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]
     return table_of(("lane", "state", "device"), rows)
 
 
 def microseconds(us: float | None) -> str:
-    """Four digits, more before the point if there are more."""
+    """A time with four significant digits, or as a whole number from 1,000 on."""
     return "" if us is None else f"{us:.4g}" if us < 1e3 else f"{us:,.0f}"
 
 
 def ratio(value: float | None) -> str:
-    """Three digits after the point."""
+    """A ratio with three decimals."""
     return "" if value is None else f"{value:.3f}"
 
 
 def interval(form: Callable[[float], str], low: float | None, high: float | None) -> str:
-    """Both ends; nothing if one is not known."""
+    """An interval as low-high; empty if one end is not known."""
     return "" if low is None or high is None else f"{form(low)}-{form(high)}"
 
 
 def ago(moment: str) -> str:
-    """How long ago that was."""
+    """The time since a moment in ISO format."""
     past = datetime.now(UTC) - datetime.fromisoformat(moment)
     return span(max(0.0, past.total_seconds()))
 
 
 def one_line(text: str) -> str:
-    """The beginning of a text."""
+    """The first 200 characters of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= 200 else line[:197] + "..."

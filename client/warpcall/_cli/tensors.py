@@ -1,4 +1,4 @@
-"""`warpcall tensors`: put files on the server's device, list what is there, get it, delete it."""
+"""The commands `warpcall tensors put`, `list`, `get` and `delete`."""
 
 from __future__ import annotations
 
@@ -15,33 +15,47 @@ from warpcall._cli.output import Json, Url, console, print_json, table_of
 from warpcall._tensors import BaseStoredTensor
 from warpcall.dtypes import CODES
 
-MARK = "@"  # before the id of a tensor, where a file might stand
+MARK = "@"  # stands before the id of a stored tensor in place of a file
 
-app = typer.Typer(help="Tensors that stay on the server's device.", no_args_is_help=True)
+app = typer.Typer(
+    help="Tensors that are stored on the server's device between calls.", no_args_is_help=True
+)
 
 
 @app.command("list")
 def list_(as_json: Json = False, url: Url = None) -> None:
-    """List what you keep there."""
+    """List your stored tensors."""
     with Client(url) as gpu:
         print_stored({tensor.id: tensor for tensor in gpu.tensors()}, as_json=as_json)
 
 
 @app.command()
 def put(
-    file: Annotated[str, typer.Argument(help="x.npy, or x.safetensors with one tensor.")],
-    id: Annotated[str | None, typer.Option(help="What to call it; else a new id.")] = None,
+    file: Annotated[
+        str, typer.Argument(help="File to store: x.npy, or x.safetensors with one tensor.")
+    ],
+    id: Annotated[
+        str | None,
+        typer.Option(
+            help="Id of the stored tensor. Default: a new id. A tensor that has the id is replaced."
+        ),
+    ] = None,
     ttl_s: Annotated[
         float | None,
-        typer.Option("--ttl-s", metavar="S", help="Seconds after its last use until it goes."),
+        typer.Option(
+            "--ttl-s",
+            metavar="S",
+            help="Seconds after its last use until it is deleted. Default: the server's setting.",
+        ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where, such as cuda:1; else the least busy.")
+        str | None,
+        typer.Option(help="Device that stores it, such as cuda:1. Default: the least busy."),
     ] = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Put a file there; ops then take it as name=@ID."""
+    """Store a file on the server's device. `warpcall run` takes it as name=@ID."""
     (array,) = read_inputs([f"x={file}"], ["x"]).values()
     with Client(url) as gpu:
         tensor = gpu.put(array, id=id, ttl_s=ttl_s, device=device)
@@ -50,13 +64,16 @@ def put(
 
 @app.command()
 def get(
-    id: Annotated[str, typer.Argument(help="As `warpcall tensors list` shows it.")],
+    id: Annotated[str, typer.Argument(help="Id of a stored tensor, from `warpcall tensors list`.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="A .npy or .safetensors file; replaced if there.")
+        Path,
+        typer.Option(
+            "--out", "-o", help="File to write: .npy or .safetensors. An existing file is replaced."
+        ),
     ],
     url: Url = None,
 ) -> None:
-    """Copy one to a file."""
+    """Copy a stored tensor to a file."""
     check_target(str(out))
     with Client(url) as gpu:
         write_outputs({id: find(gpu, [id])[id].get()}, str(out))
@@ -64,17 +81,19 @@ def get(
 
 @app.command()
 def delete(
-    ids: Annotated[list[str], typer.Argument(help="As `warpcall tensors list` shows them.")],
+    ids: Annotated[
+        list[str], typer.Argument(help="Ids of stored tensors, from `warpcall tensors list`.")
+    ],
     url: Url = None,
 ) -> None:
-    """Free some."""
+    """Delete stored tensors."""
     with Client(url) as gpu:
         for tensor in find(gpu, ids).values():
             tensor.delete()
 
 
 def find(gpu: Client, ids: Sequence[str]) -> dict[str, Any]:
-    """The stored tensors with these ids, or NotFound."""
+    """The stored tensors with these ids. Raise NotFound if there is none with one of the ids."""
     there = {tensor.id: tensor for tensor in gpu.tensors()}
     for id_ in ids:
         if id_ not in there:
@@ -84,7 +103,7 @@ def find(gpu: Client, ids: Sequence[str]) -> dict[str, Any]:
 
 
 def take_ids(arguments: Sequence[str], declared: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate arguments such as x=@photo from files: the ids by input."""
+    """Separate arguments such as x=@photo from files. Return the files, and the ids by input."""
     files: list[str] = []
     ids: dict[str, str] = {}
     for argument in arguments:
@@ -103,7 +122,7 @@ def take_ids(arguments: Sequence[str], declared: Sequence[str]) -> tuple[list[st
 
 
 def print_stored(stored: Mapping[str, BaseStoredTensor[Any]], *, as_json: bool) -> None:
-    """What is on the device, by the name that it has here."""
+    """Print stored tensors as a table, or as JSON by the given names."""
     rows = {
         name: {
             "id": t.id,

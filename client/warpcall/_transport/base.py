@@ -1,4 +1,4 @@
-"""The interface between the core and its transports: requests, replies, streams, and their limits."""
+"""The interface between the core and its transports: requests, replies, streams and limits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Transport(Protocol):
         ...
 
     async def open(self, request: Request) -> Stream:
-        """Send a request and read the head of an answer that arrives in pieces. Raises as `send`."""
+        """Send a request and read the head of an answer that comes in pieces. Raises as `send`."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -94,8 +94,7 @@ async def connect_first(
 
 
 def share_s(deadline: float, endpoints: int) -> float:
-    """Seconds to try the next of so many endpoints. An endpoint that does not answer leaves time for
-    the others."""
+    """Seconds to try the next of so many endpoints, so that time is left for the others."""
     return left_s(deadline) / endpoints
 
 

@@ -63,7 +63,7 @@ class HttpcoreTransport:
             return _Stream(self, self._pool.handle_request(http_request))
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # the coroutine runs without a loop; see warpcall._blocking
+        time.sleep(seconds)  # noqa: ASYNC251  # no loop runs; see warpcall._blocking
 
     async def close(self) -> None:
         self._closed = True
@@ -164,7 +164,7 @@ def _pieces(request: Request) -> Iterator[bytes]:
     if request.body is not None:
         for piece in request.body.slices():
             left_s(request.deadline)
-            yield piece  # type: ignore[misc]  # h11 takes any buffer, so it need not be copied into bytes
+            yield piece  # type: ignore[misc]  # h11 takes any buffer: no copy into bytes
             request.meter.sent(piece.nbytes)
 
 

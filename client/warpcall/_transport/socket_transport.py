@@ -65,7 +65,7 @@ class SocketTransport:
                 return await self._exchange(request)
 
     async def open(self, request: Request) -> Stream:
-        """Open the stream on a connection of its own, which does not count against MAX_CONNECTIONS."""
+        """Open the stream on a connection of its own, beside the MAX_CONNECTIONS of calls."""
         if self._closed:
             raise RuntimeError("this client is closed")
         with _translated(self._authority):
@@ -101,7 +101,7 @@ class SocketTransport:
         return reply
 
     def _idle_connection(self) -> socket.socket | None:
-        """The idle connection that was used last and that the server has not closed; None if none."""
+        """The idle connection that was used last and is still open; None if there is none."""
         while True:
             try:
                 since, sock = self._idle.pop()

@@ -2,8 +2,8 @@
 
 httpcore's own timeouts apply to one read or write. A server that sends one byte now and then could
 therefore prolong an exchange without end. An exchange runs in one thread from its first byte to its
-last, so the deadline is a thread-local value. In asyncio a timeout around the whole exchange has the
-same effect; see cancellable.py.
+last, so the deadline is a thread-local value. In asyncio a timeout around the whole exchange has
+the same effect; see cancellable.py.
 """
 
 from __future__ import annotations

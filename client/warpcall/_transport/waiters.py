@@ -89,7 +89,7 @@ class BlockingWaiter(Waiter):
             self._permits.release()
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251  # the coroutine runs without a loop; see warpcall._blocking
+        time.sleep(seconds)  # noqa: ASYNC251  # no loop runs; see warpcall._blocking
 
 
 class LoopWaiter(Waiter):
