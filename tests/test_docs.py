@@ -9,6 +9,7 @@ Tables are compared with the code that they tell of.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -190,6 +191,29 @@ def test_the_metrics_are_all_documented(server: Server) -> None:
     missing = [name for name in families if name not in text and not name.endswith("_created")]
 
     assert missing == []
+
+
+def test_the_way_of_a_call_names_functions_that_exist() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(.+?)` \| `(.+?)` \|", page_of("architecture"), re.MULTILINE)
+
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    assert 8 <= len(rows) <= 12
+    for _, file, name in rows:
+        tree = ast.parse((ROOT / "service/warpcall_service" / file).read_text())
+        assert name in functions_of(tree), f"{file} has no {name}"
+
+
+def functions_of(tree: ast.Module) -> set[str]:
+    """The functions of a module and the methods of its classes, as `Class.method`."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    methods = {
+        f"{owner.name}.{node.name}"
+        for owner in tree.body
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, kinds)
+    }
+    return methods | {node.name for node in tree.body if isinstance(node, kinds)}
 
 
 def test_the_problems_are_all_documented() -> None:
