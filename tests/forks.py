@@ -32,6 +32,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,7 +62,7 @@ Fork = Callable[[], int]
 
 def is_forkable(args: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a fork of the template is what `python -m` would be, with these."""
-    if list(args[:3]) != [sys.executable, "-m", SERVER]:
+    if list(args[:3]) != [sys.executable, "-m", SERVER] and args[:2] != [sys.executable, "-c"]:
         return False
     return env.get("PYTHONPATH", ROOT) == ROOT and not any(
         name.startswith(READ_AT_START) and name != "PYTHONPATH" and os.environ.get(name) != value
@@ -138,6 +139,19 @@ class _Worker(subprocess.Popen[Any]):
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
 
+def run(
+    args: Sequence[str], env: Mapping[str, str], *, given: str = "", timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run`: what a program prints, and how it ends."""
+    pipe = subprocess.PIPE
+    with Forked(args, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            stdout, stderr = process.communicate(given, timeout=timeout_s)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
+
+
 _lock = threading.Lock()
 _started: list[socket.socket] = []
 
@@ -206,7 +220,7 @@ def template(fd: int) -> None:
                 return
             request, (theirs, *fds) = received
             if not (pid := os.fork()):
-                _serve(request, fds)
+                (_serve if request["args"][1] == "-m" else _run_program)(request, fds)
             status = socket.socket(fileno=theirs)
             for other in fds:
                 os.close(other)
@@ -218,6 +232,9 @@ def template(fd: int) -> None:
 
 def _serve(request: dict[str, Any], fds: list[int]) -> NoReturn:
     """Be a server, in a fork of the template."""
+    command = request["args"][3:4]
+    if command and not command[0].startswith("-"):  # an administrator's: it starts no worker
+        _run_program(request, fds)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if not os.fork():
         _clone_workers(theirs)
@@ -231,6 +248,19 @@ def _serve(request: dict[str, Any], fds: list[int]) -> NoReturn:
     import warpcall_service.cli
 
     _run(warpcall_service.cli.main)
+
+
+def _run_program(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be a command of warpcall-server, or what `python -c` runs, in a fork of the template."""
+    _become(request, dict(enumerate(fds)), [])
+    if request["args"][1] == "-m":
+        import warpcall_service.cli
+
+        _run(warpcall_service.cli.main)
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    program = compile(request["args"][2], "<string>", "exec")
+    _run(lambda: exec(program, vars(module)))  # noqa: S102  # what a test of ours gave
 
 
 def _clone_workers(source: socket.socket) -> NoReturn:
@@ -284,7 +314,7 @@ def _become(request: dict[str, Any], fds: dict[int, int], kept: list[int]) -> No
     args = request["args"]
     _set_title(args)
     sys.orig_argv[:] = args
-    sys.argv[:] = args[args.index("-m") + 1 :]
+    sys.argv[:] = args[args.index("-m") + 1 :] if "-m" in args[:3] else ["-c", *args[3:]]
 
 
 def _set_descriptors(wanted: dict[int, int], kept: Sequence[int]) -> None:
@@ -320,6 +350,8 @@ def _run(main: Callable[[], None]) -> NoReturn:
         main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)  # noqa: T201  # as the interpreter does
     except BaseException:  # noqa: BLE001  # whatever it is, this process ends with it
         traceback.print_exc()
         status = 1

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from demo.server import COMMAND
+from tests import forks
 from warpcall_service.auth import users
 from warpcall_service.identity import Role
 from warpcall_service.store.database import Store
@@ -63,14 +64,7 @@ class Database:
 
     def command(self, *words: str, status: int = 0, under: Sequence[str] = ()) -> str:
         """What `warpcall-server` prints, if it ends with `status`: else on stderr."""
-        done = subprocess.run(
-            [*under, sys.executable, "-m", "warpcall_service.cli", *words],
-            env=environment(self.settings),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = forks.run([*under, *COMMAND, *words], environment(self.settings))
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr if status else done.stdout

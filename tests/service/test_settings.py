@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from demo.server import COMMAND
+from tests import forks
 from warpcall_service.settings import Settings, SettingsError
 
 
@@ -111,13 +111,9 @@ def test_it_is_known_whether_others_reach_an_address(host: str, local: bool) -> 
 def test_the_command_says_in_one_line_why_it_does_not_start(
     arguments: list[str], variables: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "warpcall_service.cli", *arguments],
-        env={**os.environ, "WARPCALL_DATA_DIR": str(tmp_path), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = forks.run(
+        [*COMMAND, *arguments],
+        {**os.environ, "WARPCALL_DATA_DIR": str(tmp_path), **variables},
     )
 
     assert done.returncode == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from demo.server import COMMAND
+from tests import forks
 from tests.servers import Server, running_server
 from tests.service.databases import Database, environment
 from tests.service.requests import well
@@ -104,14 +104,7 @@ def test_a_client_gets_an_error_if_nobody_listens(tmp_path: Path) -> None:
 def _refused(path: Path, data: Path) -> str:
     """What a server says that cannot listen there."""
     settings = {"WARPCALL_UDS": str(path), "WARPCALL_PORT": "0", "WARPCALL_DATA_DIR": str(data)}
-    done = subprocess.run(
-        COMMAND,
-        check=False,
-        env=environment(settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = forks.run(COMMAND, environment(settings))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     return done.stderr

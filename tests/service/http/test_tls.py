@@ -19,6 +19,7 @@ import pytest
 import safetensors.numpy
 
 from demo.server import COMMAND
+from tests import forks
 from tests.servers import Server, running_server
 from tests.service.databases import Database, environment
 from tests.service.requests import PERMUTE, SAFETENSORS, log_of, well
@@ -208,14 +209,7 @@ def test_a_certificate_without_its_key_stops_the_server(pair: Pair, tmp_path: Pa
         {"WARPCALL_TLS_CERT": str(pair.certificate)},
         {"WARPCALL_TLS_CERT": str(pair.key), "WARPCALL_TLS_KEY": str(pair.certificate)},
     ):
-        done = subprocess.run(
-            COMMAND,
-            env=environment({**settings, "WARPCALL_DATA_DIR": str(tmp_path)}),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = forks.run(COMMAND, environment({**settings, "WARPCALL_DATA_DIR": str(tmp_path)}))
 
         assert done.returncode == 2
         assert "WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: " in done.stderr

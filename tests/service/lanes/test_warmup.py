@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
 
 from demo.server import COMMAND
+from tests import forks
 from tests.servers import running_server
 
 
@@ -20,14 +20,7 @@ from tests.servers import running_server
     ],
 )
 def test_it_says_what_it_cannot_compile_for(arguments: tuple[str, ...], said: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, "warm", *arguments],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forks.run([*COMMAND, "warm", *arguments], {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
 
     assert done.returncode == 2
     assert done.stderr == f"warpcall-server: {said}\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests import forks
 from tests.service.databases import Database, environment
 from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
@@ -121,14 +122,8 @@ def test_killed_after_any_statement_nothing_is_half_done(
         database.command("users", "add", "alice")
     arguments = [deed, *where(database)]
 
-    done = subprocess.run(
-        [sys.executable, "-c", AFTER_EACH_STATEMENT, *arguments],
-        env=environment(database.settings),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    program = [sys.executable, "-c", AFTER_EACH_STATEMENT, *arguments]
+    done = forks.run(program, environment(database.settings), timeout_s=120)
 
     assert (done.returncode, done.stderr) == (0, "")
     *killed_ones, last = [json.loads(line) for line in done.stdout.splitlines()]
@@ -195,7 +190,7 @@ def test_a_killed_migration_is_all_or_nothing(database: Database) -> None:
 
 def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]:
     """Run a program on the database, kill it some time after its first line, and return its lines."""
-    with subprocess.Popen(
+    with forks.Forked(
         [sys.executable, "-c", program, *where(database)],
         env=environment(database.settings),
         stdout=subprocess.PIPE,
