@@ -1,11 +1,12 @@
-"""y = softmax(scale * x) over the last dim, of the positions that are not masked; exact 0 elsewhere.
+"""y = softmax(scale * x) over the unmasked positions of the last dim; exactly 0 at the others.
 
-Rows are merged dims, cut into tiles; a tile of rows that fit is read once, kept in registers and
-written once (see `_softmax/forward.py`), so that the time is that of moving the bytes. For rows that do
-not fit, and for those of a few positions, there are kernels of their own.
-Bytes: (prefixes read + rows * K written) * itemsize + the mask or lengths as they lie in memory.
-Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019 (the
-mask form and the kept-length form).
+The dims before the last are rows, and a program takes a tile of them. It reads them once, keeps
+them in registers and writes the result once, so that the op takes as long as moving its bytes. Rows
+that do not fit into registers, and rows of a few positions, have kernels of their own: see the
+table of variants in `_softmax/__init__.py`.
+Bytes: (positions that count + rows * K written) * itemsize + mask and lengths as they lie.
+Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019: its
+form with a mask and its form with lengths.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._softmax import common_cases
-from warpcall_kernels._softmax import rows as _softmax
+from warpcall_kernels._softmax import checks, common_cases
 from warpcall_kernels._softmax.forward_plan import plan
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.op.cases import Case, Sample
@@ -43,7 +43,7 @@ from warpcall_kernels.op.launch import (
 )
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
-# Against the fp64 reference, rtol and atol: rounding once, and the error of sums of some thousands.
+# rtol and atol against the reference in fp64: one rounding, and the error of sums of many terms.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5, torch.float64: 1e-12}
 MASKS = (torch.bool, torch.uint8)
 
@@ -62,7 +62,7 @@ def _launch(
         return out
     if not runs_kernel(x):
         return out.copy_(masked_softmax_reference(x, mask, lengths, scale, causal))
-    if launch is None:  # strides that fit no plan: of copies they do
+    if launch is None:  # the strides fit no plan; first try a copy of x alone
         x = x.contiguous()
         launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
     if launch is None:
@@ -82,11 +82,17 @@ def _layout(t: Tensor | None) -> LayoutKey | None:
 def _plan(
     x: LayoutKey, mask: LayoutKey | None, lengths: LayoutKey | None, scale: float, causal: bool
 ) -> Launch | None:
-    """The launch, or None where it takes copies of operands, or there is nothing to compute."""
-    mask_meta = None if mask is None else Layout(*mask).meta
-    lengths_meta = None if lengths is None else Layout(*lengths).meta
-    _infer(Layout(*x).meta, mask_meta, lengths_meta, scale, causal)
-    return plan(x, mask, lengths, scale, causal)
+    """Check a call and plan its launch; None if operands must be copied, or nothing is computed."""
+    x_layout = Layout(*x)
+    mask_layout = None if mask is None else Layout(*mask)
+    lengths_layout = None if lengths is None else Layout(*lengths)
+    _infer(
+        x_layout.meta,
+        mask_layout and mask_layout.meta,
+        lengths_layout and lengths_layout.meta,
+        *(scale, causal),
+    )
+    return plan(x_layout, mask_layout, lengths_layout, scale, causal)
 
 
 def _infer(
@@ -96,13 +102,13 @@ def _infer(
     scale: float = 1.0,
     causal: bool = False,
 ) -> dict[str, Meta]:
-    _softmax.check_rows("x", x, causal)
+    checks.check_rows("x", x, causal)
     if mask is not None:
-        _softmax.check_dtype("mask", mask, MASKS)
-        _softmax.check_broadcast("mask", mask, x.shape, "the shape of x")
+        checks.check_dtype("mask", mask, MASKS)
+        checks.check_broadcast("mask", mask, x.shape, "the shape of x")
     if lengths is not None:
-        _softmax.check_lengths(lengths, x.shape)
-    _softmax.check_scale(scale)
+        checks.check_lengths(lengths, x.shape)
+    checks.check_scale(scale)
     return {"out": Meta(tuple(x.shape), x.dtype)}
 
 
@@ -128,21 +134,24 @@ def masked_softmax(
 ) -> Tensor:
     """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
-    A row without any position that counts is all zeros. What lies under the mask, NaN and infinities
-    included, has no influence; among the positions that count, a NaN, an inf, or nothing but -inf
-    makes all of them NaN, as in torch. Masks combine: a position counts if none of them masks it.
-    Needs no device memory but the result (and copies of operands whose strides fit no three dims).
+    A position counts if neither mask nor lengths nor causality masks it. A row in which no position
+    counts is all zeros. Values at masked positions have no influence, even if they are NaN or
+    infinite. If a value that counts is NaN or inf, or if all of them are -inf, all positions of the
+    row that count become NaN, as in torch. The op allocates no device memory but the result, unless
+    the row dims do not merge into three or the positions of a row lie far apart; then it copies
+    operands.
 
     Args:
-        x: (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are computed in fp32.
-        mask: bool or uint8, not 0 where masked, broadcastable to x.
-        lengths: int32 or int64, the leading positions of each row that count, broadcastable to
-            (...); below 0 is as 0, above K as K.
-        scale: what x is multiplied by; finite.
-        causal: x is (..., Q, K), and row q counts positions up to q + K - Q.
+        x: scores of shape (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are
+            computed in fp32.
+        mask: bool or uint8, not 0 where a position is masked, broadcastable to x.
+        lengths: int32 or int64, how many leading positions of each row count, broadcastable to
+            (...); a length below 0 means 0, and one above K means K.
+        scale: the finite number that x is multiplied by.
+        causal: mask position k of row q where k > q + K - Q, for x of shape (..., Q, K).
 
     Returns:
-        As x, contiguous.
+        Probabilities with shape and dtype of x, contiguous.
 
     Raises:
         InvalidInput: shapes or dtypes that do not fit, a scale that is not finite, or tensors on
@@ -162,7 +171,7 @@ def masked_softmax_reference(
     causal: bool = False,
 ) -> Tensor:
     """The same in plain torch."""
-    masked = _softmax.beyond_prefix(x.shape, lengths, causal, x.device)
+    masked = checks.beyond_prefix(x.shape, lengths, causal, x.device)
     if mask is not None:
         masked = mask != 0 if masked is None else masked | (mask != 0)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -180,7 +189,7 @@ def _bytes_moved(
     scale: float = 1.0,
     causal: bool = False,
 ) -> int:
-    read = _softmax.prefix_elements(x.shape, lengths, causal) + math.prod(x.shape)
+    read = checks.prefix_elements(x.shape, lengths, causal) + math.prod(x.shape)
     beside = sum(math.prod(t.shape) * t.dtype.itemsize for t in (mask, lengths) if t is not None)
     return read * x.dtype.itemsize + beside
 
@@ -189,7 +198,7 @@ def _derive(
     shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any], mask: str, lengths: str
 ) -> dict[str, Sample]:
     inputs, alone = {"x": Sample(shape, dtype)}, (1,) * len(shape[1:-1])
-    if mask != "none":  # of keys: the same for all rows of a batch, as padding is
+    if mask != "none":  # "key": all rows of a batch have the same mask, as padding has
         full = mask == "full" or len(shape) < 2
         masked = shape if full else (*shape[:1], *alone, *shape[-1:])
         inputs["mask"] = Sample(masked, torch.bool, "mask")
@@ -212,7 +221,9 @@ def _case(
 ) -> Case:
     inputs = {"x": Sample(shape, dtype, **how)}
     if mask is not None:
-        inputs["mask"] = Sample(mask, MASKS[len(name) % 2], "mask")
+        inputs["mask"] = Sample(
+            mask, MASKS[len(name) % 2], "mask"
+        )  # so that cases have both dtypes
     if lengths is not None:
         high = shape[-1] + 3
         inputs["lengths"] = Sample(lengths, torch.int32, "integers", low=-1, high=high)
@@ -285,9 +296,9 @@ def _sweep() -> Iterator[Case]:
 STEPS = [((4096, 8),), ((8192, 16),), ((8192, 32),), ((16384, 32),)]
 TUNING = (
     common_cases.TILE_CONSTANTS,
-    TunedConstants("_softmax.forward_long", ("LONG[4]",), STEPS, ("[335,100003] fp32 key",)),
+    TunedConstants("_softmax.constants", ("LONG[4]",), STEPS, ("[335,100003] fp32 key",)),
     TunedConstants(
-        "_softmax.forward_long",
+        "_softmax.constants",
         ("LONG_MASKED",),
         STEPS,
         ("[670,50021] bf16 key", "[3353,10007] fp32 key"),
@@ -301,13 +312,13 @@ OP = Op(
     infer=_infer,
     bytes_moved=_bytes_moved,
     inputs=(
-        Input("x", _softmax.FLOATS, "[..., K]", "the scores"),
+        Input("x", checks.FLOATS, "[..., K]", "the scores"),
         Input(
             "mask", MASKS, "broadcastable to x", "not 0 where a position is masked", True, "mask"
         ),
         Input(
             "lengths",
-            _softmax.LENGTHS,
+            checks.LENGTHS,
             "broadcastable to x without its last dim",
             "how many leading positions of each row count",
             True,
@@ -319,7 +330,7 @@ OP = Op(
     cases=CASES,
     common=tuple(_case("common", **call) for call in common_cases.common_calls()),
     params=(
-        Param("scale", "float", "what x is multiplied by", default=1.0),
+        Param("scale", "float", "the number that x is multiplied by", default=1.0),
         Param(
             "causal",
             "bool",
@@ -332,9 +343,17 @@ OP = Op(
     derive=_derive,
     sizes=(
         Size(
-            "mask", "one of each batch's keys, or of all", "none", choices=("none", "key", "full")
+            "mask",
+            "none, one mask for each batch, or one for each row",
+            "none",
+            choices=("none", "key", "full"),
         ),
-        Size("lengths", "one a batch, or a row", "none", choices=("none", "batch", "rows")),
+        Size(
+            "lengths",
+            "none, one length for each batch, or one for each row",
+            "none",
+            choices=("none", "batch", "rows"),
+        ),
     ),
     sweep=tuple(_sweep()),
     tuning=TUNING,

@@ -29,3 +29,8 @@ def arguments(launch: Launch | None) -> Any:
 def kernel(launch: Launch | None) -> str:
     assert launch is not None
     return str(launch.kernel.fn.__name__)
+
+
+def variant(launch: Launch | None) -> str:
+    assert launch is not None
+    return launch.variant

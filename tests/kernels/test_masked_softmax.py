@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.layouts import at
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._softmax import rows as _softmax
-from warpcall_kernels._softmax.forward_long import LONG
-from warpcall_kernels._softmax.rows import Rows, Tile
+from warpcall_kernels import masked_softmax as forward
+from warpcall_kernels._softmax.rows import Rows, Strides, Tile, Variant, is_wide
 from warpcall_kernels.masked_softmax import (
     TOLERANCE,
     masked_softmax,
@@ -196,22 +196,27 @@ def test_masks_lengths_and_causality_combine(
 
 
 @pytest.mark.parametrize(
-    ("columns", "itemsize", "tile"),
+    ("columns", "dtype", "rows", "block", "warps"),
     [
-        (64, 2, Tile(16, 64, 1, False)),
-        (2048, 2, Tile(1, 2048, 2, False)),
-        (8192, 4, Tile(1, 8192, 16, False)),
-        (16384, 4, Tile(1, 16384, 16, False)),
-        (32768, 2, Tile(1, 32768, 16, False)),
-        (32769, 2, Tile(1, 8192, 16, True)),
-        (16385, 4, Tile(1, 16384, 32, True)),
-        (8193, 8, Tile(1, 4096, 8, True)),
+        (64, torch.float16, 16, 64, 1),
+        (2048, torch.float16, 1, 2048, 2),
+        (8192, torch.float32, 1, 8192, 16),
+        (16_384, torch.float32, 1, 16_384, 16),
+        (32_768, torch.float16, 1, 32_768, 16),
+        (32_776, torch.float16, None, 8192, 16),
+        (16_388, torch.float32, None, 16_384, 32),
+        (8193, torch.float64, None, 4096, 8),
     ],
 )
 def test_rows_share_a_program_or_take_one_or_are_read_twice(
-    columns: int, itemsize: int, tile: Tile
+    columns: int, dtype: torch.dtype, rows: int | None, block: int, warps: int
 ) -> None:
-    assert Tile.of(columns, itemsize, 1000, LONG[itemsize]) == tile
+    launch = forward._plan(at(0, (1000, columns), dtype), None, None, 1.0, False)
+
+    assert launch is not None
+    assert launch.variant == (Variant.LONG if rows is None else Variant.TILE)
+    assert launch.arguments.get("ROWS") == rows
+    assert (launch.arguments["BLOCK"], launch.arguments["num_warps"]) == (block, warps)
 
 
 @pytest.mark.parametrize("outer", [1, 65_535, 65_536, 200_000, 65_535**2])
@@ -238,12 +243,25 @@ def test_a_grid_has_few_idle_programs_within_the_limits_of_cuda(outer: int) -> N
 def test_offsets_are_64_bit_from_where_32_do_not_reach(
     row_step: int, columns: int, column_step: int, wide: bool
 ) -> None:
-    rows = Rows(count=1, inner=1, outer=1, strides=((0, 0, row_step),))
-    tile = Tile.of(columns, 2, rows.count, (4096, 8))
+    rows = Rows(count=1, inner=1, outer=1, strides=(Strides(0, 0, row_step),))
+    tile = Tile(rows=1, block=min(4096, columns), warps=8)
 
-    reach = _softmax.reach(rows, tile, columns, (column_step, 0))
+    assert is_wide(rows, tile, columns, (column_step, 0)) == wide
 
-    assert (reach >= 2**31) == wide
+
+@pytest.mark.parametrize(("step", "wide"), [(2**23, False), (2**24, True)])
+def test_offsets_of_masks_are_64_bit_where_all_rows_of_a_program_take_that(
+    step: int, wide: bool
+) -> None:
+    """A program of short rows takes 128 of them."""
+    mask = (200, 17), (step, 1), torch.bool, 0
+
+    launch = forward._plan(at(0, (200, 17), torch.bfloat16), mask, None, 1.0, False)
+
+    assert launch is not None
+    assert launch.variant == Variant.SHORT
+    assert launch.arguments["ROWS"] == 128
+    assert launch.arguments["WIDE"] == wide
 
 
 def far_apart(columns: int, dtype: str, device: str) -> Tensor:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
+from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, variant
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax.mask import ALIGNED, BYTES, WORDS
+from warpcall_kernels._softmax.rows import Variant
 from warpcall_kernels.op.launch import Launch, LayoutKey
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -90,18 +91,18 @@ def test_whole_rows_of_softmax_are_read_as_widely_as_their_address_allows(
 def test_short_rows_are_one_run_only_where_operands_begin_at_16_bytes(address: int) -> None:
     there, here = at(0, (64, 17), BF16), at(address, (64, 17), BF16)
 
-    assert "short" in kernel(softmax(there))
-    assert "short" in kernel(softmax_backward(there, there))
+    assert variant(softmax(there)) == Variant.SHORT
+    assert variant(softmax_backward(there, there)) == Variant.SHORT
     for launch in (softmax(here), softmax_backward(here, there), softmax_backward(there, here)):
-        assert "short" not in kernel(launch)
+        assert variant(launch) != Variant.SHORT
 
 
 def test_short_rows_are_one_run_only_where_each_batch_of_them_begins_at_16_bytes() -> None:
     aligned = (4, 64, 17), (64 * 17 * 2, 17, 1), BF16, 0
     misaligned = (4, 64, 17), (64 * 17 + 1, 17, 1), BF16, 0
 
-    assert "short" in kernel(softmax(aligned))
-    assert "short" not in kernel(softmax(misaligned))
+    assert variant(softmax(aligned)) == Variant.SHORT
+    assert variant(softmax(misaligned)) != Variant.SHORT
 
 
 @pytest.mark.parametrize("columns", [32_768, 32_775])
@@ -111,9 +112,9 @@ def test_gradients_are_held_as_pairs_only_where_both_operands_begin_at_16_bytes(
 ) -> None:
     there, here = at(0, (3, columns), BF16), at(address, (3, columns), BF16)
 
-    assert "packed" in kernel(softmax_backward(there, there))
-    assert "packed" not in kernel(softmax_backward(here, there))
-    assert "packed" not in kernel(softmax_backward(there, here))
+    assert variant(softmax_backward(there, there)) == Variant.PACKED
+    assert variant(softmax_backward(here, there)) != Variant.PACKED
+    assert variant(softmax_backward(there, here)) != Variant.PACKED
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,9 @@ from warpcall_kernels.op.launch import Launch, layout_key
 
 
 def variant(launch: Launch | None) -> str:
-    """The kernel of a launch, and whether it takes the unaligned ends of rows apart."""
+    """The variant of a launch, and whether it reads the unaligned ends of rows apart."""
     assert launch is not None
-    name = str(launch.kernel.fn.__name__).removesuffix("_kernel").rsplit("_", 1)[1]
-    name = name if name in ("short", "packed", "long") else "tile"
-    return f"{name}, skewed" if launch.arguments.get("SKEWED") else name
+    return f"{launch.variant}, skewed" if launch.arguments.get("SKEWED") else launch.variant
 
 
 @pytest.mark.parametrize(

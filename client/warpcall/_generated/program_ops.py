@@ -136,7 +136,7 @@ class ProgramOps(ABC):
             mask: broadcastable to x; not 0 where a position is masked. Dtypes: bool, uint8.
             lengths: broadcastable to x without its last dim; how many leading positions of each row
                 count. Dtypes: int32, int64.
-            scale: what x is multiplied by.
+            scale: the number that x is multiplied by.
             causal: mask position k of row q where k > q + K - Q, for x of [..., Q, K].
 
         Returns:
@@ -161,7 +161,7 @@ class ProgramOps(ABC):
                 float64.
             output: [..., K]; what masked-softmax returned. Dtypes: float16, bfloat16, float32,
                 float64.
-            scale: as masked-softmax was given.
+            scale: the scale that masked-softmax was called with.
 
         Returns:
             grad_x: [..., K]; the gradient of x, 0 where the output is 0.

@@ -1,11 +1,11 @@
-"""The kernels of masked softmax's gradient: rows in registers, and rows that are read twice."""
+"""The backward kernels for rows that are held in registers ("tile") and read twice ("long")."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from warpcall_kernels._softmax.rows import (
+from warpcall_kernels._softmax.device import (
     broadcast_row_stat,
     end_columns,
     pointers,
@@ -15,15 +15,16 @@ from warpcall_kernels._softmax.rows import (
     unaligned_prefix,
 )
 
-PLAIN = ("columns", "outer", "count", "g_strides", "y_strides", "out_strides")
-UNALIGNED = ("inner", "stride_gk", "stride_yk")  # only whether they are 1 matters
+# As in `_softmax.forward`.
+UNSPECIALIZED = ("columns", "outer", "count", "g_strides", "y_strides", "out_strides")
+UNALIGNED = ("inner", "stride_gk", "stride_yk")
 
 
 @triton.jit
 def grad_of(
     g: tl.tensor, y: tl.tensor, total: tl.tensor, scale: tl.tensor, ACC: tl.constexpr
 ) -> tl.tensor:
-    """The gradient of x; 0 where y is 0, whatever g is there."""
+    """The gradient of x; it is 0 where y is 0, even if g is NaN or infinite there."""
     return tl.where(y == 0.0, 0.0, y * (g - total) * tl.full([], scale, ACC))
 
 
@@ -36,7 +37,7 @@ def _terms(
     ACC: tl.constexpr,
     KEEP: tl.constexpr,
 ) -> tl.tensor:
-    """g, 0 where y is 0, and y."""
+    """The gradient g, replaced by 0 where y is 0, and y."""
     if EVEN:
         g, y = tl.load(g_ptrs).to(ACC), tl.load(y_ptrs).to(ACC)
     else:
@@ -60,7 +61,7 @@ def _store(
     tl.store(out_ptrs, grad.to(out_ptrs.dtype.element_ty), mask=inside, eviction_policy=KEEP)
 
 
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def masked_softmax_backward_kernel(
     g_ptr: tl.tensor,
     y_ptr: tl.tensor,
@@ -83,16 +84,17 @@ def masked_softmax_backward_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    at, rows, exist = program_rows(ROWS, ROWS, outer, inner, count, WIDE)
+    place, rows, exist = program_rows(ROWS, ROWS, outer, inner, count, WIDE)
     head = rows * 0
     if SKEWED:
-        head = unaligned_prefix(at, rows, out_strides, ALIGN)
-    g_begin, g_at = row_starts(at, rows, g_strides, head, SKEWED, ALIGN)
-    y_begin, y_at = row_starts(at, rows, y_strides, head, SKEWED, ALIGN)
-    out_begin, out_at = row_starts(at, rows, out_strides, head, SKEWED, ALIGN)
-    g_ptr += g_begin
-    y_ptr += y_begin
-    out_ptr += out_begin
+        head = unaligned_prefix(place, rows, out_strides, ALIGN)
+    g_starts = row_starts(place, rows, g_strides, head, SKEWED, ALIGN)
+    y_starts = row_starts(place, rows, y_strides, head, SKEWED, ALIGN)
+    out_starts = row_starts(place, rows, out_strides, head, SKEWED, ALIGN)
+    g_ptr += g_starts.base
+    y_ptr += y_starts.base
+    out_ptr += out_starts.base
+    g_at, y_at, out_at = g_starts.steps, y_starts.steps, out_starts.steps
     head = head[:, None]
     if SKEWED:
         columns -= head  # positions are counted from the first whole group of a row
@@ -115,7 +117,7 @@ def masked_softmax_backward_kernel(
     )
 
 
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def masked_softmax_backward_long_kernel(
     g_ptr: tl.tensor,
     y_ptr: tl.tensor,
@@ -136,20 +138,20 @@ def masked_softmax_backward_long_kernel(
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One row, read twice: for the sum, and, from the L2 and from the end, for the result."""
-    at, rows, _ = program_rows(1, 1, outer, inner, count, WIDE)
+    """One row, read twice: for the sum, and from its end, out of the L2 cache, for the result."""
+    place, rows, _ = program_rows(1, 1, outer, inner, count, WIDE)
     head = rows * 0
     if SKEWED:
-        head = unaligned_prefix(at, rows, out_strides, ALIGN)
-    g_ptr += row_start(row_starts(at, rows, g_strides, head, SKEWED, ALIGN), ALIGN)
-    y_ptr += row_start(row_starts(at, rows, y_strides, head, SKEWED, ALIGN), ALIGN)
-    out_ptr += row_start(row_starts(at, rows, out_strides, head, SKEWED, ALIGN), ALIGN)
+        head = unaligned_prefix(place, rows, out_strides, ALIGN)
+    g_ptr += row_start(row_starts(place, rows, g_strides, head, SKEWED, ALIGN), ALIGN)
+    y_ptr += row_start(row_starts(place, rows, y_strides, head, SKEWED, ALIGN), ALIGN)
+    out_ptr += row_start(row_starts(place, rows, out_strides, head, SKEWED, ALIGN), ALIGN)
     columns = columns.to(rows.dtype) - tl.max(head, axis=0)
     whole = columns // ALIGN * ALIGN
-    line = tl.arange(0, BLOCK).to(rows.dtype)
+    block = tl.arange(0, BLOCK).to(rows.dtype)
     total = tl.zeros([BLOCK], ACC)
     for first in range(0, whole, BLOCK):
-        cols = first + line
+        cols = first + block
         g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
         g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_last")
         total += g * y
@@ -161,7 +163,7 @@ def masked_softmax_backward_long_kernel(
         _store(out_ptr + ends, ends_g, ends_y, total, scale, ends < columns, ACC, "")
     last = (whole + (BLOCK - 1)) // BLOCK * BLOCK - BLOCK
     for step in range(0, whole, BLOCK):
-        cols = last - step + line
+        cols = last - step + block
         g_ptrs, y_ptrs = g_ptr + cols * stride_gk, y_ptr + cols * stride_yk
         g, y = _terms(g_ptrs, y_ptrs, cols < whole, False, ACC, "evict_first")
         _store(out_ptr + cols, g, y, total, scale, cols < whole, ACC, "evict_first")

@@ -11,7 +11,7 @@ import torch
 from warpcall_kernels.op.cases import COMMON_SIZES, SHORT_DTYPES
 from warpcall_kernels.op.declaration import TunedConstants
 
-# Common calls, whose kernels are compiled ahead: one row, few rows, and enough for all multiprocessors.
+# Sizes of common calls. Rows: one, few, and enough for all multiprocessors.
 ROWS = (1, 16, 1024)
 COLUMNS = (*COMMON_SIZES, 10, 32, 128, 333, 512, 768, 2048, 8192, 50257)
 COMMON_SHAPES = tuple(itertools.product(ROWS, COLUMNS))
@@ -32,8 +32,8 @@ SWEEP_ROWS = (
 SWEEP_ELEMENTS = 1 << 25
 
 TILE_CONSTANTS = TunedConstants(
-    "_softmax.rows",
-    ("TILE_BYTES", "MOST_WARPS"),
+    "_softmax.constants",
+    ("TILE_BYTES", "MAX_WARPS"),
     [(nbytes, warps) for nbytes in (1024, 2048, 4096) for warps in (8, 16)],
     ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16", "[4096"),
 )
@@ -47,7 +47,7 @@ def sweep_shapes() -> Iterator[tuple[tuple[int, int], torch.dtype, str]]:
 
 
 def common_calls() -> Iterator[dict[str, Any]]:
-    """Of the forward op: a shape, and a mask of its own or of keys, or lengths, or causal."""
+    """Yield the common calls of the forward op, as arguments of its `_case`."""
     yield {"shape": DEMO, "lengths": (30, 1), "params": {"scale": 0.25}}
     for rows, columns in COMMON_SHAPES:
         yield {"shape": (rows, columns), "mask": (rows, columns)}

@@ -1,9 +1,10 @@
-"""The kernel of masked softmax for rows that fit into registers.
+"""The kernel of masked softmax for rows that fit into registers: the variant "tile".
 
-A row of up to some thousand positions is read once and kept, several short rows a program. A mask that rows share is read once
-for the rows of a program. Of a row with a length, or with a causal limit, only the prefix is read,
-rounded up to whole 16-byte accesses. No index is divided inside a tile, and a position costs some 13
-instructions with a shared mask and 11 without: at two bytes each, 28 would be as slow as memory.
+A program reads one row, or several short ones, once and keeps them in registers. A mask that rows
+share is read once for all rows of a program. Of a row with a length or a causal limit only the
+prefix that counts is read, rounded up to whole accesses of 16 bytes. No index is divided inside a
+tile. A position takes some 13 instructions with a shared mask and 11 without one; at two bytes a
+position, 28 instructions would take as long as the memory does.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from warpcall_kernels._softmax import rows as _softmax
-from warpcall_kernels._softmax.rows import (
+from warpcall_kernels._softmax.device import (
     broadcast_row_stat,
     end_columns,
     pointers,
@@ -22,6 +22,14 @@ from warpcall_kernels._softmax.rows import (
     row_starts,
     unaligned_prefix,
 )
+
+# Integers whose values no kernel is specialized for: the arguments ALIGN say what divides them.
+UNSPECIALIZED = (
+    *("columns", "outer", "count", "diagonal"),
+    *("x_strides", "mask_strides", "lengths_strides", "q_strides", "out_strides"),
+)
+# Integers of which a kernel may only know whether they are 1.
+UNALIGNED = ("inner", "stride_xk", "stride_mk")
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 ALL_COLUMNS = tl.constexpr(2**30)  # more than a row that is held has
@@ -59,11 +67,16 @@ def _scores(
     ALIGN: tl.constexpr,
     ACC: tl.constexpr,
 ) -> tl.tensor:
-    """x, -inf where masked; times `scale` unless that is FOLDED into the exponential's factor."""
+    """The scores: x, and -inf where masked.
+
+    They are multiplied by `scale` unless it is FOLDED into the factor of the exponential.
+    """
     x = _load(x_ptrs, cols < round_up(limit, ALIGN), float("-inf"), EVEN).to(ACC)
     if not FOLDED:
         x *= tl.full([], scale, ACC)
-    if PREFIX or not (FOLDED or EVEN):  # what fills the block is -inf, but scaled it may be +inf
+    if PREFIX or not (
+        FOLDED or EVEN
+    ):  # positions past the end hold -inf; `scale` may make that +inf
         x = tl.where(cols < limit, x, float("-inf"))
     if mask_ptrs is not None:
         x = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, x, float("-inf"))
@@ -82,8 +95,10 @@ def zero_masked_nans(
     SHARED: tl.constexpr,
     EVEN: tl.constexpr,
 ) -> tl.tensor:
-    """y of a tile with a NaN sum (`odd` is 1), 0 at masked positions."""
-    if PREFIX:  # the product is `limit`, but the compiler cannot tell, and so keeps no comparison
+    """The result with 0 at masked positions, of a tile with a NaN sum (`has_nan` is 1)."""
+    # The minimum is `limit`. The compiler does not know it, and so cannot keep the comparisons that
+    # `_scores` made, which would take registers in every tile.
+    if PREFIX:
         y = tl.where(cols < tl.minimum(limit, has_nan * ALL_COLUMNS), y, 0.0)
     if mask_ptrs is not None:
         y = tl.where(_load_mask(mask_ptrs, mask_read, SHARED, EVEN) == 0, y, 0.0)
@@ -92,7 +107,7 @@ def zero_masked_nans(
 
 @triton.jit
 def factor_of(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """What turns a difference of scores into an exponent of 2."""
+    """The factor that turns a difference of scores into an exponent of 2."""
     factor = tl.full([], LOG2_E, ACC)
     if FOLDED:
         factor *= tl.full([], scale, ACC)
@@ -123,13 +138,13 @@ def _softmax_tile(
     ACC: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Rows of at most BLOCK positions that count, in registers; `.._at` is where they begin.
+    """Softmax of rows of which at most BLOCK positions count; `x_at` and the like are their steps.
 
-    With SKEWED the positions before `head`, where the whole groups of a row begin, and after these
-    groups are a small tile beside the other. Positions are counted from there.
+    The whole groups of SKEWED rows, from `head` on, are one tile; the ends of the rows, before and
+    after these groups, are a small second one. Positions are counted from `head`.
     """
-    line = tl.arange(0, BLOCK).to(head.dtype)
-    cols = line[None, :]
+    block = tl.arange(0, BLOCK).to(head.dtype)
+    cols = block[None, :]
     whole = columns
     most = limit
     if SKEWED:
@@ -138,13 +153,13 @@ def _softmax_tile(
         whole = columns // ALIGN * ALIGN
         most = tl.minimum(limit, whole)
     x_ptrs = pointers(x_ptr, x_at, cols * stride_xk, SKEWED)
-    mask_ptrs = mask_ptr  # None, or what is set below
+    mask_ptrs = mask_ptr  # stays None without a mask
     mask_read = mask_ptr
     ends_mask_ptrs = mask_ptr
     if mask_ptr is not None:
         if SHARED:
-            mask_ptrs = mask_ptr + line * stride_mk
-            mask_read = line < columns
+            mask_ptrs = mask_ptr + block * stride_mk
+            mask_read = block < columns
         else:
             mask_ptrs = pointers(mask_ptr, mask_at, cols * stride_mk, SKEWED)
             mask_read = cols < round_up(most, ALIGN)
@@ -172,8 +187,9 @@ def _softmax_tile(
         y_ends *= 1.0 / total
     y *= 1.0 / total
 
-    # Masked positions hold 0 by now, unless the sum is NaN: a NaN or inf counts, or all is masked.
-    # What is masked is then found again: to keep it would cost every position of every tile.
+    # Masked positions hold 0 by now, unless the row's sum is NaN: a NaN or an inf counts, or
+    # nothing does. Only then is the mask read again. To keep it until here would take registers in
+    # every tile.
     if PREFIX or mask_ptr is not None:
         has_nan = (total != total).to(tl.int32)  # noqa: PLR0124  # so NaN is found
         if not SKEWED or x.shape[0] > 1:  # else it is a scalar already: see `broadcast_row_stat`
@@ -194,7 +210,7 @@ def _softmax_tile(
         tl.store(out_ptrs, y_ends.to(dtype), mask=exist & (ends < columns))
 
 
-@triton.jit(do_not_specialize=_softmax.PLAIN, do_not_specialize_on_alignment=_softmax.UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def masked_softmax_kernel(
     x_ptr: tl.tensor,
     mask_ptr: tl.tensor,
@@ -226,29 +242,32 @@ def masked_softmax_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     PREFIX: tl.constexpr = CAUSAL or (lengths_ptr is not None)
-    at, rows, exist = program_rows(ROWS, ROWS, outer, inner, count, WIDE)
+    place, rows, exist = program_rows(ROWS, ROWS, outer, inner, count, WIDE)
     head = rows * 0
     if SKEWED:
-        head = unaligned_prefix(at, rows, out_strides, ALIGN)
+        head = unaligned_prefix(place, rows, out_strides, ALIGN)
     else:
-        columns = columns // ALIGN * ALIGN  # the same, but now the compiler knows what divides it
-    x_begin, x_at = row_starts(at, rows, x_strides, head, SKEWED, ALIGN)
-    out_begin, out_at = row_starts(at, rows, out_strides, head, SKEWED, ALIGN)
-    x_ptr += x_begin
-    out_ptr += out_begin
+        columns = columns // ALIGN * ALIGN  # the same number, but now the compiler knows a divisor
+    x_starts = row_starts(place, rows, x_strides, head, SKEWED, ALIGN)
+    out_starts = row_starts(place, rows, out_strides, head, SKEWED, ALIGN)
+    x_ptr += x_starts.base
+    out_ptr += out_starts.base
+    x_at, out_at = x_starts.steps, out_starts.steps
     mask_at = x_at
     if mask_ptr is not None:
         shift = head * stride_mk
-        mask_begin, mask_at = row_starts(at, rows, mask_strides, shift, SKEWED, MASK_ALIGN)
-        mask_ptr += mask_begin
+        mask_starts = row_starts(place, rows, mask_strides, shift, SKEWED, MASK_ALIGN)
+        mask_ptr += mask_starts.base
+        mask_at = mask_starts.steps
     head = head[:, None]
     limit = columns
     if PREFIX:
         limit = row_limits(
-            lengths_ptr, at, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
+            lengths_ptr, place, lengths_strides, q_strides, rows, columns, diagonal, CAUSAL
         )[:, None]
-    # A row of which less than half counts takes half the work. With several rows in a tile their
-    # longest is not uniform in the compiler's eyes, and every shuffle below would be guarded.
+    # A row of which at most half counts takes a block of half the size. Not with several rows in a
+    # tile: the compiler could not tell that all threads take the same branch, and would guard every
+    # shuffle.
     HALF: tl.constexpr = BLOCK // 2
     HALVES: tl.constexpr = PREFIX and ROWS == 1 and BLOCK >= 1024
     if HALVES and tl.max(tl.max(limit, axis=1), axis=0) <= HALF:

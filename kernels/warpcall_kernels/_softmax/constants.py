@@ -1,0 +1,70 @@
+"""The constants that choose variants and tiles of masked softmax and its backward.
+
+They were measured on an H200 (compute capability 9.0), and every other GPU uses them, too. None of
+them depends on the number of multiprocessors, because a launch has a program for every few rows.
+They depend on
+
+- the registers of a multiprocessor, which decide how long a row can be held. They are 64 Ki on
+  every compute capability that Triton compiles for (8.0 to 12.0);
+- shared memory of a block. All kernels stay below the 99 KiB of compute capability 8.9, the least
+  of those that are supported; tests/kernels/test_compiles_for_gpu.py holds them to it;
+- the ratio of memory bandwidth to instruction rate, which moves the lengths at which variants
+  change places. On another GPU that costs speed, never correctness.
+
+`python -m bench.kernels tune masked-softmax masked-softmax-backward` measures them again. If
+another GPU wants other values, they become a table by compute capability here, and the capability
+joins the key of a plan. Times below are from an H200; docs/benchmarks/h200-constants.md has those
+of the values that lost.
+"""
+
+from __future__ import annotations
+
+# Bytes of rows that a warp takes: 4 loads of 16 bytes a thread. A row that would need more than
+# MAX_WARPS gives each twice as many. [8, 16, 2048, 2048] bf16: 506 us, 10 % less than 4096.
+TILE_BYTES = 2048
+MAX_WARPS = 16
+
+# Bytes of a row, of all operands that are held, up to which it stays in registers and is read once.
+HELD_BYTES = 65536
+# The same for forward rows whose masks are not aligned, for these take registers. 10,007 fp32: 82
+# us read twice, 33 % less than held.
+HELD_BYTES_MASKED = 32768
+# The same for backward rows of 4 or 8 bytes a position that are not skewed, held by 32 warps.
+# [2048, 16384] fp32: 99 us, 19 % less than read twice. Rows of two bytes a position would take
+# twice the registers, widened.
+HELD_BYTES_BACKWARD = 131072
+
+# Forward rows that are read twice: positions at a time, and warps, by the itemsize. [1024, 65536]
+# bf16: 88 us, 11 % less than (16384, 32).
+LONG = {2: (8192, 16), 4: (16384, 32), 8: (4096, 8)}
+# The same where masks are not aligned. 50,021 bf16: 66 us, 6 % less than (8192, 16).
+LONG_MASKED = (4096, 8)
+# Backward rows that are read twice: bytes at a time, and warps; LONGER_STEP for rows of
+# LONGER_BYTES or more. [1024, 65536] bf16: 126 us, 12 % less than LONG_STEP.
+LONG_STEP = (32768, 16)
+LONGER_STEP = (65536, 32)
+LONGER_BYTES = 131072
+
+# Rows that begin at multiples of more bytes than this are read by accesses of that width, which is
+# fast enough; others are skewed if they are long, or read as one run if they are short.
+NARROW_BYTES = 4
+# Bytes of a row from which on skewed rows are worth their extra instructions. Forward: 65 bf16 55
+# us, 30 % less than unskewed; 63 fp16 loses 3 %. Backward: 33 bf16 78 us, 17 % less; 17 bf16 loses
+# 50 %.
+SKEWED_BYTES = 128
+SKEWED_BYTES_BACKWARD = 64
+
+# Positions of the longest forward row that is read as one run: a thread holds a row. 17 bf16: 64
+# us, 47 % less than as a tile; 34 fp16 loses 9 %.
+SHORT_COLUMNS = 32
+# Bytes of backward rows that are read as one run; only odd numbers of positions, for even ones
+# conflict in the banks of shared memory. 5 fp32: 65 us, 23 % less than as a tile; 7 fp16 loses 8 %.
+SHORT_BYTES_BACKWARD = range(20, 35)
+SHORT_WARPS = 4  # of a single warp, Triton gathers by shuffles: 10 times the instructions
+SHORT_THREAD_POSITIONS = 32  # least positions of a thread, of one row or several
+
+# Rows that must share a row of the mask for their dim to be the one that is cut into tiles.
+MIN_SHARED = 4
+# Elements between positions of a row, beyond which rows are copied first: each position would fetch
+# a sector of 32 bytes of its own.
+MAX_COLUMN_STRIDE = 8
