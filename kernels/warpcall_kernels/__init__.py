@@ -1,7 +1,8 @@
-"""Triton kernels at the speed of copying memory, each with a plain-torch reference.
+"""Triton kernels that run at the speed of copying memory, each with a reference in plain torch.
 
-One public module is one op: `from warpcall_kernels.permute import permute`. `ops()` finds them all.
-The package `warpcall_kernels.measuring` times them.
+Each public module is one op: `from warpcall_kernels.permute import permute`. `ops()` finds all of
+them. The package `warpcall_kernels.op` has what the author of an op imports, and
+`warpcall_kernels.measuring` times ops.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["InvalidInput", "KernelError", "Op", "ops"]
 
 @functools.cache
 def ops() -> Mapping[str, Op]:
-    """Every op by name: the `OP` of each public module of this package."""
+    """All ops by name: the `OP` of each public module of this package."""
     modules = pkgutil.iter_modules(__path__)
     names = sorted(m.name for m in modules if not m.name.startswith("_") and not m.ispkg)
     found = [importlib.import_module(f"{__name__}.{name}").OP for name in names]

@@ -1,1 +1,1 @@
-"""Kernels compiled before they are needed, and the cache that holds them."""
+"""Compilation of kernels ahead of their first call, and the cache that keeps them."""

@@ -1,6 +1,6 @@
-"""Triton's cache where some of it was shipped: what an image has compiled, below what it compiles.
+"""A cache manager for Triton that also finds the kernels that a container image was shipped with.
 
-`TRITON_CACHE_MANAGER=warpcall_kernels.compile.cache:ShippedCache` chooses it; the image does.
+The image sets `TRITON_CACHE_MANAGER=warpcall_kernels.compile.cache:ShippedCache`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ SHIPPED = Path(sys.prefix, "share/warpcall/triton")  # written once, by `warpcal
 
 
 class ShippedCache(FileCacheManager):  # type: ignore[misc]  # triton has no types
-    """An entry that was shipped is whole and only read; all others are in TRITON_CACHE_DIR."""
+    """Reads entries that were shipped from the image, and keeps all others in TRITON_CACHE_DIR.
+
+    A shipped entry is complete, so nothing is ever written to it: an image may be read-only.
+    """
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         shipped = SHIPPED / key

@@ -1,8 +1,9 @@
-"""Kernels compiled before anyone calls: what the ops' cases and common calls launch.
+"""Compiles ahead of their first call the kernels that the ops' cases and common calls launch.
 
-Launchers are called on "meta" tensors (no memory, any size) while `JITFunction.run` compiles and does
-not launch. Triton keeps what it compiled in its cache by source, arguments, options and target, not by
-device: what was compiled for sm_90 without a GPU is found on an H200.
+Launchers are called on "meta" tensors, which have any size and no memory, while `JITFunction.run`
+is replaced by a function that compiles and does not launch. The key of Triton's cache is made of
+source, arguments, options and target, and not of the device. So an H200 finds what was compiled for
+sm_90 on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from triton.runtime.jit import JITFunction
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Case
 
-# A case in one dtype of a line stands for the others.
-COMMON = (
+# A case in one dtype of a group is compiled in all dtypes of that group.
+DTYPE_GROUPS = (
     (torch.float32, torch.float16, torch.bfloat16),
     (torch.int32, torch.int64),
     (torch.bool, torch.uint8),
 )
 
 
-class Elsewhere:
-    """A CUDA driver with one device that can be compiled for and not launched on."""
+class CompileOnlyDriver:
+    """Replaces Triton's CUDA driver: one device that kernels are compiled for and never run on."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -50,7 +51,7 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Warmed:
-    """What `warm` did: kernels in all, those of them that Triton's cache did not have, and failures."""
+    """What `warm` did: how many kernels there are, how many it had to compile, and the failures."""
 
     kernels: int
     compiled: int
@@ -60,51 +61,52 @@ class Warmed:
 def warm(
     capability: int | None = None, threads: int = 0, calls: Iterable[tuple[Op, Case]] | None = None
 ) -> Warmed:
-    """Compile what is not in Triton's cache yet.
+    """Compile the kernels that are not in Triton's cache yet.
 
     Args:
-        capability: of the GPU, 90 for 9.0; None: of the current device, onto which the kernels are
-            then loaded, so that their first call takes no longer than the second.
-        calls: whose kernels; all of `cases()` if not given.
-        threads: that compile at a time; 0: one for each CPU. Triton lets Python's lock go meanwhile.
+        capability: compute capability to compile for, such as 90 for 9.0. None means that of the
+            current device; then the kernels are also loaded onto it, so that their first call takes
+            no longer than the second.
+        threads: how many kernels to compile at a time; 0 means one for each CPU. Triton releases
+            the interpreter lock while it compiles.
+        calls: the calls whose kernels to compile; None means all of `cases()`.
     """
     kernels: list[Any] = []
     hits: list[bool] = []
-    failed: dict[str, None] = {}  # in order, each once
-    todo = list(
-        cases() if calls is None else calls
-    )  # now: modules imported below would get their kernels interpreted
+    failed: dict[str, None] = {}  # an ordered set
+    # Listed before `compiling` starts: a module that is imported within it would be interpreted.
+    todo = list(cases() if calls is None else calls)
     with (
         ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
         compiling(kernels.append, capability),
-        _listening(lambda **told: hits.append(told["cache_hit"])),
+        _listening(lambda **event: hits.append(event["cache_hit"])),
     ):
         with AsyncCompileMode(pool, ignore_errors=True):
             for op, case in todo:
-                with _noting(failed, f"{op.name} {case.name}"):
+                with _recording(failed, f"{op.name} {case.name}"):
                     op.function(**case.metas(), **op.check_params(case.params))
         found: dict[str, Any] = {}
         for kernel in kernels:
-            with _noting(failed, "a kernel"):
+            with _recording(failed, "a kernel"):
                 done = kernel.result() if isinstance(kernel, FutureKernel) else kernel
                 found[done.hash] = done
         if capability is None:
-            for told in pool.map(_load, found.values()):
-                failed |= told
+            for failures in pool.map(_load, found.values()):
+                failed |= failures
     return Warmed(len(found), hits.count(False), tuple(failed))
 
 
 def _load(kernel: Any) -> dict[str, None]:
-    """Give it to the device; what failed."""
+    """Load a kernel onto the current device and return the failures."""
     failed: dict[str, None] = {}
-    with _noting(failed, kernel.name):
-        kernel.run  # noqa: B018  # a property: the first look loads
+    with _recording(failed, kernel.name):
+        kernel.run  # noqa: B018  # a property that loads the kernel when it is first read
     return failed
 
 
 @contextmanager
-def _noting(failed: dict[str, None], what: str) -> Iterator[None]:
-    """One failure is told, and the others go on."""
+def _recording(failed: dict[str, None], what: str) -> Iterator[None]:
+    """Record an exception in `failed` instead of raising it, so that compilation goes on."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # whatever a compiler or driver raises
@@ -112,7 +114,7 @@ def _noting(failed: dict[str, None], what: str) -> Iterator[None]:
 
 
 def cases() -> Iterator[tuple[Op, Case]]:
-    """All cases and common calls of all ops, each in all common dtypes that the op takes."""
+    """Yield cases and common calls of all ops, each in all dtypes of its group that fit the op."""
     for op in ops().values():
         for case in (*op.cases, *op.common):
             yield from ((op, variant) for variant in _in_common_dtypes(op, case))
@@ -121,7 +123,7 @@ def cases() -> Iterator[tuple[Op, Case]]:
 def _in_common_dtypes(op: Op, case: Case) -> Iterator[Case]:
     allowed = {declared.name: declared.dtypes for declared in op.inputs}
     own = dict.fromkeys(sample.dtype for sample in case.inputs.values())
-    lines = [next((line for line in COMMON if dtype in line), (dtype,)) for dtype in own]
+    lines = [next((line for line in DTYPE_GROUPS if dtype in line), (dtype,)) for dtype in own]
     for chosen in itertools.product(*lines):
         to = dict(zip(own, chosen, strict=True))
         inputs = {
@@ -133,11 +135,12 @@ def _in_common_dtypes(op: Op, case: Case) -> Iterator[Case]:
 
 @contextmanager
 def compiling(on_kernel: Callable[[Any], object], capability: int | None = None) -> Iterator[None]:
-    """Within it launchers compile, and launch nothing; each kernel is handed to `on_kernel`.
+    """A context in which launchers compile and launch nothing, and pass kernels to `on_kernel`.
 
     Args:
-        capability: of the GPU to compile for, from now on: this process can launch no more. None:
-            the current device's.
+        on_kernel: called with each kernel, or with its future under `AsyncCompileMode`.
+        capability: compute capability to compile for. This process can launch nothing afterwards.
+            None means that of the current device.
     """
     run, interpret = JITFunction.run, triton.knobs.runtime.interpret
 
@@ -145,9 +148,9 @@ def compiling(on_kernel: Callable[[Any], object], capability: int | None = None)
         on_kernel(run(kernel, *args, grid=grid, warmup=True, **kwargs))
 
     if capability is not None:
-        triton.runtime.driver.set_active(Elsewhere(capability))
+        triton.runtime.driver.set_active(CompileOnlyDriver(capability))
     JITFunction.run = compile_only
-    triton.knobs.runtime.interpret = True  # so that launchers take the kernel's road for "meta"
+    triton.knobs.runtime.interpret = True  # so that launchers call their kernels for "meta" tensors
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""What an op is made of: its declaration, cases, errors, launch and registration."""
+"""What the author of an op imports: declaration, cases, errors, launch, registration with torch."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-# Of what servers are sent, for the ops' common calls: powers of two, and sizes that are not aligned.
+# Sizes that servers often get, for the common calls of ops: powers of two, and unaligned sizes.
 COMMON_SIZES = (16, 64, 256, 1024, 4096, 100, 1000)
 
 # How the names of cases write a dtype.
@@ -33,17 +33,20 @@ SampleLayout = Literal["contiguous", "transposed", "strided", "offset", "expande
 
 @dataclass(frozen=True)
 class Sample:
-    """A tensor to draw.
+    """A tensor to draw at random.
 
     Args:
-        shape: its shape.
-        dtype: its dtype.
-        values: "normal" (floats and complex; integers get their whole range, bool a fair coin);
-            "special" (normal, with NaN, inf, -inf, 0.0 and -0.0 strewn in); "integers" (uniform in
-            [low, high), cast to dtype); "mask" (True or 1 with probability 0.3).
-        layout: how it lies in memory: "transposed" (last two dims swapped), "strided" (every second
-            element of the last dim), "offset" (contiguous, one element past an aligned start),
-            "expanded" (first dim of stride 0).
+        shape: shape of the tensor.
+        dtype: dtype of the tensor.
+        values: "normal": floats and complex numbers are drawn from the normal distribution,
+            integers from the whole range of the dtype, and bool is True with probability 0.5;
+            "special": as normal, and a quarter are NaN, inf, -inf, 0.0 or -0.0;
+            "integers": uniform in [low, high), cast to dtype;
+            "mask": True, or 1, with probability 0.3.
+        low, high: the bounds of "integers".
+        layout: how the tensor lies in memory: "contiguous"; "transposed" (its last two dims are
+            swapped), "strided" (every second element of the last dim), "offset" (contiguous, one
+            element past an aligned address), "expanded" (the first dim has stride 0).
     """
 
     shape: tuple[int, ...]
@@ -54,13 +57,16 @@ class Sample:
     layout: SampleLayout = "contiguous"
 
     def draw(self, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-        """The tensor. With a generator on the CPU a seed means the same everywhere; one on the GPU is fast."""
+        """Draw the tensor.
+
+        A generator on the CPU gives the same values everywhere; one on the GPU is faster.
+        """
         with torch.device(generator.device):
             values = self._values(self._stored_shape(), generator)
         return self._lay_out(values.to(device))
 
     def meta(self) -> Tensor:
-        """The tensor without memory, on the "meta" device: shape, dtype and layout are as drawn."""
+        """The tensor on the "meta" device: without memory, with shape, dtype and strides."""
         return self._lay_out(torch.empty(self._stored_shape(), dtype=self.dtype, device="meta"))
 
     def _stored_shape(self) -> list[int]:
@@ -113,8 +119,8 @@ class Sample:
 class Case:
     """One call of an op: inputs to draw, parameters, and a seed.
 
-    A "small" case runs everywhere, also in Triton's interpreter (keep it under 256 x 256 elements);
-    a "large" one is for the GPU, and for benchmarks.
+    Tests run "small" cases everywhere, also in Triton's interpreter, so keep them under 256 x 256
+    elements. "large" cases are for tests on a GPU and for benchmarks.
     """
 
     name: str
@@ -124,10 +130,10 @@ class Case:
     seed: int = 0
 
     def tensors(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """Draw the inputs; the same every time."""
+        """Draw the inputs; they are the same every time."""
         generator = torch.Generator().manual_seed(self.seed)
         return {name: sample.draw(generator, device) for name, sample in self.inputs.items()}
 
     def metas(self) -> dict[str, Tensor]:
-        """The inputs without memory, on the "meta" device."""
+        """Make the inputs without memory, on the "meta" device."""
         return {name: sample.meta() for name, sample in self.inputs.items()}

@@ -1,6 +1,6 @@
-"""What an op is: one declaration from which routes, schemas, SDK methods, docs and tests follow.
+"""The declaration of an op, from which its route, schema, SDK method, docs and tests follow.
 
-Every public module of this package ends with `OP = Op(...)`. Nothing else registers an op.
+Every public module of `warpcall_kernels` ends with `OP = Op(...)`. Nothing else registers an op.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from warpcall_kernels.op.errors import InvalidInput
 ParamValue = bool | int | float | tuple[int, ...] | None
 ParamKind = Literal["bool", "int", "float", "ints"]
 
-MAX_LIST = 64  # entries of an "ints" parameter; no op takes a tensor of more dims than torch's 64
+MAX_LIST = 64  # entries of an "ints" parameter: torch's limit on the dims of a tensor
 INT64_MAX = 2**63 - 1
 
 
 class TensorLike(Protocol):
-    """All that a check may look at, so that it serves tensors and mere descriptions alike."""
+    """What `infer` may look at. Both a tensor and a `Meta`, which has no values, are such."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -37,7 +37,7 @@ class TensorLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Shape and dtype of a tensor that need not exist."""
+    """Shape and dtype of a tensor, without its values."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -49,9 +49,16 @@ class Meta:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that an op takes. `shape` is for readers, such as "[..., K]"; `infer` checks it.
+    """A tensor that an op takes.
 
-    `values` is what a benchmark draws unless told, "integers" from [low, high).
+    Args:
+        name: name of the input, as in the reference's signature.
+        dtypes: the dtypes that it may have.
+        shape: its shape for readers, such as "[..., K]"; `infer` checks the real one.
+        doc: what it is, in a few words.
+        optional: whether a call may leave it out.
+        values: what a benchmark draws for it by default, as in `Sample`.
+        low, high: the bounds of "integers", as in `Sample`.
     """
 
     name: str
@@ -66,9 +73,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that an op gives. `when` says on what a sometimes absent one depends.
+    """A tensor that an op returns.
 
-    Without a `dtype` it has that of the inputs, or the one they promote to.
+    Args:
+        name: name of the output.
+        shape: its shape for readers, such as "[..., K]".
+        doc: what it is, in a few words.
+        when: the condition under which it is returned; empty if it always is.
+        dtype: its dtype; None if that is the dtype to which the inputs promote.
     """
 
     name: str
@@ -80,14 +92,23 @@ class Output:
 
 @dataclass(frozen=True)
 class Param:
-    """A value that steers an op. Not required and without a default, it is None unless given."""
+    """A parameter of an op: a value that is not a tensor.
+
+    Args:
+        name: name of the parameter.
+        kind: its type; "ints" is a list of integers.
+        doc: what it does, in a few words.
+        default: its value if a call leaves it out.
+        required: whether a call must give it.
+        minimum, maximum: inclusive bounds of an "int" or each of the "ints"; by default int64's.
+    """
 
     name: str
     kind: ParamKind
     doc: str
     default: ParamValue = None
     required: bool = False
-    minimum: int | None = None  # of an int or of each of the ints
+    minimum: int | None = None
     maximum: int | None = None
 
     def check(self, value: object) -> ParamValue:
@@ -137,7 +158,7 @@ class Param:
         return value
 
     def json_schema(self) -> dict[str, Any]:
-        """This parameter as JSON Schema."""
+        """The JSON Schema of this parameter."""
         types = {"bool": "boolean", "int": "integer", "float": "number", "ints": "array"}
         schema: dict[str, Any] = {"type": types[self.kind], "description": self.doc}
         bounds: dict[str, Any] = {}
@@ -156,9 +177,14 @@ class Param:
 
 @dataclass(frozen=True)
 class Size:
-    """What a benchmark chooses beside shape, dtype and parameters, such as the taps of a filter.
+    """A size that a benchmark chooses besides shape and parameters, such as the taps of a filter.
 
-    A number from `minimum` on, or one of `choices`.
+    Args:
+        name: name of the size, as `derive` takes it.
+        doc: what it is, in a few words.
+        default: its value if a benchmark does not choose one.
+        minimum: the least value of a number.
+        choices: the values to choose from; empty for a number.
     """
 
     name: str
@@ -187,26 +213,30 @@ class TunedConstants:
 
 @dataclass(frozen=True, eq=False)  # equal by identity, and so hashable
 class Op:
-    """A named operation and all that the rest of the house needs to know about it.
+    """A named operation, and everything that service, SDK, tests and benchmarks know about it.
 
     `function`, `reference`, `infer` and `bytes_moved` take the inputs and parameters by name.
 
     Args:
         name: as in the route, such as "masked-softmax".
-        function: the public function; contiguous results, on any device.
-        reference: plain torch, defines correctness; may return a view of its input.
-        infer: from the inputs' shapes and dtypes, the outputs' by name, in order; raises
-            InvalidInput for what does not fit. It looks at no values.
-        bytes_moved: compulsory traffic in bytes: each input read once, each output written once.
+        function: the public function; it returns contiguous tensors, on any device.
+        reference: plain torch that defines correctness; it may return a view of its input.
+        infer: returns shape and dtype of the outputs, by name and in order, from those of the
+            inputs; raises InvalidInput for inputs that do not fit. It looks at no values.
+        bytes_moved: returns the compulsory traffic in bytes: each input is read once and each
+            output written once.
+        inputs, outputs, params: what it takes and returns, in the order of the signature.
         equivalent: one line of torch that says what is computed.
-        tolerance: by dtype of the output, the allowed rtol = atol against the fp64 reference;
-            None means bit-exact.
-        differentiable: inputs that have a gradient.
         cases: what tests and benchmarks run.
-        common: further calls that servers get: compiled ahead with the cases (`compile/warm.py`).
-        derive: from one shape and dtype, the checked parameters and the sizes by name, the inputs of
-            a benchmark; without it, all required inputs have that shape and dtype.
-        sizes: what `derive` takes by name.
+        tolerance: by dtype of the output, the rtol and atol allowed against the reference in fp64;
+            None means bit-exact.
+        differentiable: the inputs that have a gradient.
+        limits: what callers should know about sizes and devices; may be empty.
+        common: further calls that servers often get. `compile/warm.py` compiles their kernels
+            ahead, with those of the cases.
+        derive: returns the inputs of a benchmark from one shape and dtype, the checked parameters
+            and the sizes; without it, all required inputs have that shape and dtype.
+        sizes: the sizes that `derive` takes.
         sweep: further large cases for benchmarks only, of odd sizes that no kernel was tuned for.
         tuning: the constants that `python -m bench.kernels tune` times.
     """
@@ -246,7 +276,7 @@ class Op:
     def check(
         self, inputs: Mapping[str, TensorLike], params: Mapping[str, ParamValue]
     ) -> dict[str, Meta]:
-        """The outputs of this op on such inputs; raises InvalidInput before anything is computed."""
+        """Check a call and return shapes and dtypes of its outputs; raises InvalidInput."""
         known = {i.name: i for i in self.inputs}
         for name, tensor in inputs.items():
             if name not in known:
@@ -267,7 +297,10 @@ class Op:
     def compute(
         self, tensors: Mapping[str, Tensor], params: Mapping[str, ParamValue]
     ) -> dict[str, Tensor]:
-        """Outputs by name. On the CPU they may be views of the inputs: copy before these change."""
+        """Compute the outputs, by name: on a GPU by the kernels, on the CPU by the reference.
+
+        On the CPU outputs may be views of the inputs: copy them before the inputs change.
+        """
         on_cpu = all(t.device.type == "cpu" for t in tensors.values())
         result = (self.reference if on_cpu else self.function)(**tensors, **params)
         parts = result if isinstance(result, tuple) else (result,)
@@ -275,7 +308,7 @@ class Op:
         return {name: part for name, part in named if part is not None}
 
     def describe(self) -> dict[str, Any]:
-        """This declaration as plain JSON-ready data; dtypes by torch name, such as "bfloat16"."""
+        """This declaration as JSON data, with dtypes by torch name, such as "bfloat16"."""
         doc = inspect.getdoc(self.function) or ""
         return {
             "name": self.name,
@@ -319,13 +352,13 @@ class Op:
 
     @property
     def source_sha256(self) -> str:
-        """Hash of the file that declares the op, so that a result names the code that made it."""
+        """SHA-256 of the file that declares the op, so that a benchmark's result names its code."""
         file = inspect.getsourcefile(inspect.unwrap(self.function))
         return hashlib.sha256(Path(str(file)).read_bytes()).hexdigest()
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The short torch name: "bfloat16", not "torch.bfloat16"."""
+    """The name of a dtype without "torch.", such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,4 +1,4 @@
-"""The errors an op raises, all before anything is launched.
+"""The errors that ops raise, always before a kernel is launched.
 
 KernelError
 └── InvalidInput   an argument that the op cannot take; also a ValueError
@@ -6,18 +6,18 @@ KernelError
 
 
 class KernelError(Exception):
-    """Base of every error of this package."""
+    """Base class of all errors of this package."""
 
 
 class InvalidInput(KernelError, ValueError):
     """An argument has a name, dtype, shape or value that the op cannot take.
 
-    The message says what is wrong, what is allowed and what came:
+    The message says what is allowed and what came instead, such as
     `b must have shape (3, 2), the transpose of a, got (2, 3)`.
 
     Args:
-        argument: the tensor or parameter at fault.
-        message: a full sentence for the caller, without a final stop.
+        argument: name of the input or parameter that is wrong.
+        message: a whole sentence for the caller, without a full stop at its end.
     """
 
     def __init__(self, argument: str, message: str) -> None:

@@ -14,13 +14,13 @@ from warpcall_kernels.op.errors import InvalidInput
 
 VECTOR_BYTES = 16  # the widest access of a thread
 
-# A Layout as a bare tuple: the key under which a launcher keeps the plan of a call. A launcher makes one
-# for each tensor of each call, and a NamedTuple would take three times as long to make.
+# A Layout as a bare tuple: the key under which a launcher keeps the plan of a call. A launcher
+# makes one for each tensor of each call, and a NamedTuple would take twice as long.
 LayoutKey = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 
 class Layout(NamedTuple):
-    """How a tensor lies in memory: all of it that a plan may depend on. `Layout(*key)` unpacks a key.
+    """How a tensor lies in memory: all that a plan may depend on. `Layout(*key)` unpacks a key.
 
     `address` is the address of the first element modulo `VECTOR_BYTES`; `strides` are in elements.
     """
@@ -42,7 +42,7 @@ def layout_key(t: Tensor) -> LayoutKey:
 
 
 def runs_kernel(x: Tensor) -> bool:
-    """Whether Triton takes this tensor: always on a GPU, on the CPU only under Triton's interpreter."""
+    """Whether Triton takes this tensor: on a GPU, or under Triton's interpreter."""
     return x.is_cuda or triton.knobs.runtime.interpret
 
 
@@ -85,7 +85,8 @@ class Launch:
         self.arguments = arguments
         self.element_types = element_types
         self.variant = variant or str(kernel.fn.__name__)
-        # The arguments behind the tensors, in the kernel's order, and by device the kernel's handle.
+        # The arguments behind the tensors, in the kernel's order, and by device the kernel's
+        # handle.
         self._fixed = tuple(arguments[name] for name in kernel.arg_names if name in arguments)
         self._handles: dict[int, tuple[Any, ...]] = {}
 

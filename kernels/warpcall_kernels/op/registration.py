@@ -1,4 +1,4 @@
-"""How a launcher becomes a torch custom op, and when a call may go past torch's dispatcher."""
+"""Registers launchers as custom ops of torch, and says when a call may skip torch's dispatcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpcall_kernels.op.declaration import Meta
 
 
 def may_skip_dispatcher(*tensors: Tensor | None) -> bool:
-    """Whether a launcher may be called directly, without torch's dispatcher, which takes some 10 us.
+    """Whether a launcher may be called without torch's dispatcher, which takes some 10 us.
 
     The dispatcher is needed while something traces, records or wraps the call: torch.compile, a
     dispatch mode, functorch, autograd, or a subclass of Tensor. It also computes the values of
@@ -39,13 +39,14 @@ def register(
     backward: Callable[..., Any] | None = None,
     setup_context: Callable[..., None] | None = None,
 ) -> Callable[..., Any]:
-    """Make `launch` the torch custom op `warpcall::<name>`, with a meta function, and autograd if given.
+    """Make `launch` the torch custom op `warpcall::<name>`, with a meta function.
 
     Args:
         name: the op's name with underscores, such as "masked_softmax".
         launch: takes and returns tensors; its annotations become the schema of the custom op.
         infer: the `infer` of the op; its outputs, in order, are what tracing sees.
-        backward, setup_context: as in `torch.library.register_autograd`.
+        backward, setup_context: as in `torch.library.register_autograd`; without them the op has no
+            gradient.
     """
     op = torch.library.custom_op(f"warpcall::{name}", launch, mutates_args=())
 
