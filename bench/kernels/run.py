@@ -1,7 +1,7 @@
 """The library's benchmark: each large case checked first, then timed with a cold L2, beside others.
 
 Beside our time: the limit (a copy that moves the op's compulsory bytes), torch eager (the reference
-on the GPU), torch.compile of it, and the best of a file of recorded peers. How is told in
+on the GPU), torch.compile of it, and the best of a file of recorded peers. How is described in
 `warpcall_kernels.measuring`, which also serves jobs.
 """
 
@@ -47,8 +47,8 @@ def run(given: argparse.Namespace) -> int:
                 sys.stdout.flush()
                 torch.cuda.empty_cache()
                 if given.json:  # after each, so that a run that is cut short is not lost
-                    told = json.dumps({"machine": machine(), "rows": rows}, indent=1)
-                    Path(given.json).write_text(told)
+                    report = json.dumps({"machine": machine(), "rows": rows}, indent=1)
+                    Path(given.json).write_text(report)
     return int(any(row["error"] for row in rows))
 
 
@@ -96,21 +96,21 @@ class _Bench:
         names = ["warpcall", "torch"]
         if group == "recorded" and self._may_compile(op):
             names.append(COMPILED)
-        told = measuring.measure(
+        measured = measuring.measure(
             job, names, "cuda", self._precision, seed=case.seed, progress=self._note(op)
         )
-        ours, eager, *compiled = told.implementations
+        ours, eager, *compiled = measured.implementations
         samples = [s for s in ours.samples_us if s is not None]
         best = min(peer.get("peers_ms", {}).items(), key=lambda item: item[1], default=None)
         return {
             "case": case.name,
-            "bytes": told.bytes_moved,
+            "bytes": measured.bytes_moved,
             "extra_bytes": _beside_outputs(job, ours.peak_bytes),
             "ms": _ms(ours.median_us),
             "p20_ms": _ms(np.percentile(samples, 20) if samples else None),
             "p80_ms": _ms(np.percentile(samples, 80) if samples else None),
             "method": ours.method,
-            "copy_ms": None if told.limit is None else _ms(told.limit.median_us),
+            "copy_ms": None if measured.limit is None else _ms(measured.limit.median_us),
             "eager_ms": _ms(eager.median_us),
             "compile_ms": _ms(compiled[0].median_us) if compiled else None,
             "best_peer": best[0] if best else None,

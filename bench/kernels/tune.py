@@ -39,16 +39,16 @@ _WORDS = [((*shape, most),) for shape in ((8, 32), (16, 16), (16, 32)) for most 
 KNOBS: Mapping[str, Sequence[TunedConstants]] = {
     "permute": (
         TunedConstants("_transpose.plan", ("TILES[2]",), _TILES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
-        TunedConstants("_transpose.plan", ("TILES_ODD[2]",), _TILES, ("2D (1,0) [24300",)),
-        TunedConstants("_transpose.plan", ("TILES_SINGLE[2]",), _TILES, ("(4,2,0, 3, 1)",)),
-        TunedConstants("_transpose.unaligned", ("SHAPES[2]",), _WORDS, ("2D odd",)),
+        TunedConstants("_transpose.plan", ("TILES_FEW_WORDS[2]",), _TILES, ("2D (1,0) [24300",)),
+        TunedConstants("_transpose.plan", ("TILES_ONE_WORD[2]",), _TILES, ("(4,2,0, 3, 1)",)),
+        TunedConstants("_transpose.unaligned", ("THREADS[2]",), _WORDS, ("2D odd",)),
         TunedConstants("_transpose.plan", ("TILES_SMALL[2]",), _TILES, ("small 512",)),
         TunedConstants("_transpose.plan", ("TILES[4]",), _TILES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
         TunedConstants("_transpose.plan", ("TILES[1]",), _TILES, ("2D u8", "4D (0,3,2,1)")),
     ),
     "transpose-add": (
         TunedConstants("transpose_add", ("TILES[2]",), _SQUARES, ("[24300, 11520] bf16", "[4096")),
-        TunedConstants("transpose_add", ("TILES_ODD[2]",), _SQUARES, ("[1021",)),
+        TunedConstants("transpose_add", ("TILES_FEW_WORDS[2]",), _SQUARES, ("[1021",)),
         TunedConstants("transpose_add", ("TILES_SMALL[2]",), _SQUARES, ("[512, 512] bf16",)),
         TunedConstants("transpose_add", ("TILES[4]",), _SQUARES, ("[24300, 11520] fp32",)),
     ),
@@ -66,7 +66,7 @@ KNOBS: Mapping[str, Sequence[TunedConstants]] = {
             ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
         ),
         TunedConstants("_conv.forward", ("FMA_MAX_TAPS",), [(8,), (16,)], ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15")),
-        TunedConstants("_conv.forward", ("INNER_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
+        TunedConstants("_conv.forward", ("INTERIOR_TILES",), [(2,), (4,), (32,)], ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32")),
     ),
     "conv-backward": (
         TunedConstants(
@@ -140,9 +140,9 @@ def _measure(name: str, knob: TunedConstants, watch: Clock, rounds: int) -> None
         times = [_time(op.function, inputs, params, watch, rounds) for inputs, params in drawn]
         mean = math.exp(sum(map(math.log, times)) / len(times))
         found.append((mean, candidate))
-        told = " ".join(f"{us:9.1f}" for us in times)
+        line = " ".join(f"{us:9.1f}" for us in times)
         mark = "  shipped" if candidate == shipped else ""
-        sys.stdout.write(f"  {candidate!s:28}{told} us{mark}\n")
+        sys.stdout.write(f"  {candidate!s:28}{line} us{mark}\n")
         sys.stdout.flush()
     for constant, value in zip(knob.names, shipped, strict=True):
         _set(module, constant, value)

@@ -87,7 +87,7 @@ def _plan(
     padding_l: int | None,
     softmax_weight: bool,
     bias: bool,
-) -> tuple[backward.Gradients, Launch | None] | None:
+) -> tuple[backward.BackwardPlan, Launch | None] | None:
     """The launches, and the one of grad_x where it is separate; None if there is nothing to sum."""
     _infer(
         Layout(*grad_output).meta,

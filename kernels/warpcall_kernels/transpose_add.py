@@ -41,11 +41,11 @@ MAX_BATCH_DIMS = 10
 # Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
 # 69 us with 32, 74 and more with others.
 TILES = {1: (128, 8), 2: (128, 8), 4: (64, 8), 8: (32, 8)}
-TILES_ODD = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
-# And where there would be fewer than FEW tiles. [512, 512] bf16: 2.1 us, with 128 3.2.
+TILES_FEW_WORDS = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
+# And where there would be fewer than MIN_TILES tiles. [512, 512] bf16: 2.1 us, with 128 3.2.
 TILES_SMALL = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
-FEW = 132  # multiprocessors of an H200
-PLAIN = (
+MIN_TILES = 132  # multiprocessors of an H200
+UNSPECIALIZED = (
     *("units_h", "units_w", "tiles_h", "tiles_w"),
     *("stride_ah", "stride_aw", "stride_bw", "stride_bh"),
 )  # no variant is compiled for these: the ALIGNs say what divides them; of tuples Triton makes some
@@ -63,7 +63,7 @@ def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.cons
     return x.to(ACC)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def _transpose_add_kernel(
     a_ptr: tl.tensor,
     out_ptr: tl.tensor,
@@ -159,7 +159,7 @@ def _plan(a: LayoutKey, b: LayoutKey) -> tuple[Meta, Launch | None]:
             programs, arguments = by_words
             word = _dims.WORDS[dtype.itemsize]
             wide = max(spans) >= _dims.INT32_REACH
-            kernel = unaligned.odd_tiles_kernel
+            kernel = unaligned.unaligned_kernel
             return out, Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (word,) * 3)
     align_w = align_h = 1
     if aw == 1:
@@ -167,8 +167,8 @@ def _plan(a: LayoutKey, b: LayoutKey) -> tuple[Meta, Launch | None]:
     if bh == 1:
         widest = max(b_dtype.itemsize, dtype.itemsize)
         align_h = _dims.alignment(widest, [b_begin, size_h, bw, *(s[1] for _, s in dims)])
-    side, warps = (TILES if align_h > 1 else TILES_ODD)[dtype.itemsize]
-    if math.prod(out.shape) < FEW * side * side:
+    side, warps = (TILES if align_h > 1 else TILES_FEW_WORDS)[dtype.itemsize]
+    if math.prod(out.shape) < MIN_TILES * side * side:
         side, warps = TILES_SMALL[dtype.itemsize]
     block_h = min(triton.next_power_of_2(size_h), side)
     block_w = min(triton.next_power_of_2(size_w), side * side // block_h)

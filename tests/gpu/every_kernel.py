@@ -20,8 +20,8 @@ from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
 # Constants that keep small tensors from the variants for large ones, and values with which they do not.
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
-    (unaligned, "LEAST", 32),
-    (unaligned, "FEW", 0),
+    (unaligned, "MIN_SIDE", 32),
+    (unaligned, "MIN_TILES", 0),
     (plan, "ALL_WARPS", 0),
 )
 

@@ -117,21 +117,21 @@ def test_rows_of_a_convolution_are_read_as_widely_as_all_distances_allow(
 @pytest.mark.parametrize("taps", [3, 31])
 @pytest.mark.parametrize("length", [41, 64])
 @pytest.mark.parametrize("address", [0, *ADDRESSES])
-def test_kernels_of_convolutions_are_told_the_alignment_of_their_rows(
+def test_kernels_of_convolutions_know_the_alignment_of_their_rows(
     address: int, length: int, taps: int
 ) -> None:
     there, here = at(0, (8, 4, length), BF16), at(address, (8, 4, length), BF16)
     weight = at(0, (2, taps), BF16)
 
-    def told(launch: Launch) -> tuple[Any, ...]:
+    def promised(launch: Launch) -> tuple[Any, ...]:
         return tuple(launch.arguments[name] for name in ("UNIT", "SKEW", "TAIL"))
 
     def gradient(g: LayoutKey, x: LayoutKey) -> Launch:
         return backward.plan(g, x, weight, taps - 1, False).both
 
-    assert told(forward.plan(here, weight, None, None, False)) == Alignment.of(here)
-    assert told(gradient(here, there)) == Alignment.of(here)
-    assert told(gradient(there, here)) == Alignment.of(here)
+    assert promised(forward.plan(here, weight, None, None, False)) == Alignment.of(here)
+    assert promised(gradient(here, there)) == Alignment.of(here)
+    assert promised(gradient(there, here)) == Alignment.of(here)
 
 
 # Permute and transpose-add.
@@ -178,14 +178,14 @@ ODD = (5001, 4999)
 
 
 @pytest.mark.parametrize("address", range(0, 16, 2))
-def test_words_of_odd_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
+def test_words_of_unaligned_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
     address: int,
 ) -> None:
     moved = permutation.plan(ODD, (ODD[1], 1), (1, 0), 2, address)
     _, added = adding._plan(at(address, ODD, BF16), at(0, ODD[::-1], BF16))
 
     for launch in (moved, added):
-        assert kernel(launch) == "odd_tiles_kernel"
+        assert kernel(launch) == "unaligned_kernel"
         assert arguments(launch)["skew"] * 2 == address % unaligned.WORD_BYTES
         assert arguments(launch)["HEAD"] == (address % unaligned.WORD_BYTES > 0)
         assert arguments(launch)["SKEW_X"]
@@ -196,19 +196,19 @@ def test_words_of_odd_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
     ("address", "pitch", "shifted"),
     [(0, 5000, False), (8, 5000, False), (2, 5000, True), (4, 5000, True), (0, 5002, True)],
 )
-def test_odd_tiles_read_aligned_words_as_they_are_only_where_all_rows_begin_at_words(
+def test_unaligned_tiles_read_aligned_words_as_they_are_only_where_all_rows_begin_at_words(
     address: int, pitch: int, shifted: bool
 ) -> None:
     moved = permutation.plan(ODD, (pitch, 1), (1, 0), 2, address)
     _, added = adding._plan(at(address, ODD, BF16, pitch), at(0, ODD[::-1], BF16))
 
     for launch in (moved, added):
-        assert kernel(launch) == "odd_tiles_kernel"
+        assert kernel(launch) == "unaligned_kernel"
         assert arguments(launch)["SKEW_X"] == shifted
         assert arguments(launch)["SKEW_OUT"]
 
 
-def test_odd_tiles_read_aligned_words_only_where_every_batch_begins_at_a_word() -> None:
+def test_unaligned_tiles_read_aligned_words_only_where_every_batch_begins_at_a_word() -> None:
     """A batch of 5000 x 5000 elements has whole words; one element more and the next has not."""
     shape, square = (2, 5000, 5000), 5000 * 5000
 
@@ -222,10 +222,10 @@ def test_odd_tiles_read_aligned_words_only_where_every_batch_begins_at_a_word() 
 
 
 @pytest.mark.parametrize("address", range(0, 16, 2))
-def test_odd_tiles_add_only_what_begins_at_a_word_as_the_result_does(address: int) -> None:
+def test_unaligned_tiles_add_only_what_begins_at_a_word_as_the_result_does(address: int) -> None:
     _, launch = adding._plan(at(0, ODD, BF16), at(address, ODD[::-1], BF16))
 
     at_a_word = address % unaligned.WORD_BYTES == 0
-    assert kernel(launch) == ("odd_tiles_kernel" if at_a_word else "_transpose_add_kernel")
+    assert kernel(launch) == ("unaligned_kernel" if at_a_word else "_transpose_add_kernel")
     if not at_a_word:
         assert arguments(launch)["ALIGN_H"] == 1

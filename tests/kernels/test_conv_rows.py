@@ -42,21 +42,21 @@ def check(x: Tensor, g: Tensor, weight: Tensor, **how: Any) -> None:
 
 
 @pytest.fixture
-def inner(device: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[bool]]:
+def interior(device: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[bool]]:
     """Of tiles that may be away from the ends of their rows, by pass, whether they were; CPU only."""
     if device != "cpu":
         pytest.skip("what runs on a GPU cannot be listened to")
-    seen: dict[str, set[bool]] = {"forward": set(), "gradient": set()}
-    modules = {"forward": forward_kernels, "gradient": backward_kernels}
+    seen: dict[str, set[bool]] = {"forward": set(), "backward": set()}
+    modules = {"forward": forward_kernels, "backward": backward_kernels}
     for name, module in modules.items():
-        is_inner = module.is_inner
+        is_interior = module.is_interior
 
-        def note(*arguments: Any, name: str = name, is_inner: Any = is_inner) -> Any:
-            answer = is_inner(*arguments)
+        def note(*arguments: Any, name: str = name, is_interior: Any = is_interior) -> Any:
+            answer = is_interior(*arguments)
             seen[name].add(bool(answer))
             return answer
 
-        monkeypatch.setattr(module, "is_inner", note)
+        monkeypatch.setattr(module, "is_interior", note)
     return seen
 
 
@@ -81,7 +81,7 @@ def test_each_part_of_skewed_rows_is_right(
     softmax: bool,
     kernels: tuple[str, str],
     batches: int,
-    inner: dict[str, set[bool]],
+    interior: dict[str, set[bool]],
     launched: list[Launch],
 ) -> None:
     shape = (batches, 3, 1101)
@@ -96,9 +96,9 @@ def test_each_part_of_skewed_rows_is_right(
     skewed = [taps != 40, True]
     assert [launch.arguments["SKEW"] > 0 for launch in passes] == skewed
     assert [launch.arguments["TAIL"] for launch in passes] == [s and batches == 9 for s in skewed]
-    assert inner == {
+    assert interior == {
         "forward": {True, False} if skewed[0] else set(),
-        "gradient": {True, False},
+        "backward": {True, False},
     }
 
 
@@ -115,7 +115,7 @@ def test_aligned_rows_do_without_masks_away_from_their_ends(
     dtype: torch.dtype,
     taps: int,
     padding: int,
-    inner: dict[str, set[bool]],
+    interior: dict[str, set[bool]],
     launched: list[Launch],
 ) -> None:
     shape = (2, 1, 12288 // dtype.itemsize)
@@ -124,7 +124,7 @@ def test_aligned_rows_do_without_masks_away_from_their_ends(
     check(x, g, torch.randn(1, taps).to(dtype), padding_l=padding)
 
     assert launched[0].kernel.fn.__name__ == FMA
-    assert inner == {"forward": {True, False}, "gradient": set()}
+    assert interior == {"forward": {True, False}, "backward": set()}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Traps of permute: what merges, what widens, which road is taken, and how far indices reach."""
+"""Traps of permute: what merges, what widens, which variant is taken, and how far indices reach."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._transpose.plan import _walker, plan
+from warpcall_kernels._transpose.plan import division_arguments, plan
 from warpcall_kernels.permute import DTYPES, permute
 
 quiet = settings(
@@ -20,7 +20,7 @@ quiet = settings(
 )
 
 
-def road(x: torch.Tensor, dims: tuple[int, ...]) -> str:
+def variant(x: torch.Tensor, dims: tuple[int, ...]) -> str:
     """What a launch of this layout runs."""
     chosen = plan(tuple(x.shape), x.stride(), dims, x.dtype.itemsize, x.data_ptr() % 16)
     return "copy" if chosen is None else str(chosen.kernel.fn.__name__)
@@ -75,12 +75,12 @@ def test_any_layout_is_permuted_bit_by_bit(
         ((4, 5, 2, 3), (2, 3, 0, 1), "_tile_kernel"),
     ],
 )
-def test_each_layout_takes_its_road(
+def test_each_layout_takes_its_variant(
     shape: tuple[int, ...], dims: tuple[int, ...], taken: str, device: str
 ) -> None:
     x = torch.arange(math.prod(shape), dtype=torch.float64, device=device).view(shape)
 
-    assert road(x, dims) == taken
+    assert variant(x, dims) == taken
     assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
 
 
@@ -202,7 +202,7 @@ def test_a_small_part_of_a_tensor_of_more_than_2_to_the_31_elements(device: str)
 
 @pytest.mark.parametrize("size", [2, 3, 5, 7, 8, 641, 46341, 2**20 + 7, 2**30 + 1, 2**31 - 1])
 def test_divisions_of_indices_are_exact(size: int) -> None:
-    walker = _walker((4, size), (size, 1))
+    walker = division_arguments((4, size), (size, 1))
     factor, shift = walker["factors"][1] % 2**32, walker["shifts"][1]
 
     for times in (0, 1, 2, 3, 1000, (2**31 - 1) // size):

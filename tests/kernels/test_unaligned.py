@@ -1,4 +1,4 @@
-"""Traps of the tiles for odd pitches: words that are only partly in a tensor, or in a row."""
+"""Traps of the tiles for rows that do not begin at words: words that are only partly in a tensor, or in a row."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SUMMED = (
 
 
 @pytest.fixture(autouse=True)
-def _small_tensors_take_this_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unaligned, "LEAST", 32)
-    monkeypatch.setattr(unaligned, "FEW", 0)
+def _small_tensors_take_this_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unaligned, "MIN_SIDE", 32)
+    monkeypatch.setattr(unaligned, "MIN_TILES", 0)
     forget_plans()
 
 
@@ -61,7 +61,7 @@ def equal_as_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def flags(launched: list[Launch]) -> tuple[bool, bool, bool]:
     """Whether x begins inside a word, and rows of x and of the output do, in the last launch."""
-    assert launched[-1].kernel is unaligned.odd_tiles_kernel
+    assert launched[-1].kernel is unaligned.unaligned_kernel
     arguments = launched[-1].arguments
     return arguments["HEAD"], arguments["SKEW_X"], arguments["SKEW_OUT"]
 
@@ -127,7 +127,7 @@ def test_batches(
     out = permute(x, dims)
 
     assert equal_as_bits(out, x.permute(dims))
-    assert launched[-1].kernel is unaligned.odd_tiles_kernel
+    assert launched[-1].kernel is unaligned.unaligned_kernel
     assert launched[-1].arguments["WIDE"] == wide
 
 
@@ -163,7 +163,7 @@ def test_sums_round_as_in_torch(
     assert flags(launched)[0] == (offset > 0)
 
 
-def test_other_roads_are_taken_where_this_one_does_not_lead(
+def test_other_variants_are_taken_where_this_one_does_not_apply(
     device: str, launched: list[Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = drawn((67, 141), torch.float32, device)
@@ -185,8 +185,8 @@ def test_other_roads_are_taken_where_this_one_does_not_lead(
     assert_bits_equal(
         permute(several, (4, 2, 0, 3, 1)), several.permute(4, 2, 0, 3, 1).contiguous()
     )
-    monkeypatch.setattr(unaligned, "FEW", 3)
+    monkeypatch.setattr(unaligned, "MIN_TILES", 3)
     forget_plans()
     assert_bits_equal(permute(x, (1, 0)), x.T.contiguous())
 
-    assert all(launch.kernel is not unaligned.odd_tiles_kernel for launch in launched)
+    assert all(launch.kernel is not unaligned.unaligned_kernel for launch in launched)

@@ -25,7 +25,7 @@ import triton.language as tl
 
 from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel, _reduce_kernel
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
-from warpcall_kernels._conv.rows import Alignment, Tiling, step_of
+from warpcall_kernels._conv.rows import Alignment, Tiling, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey
 
 BAND = 32  # taps that a program sums: as many registers a thread
@@ -40,8 +40,8 @@ SPLIT_NARROW, SPLIT = 4, 2
 # A thread, at most, of fp16 and bf16 for skewed rows, for FEW_TAPS and others: more programs at once. [16, 256, 4099],
 # bf16 on an H200: 7 taps 58 us, without 73; 31 taps 94, without 114. fp32 of 31 taps is slower by 7 %, and has none.
 FEW_TAPS, REGISTERS_FEW, REGISTERS = 7, 128, 168
-# Of more taps of LAST rows by FMA: of 8 and 9 Triton 3.6's compiler spills some if it may choose.
-REGISTERS_LAST = 240
+# Of more taps of SKEWED_TAIL rows by FMA: of 8 and 9 Triton 3.6's compiler spills some if it may choose.
+REGISTERS_TAIL = 240
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, where rows suffice
 # Of fp16 and bf16: more are less work as a product. bf16 on an H200: skewed [8, 510, 4093], 9 taps 57.3 us, as a product
 # 92.4; [16, 256, 4099], 15 taps 107.9 and 93.5. Read whole [32, 512, 512], 15 taps 35.1 and 42.5; [4, 1024, 8192] 103.6 and
@@ -55,7 +55,7 @@ REDUCE = 4096  # sums that are read at once
 MAX_SOFTMAX_TAPS = 4096  # of which the gradient of the softmax holds a whole filter
 
 
-class Gradients(NamedTuple):
+class BackwardPlan(NamedTuple):
     """The launches of a backward pass.
 
     Args:
@@ -73,7 +73,7 @@ class Gradients(NamedTuple):
 
 def plan(
     g: LayoutKey, x: LayoutKey, weight: LayoutKey, padding_l: int, softmax_weight: bool
-) -> Gradients:
+) -> BackwardPlan:
     """The launches for g and x [B, C, T], weight [H, K], of any strides, none of them empty."""
     (batches, channels, length), x_strides, dtype, _ = x
     (heads, taps), w_strides, *_ = weight
@@ -81,7 +81,7 @@ def plan(
     group = channels // heads
     rows = batches * group
     align = Alignment.of(x, g)
-    unit, skew, last = align
+    unit, skew, tail = align
     positions = length + skew - unit if skew else length
     whole = align.whole(dtype)
     wide = dtype == torch.float64
@@ -124,7 +124,7 @@ def plan(
             "num_warps": WARPS_NARROW if dtype in NARROW and whole else WARPS,
         }
     if skew and dtype in NARROW and not softmax_weight:  # it spills under a limit
-        limit = REGISTERS if dot or not last else REGISTERS_LAST
+        limit = REGISTERS if dot or not tail else REGISTERS_TAIL
         own["maxnreg"] = REGISTERS_FEW if taps <= FEW_TAPS else limit
     parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
     arguments: dict[str, Any] = {
@@ -140,15 +140,15 @@ def plan(
         "bands": bands,
         "stride_gb": g_strides[0] // unit,
         "stride_gc": g_strides[1] // unit,
-        "stride_gt": step_of(g),
+        "stride_gt": last_stride(g),
         "stride_xb": x_strides[0] // unit,
         "stride_xc": x_strides[1] // unit,
-        "stride_xt": step_of(x),
+        "stride_xt": last_stride(x),
         "stride_wh": w_strides[0],
         "stride_wk": w_strides[1],
         "UNIT": unit,
         "SKEW": skew,
-        "TAIL": last,
+        "TAIL": tail,
         "FUSED": fused,
         "SOFTMAX": fused and softmax_weight,
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
@@ -172,4 +172,4 @@ def plan(
             "ACC": acc,
         }
         reduce = Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)
-    return Gradients(fused, (heads, parts, taps), both, reduce)
+    return BackwardPlan(fused, (heads, parts, taps), both, reduce)

@@ -7,26 +7,26 @@ import triton.language as tl
 
 from warpcall_kernels._conv.filters import (
     OCTET,
-    PLAIN,
     UNALIGNED,
+    UNSPECIALIZED,
     correlate,
     filter_of,
     multiply,
     pack,
+    recompute_nan_rows,
     softmax_terms,
     toeplitz,
     unpack,
     weights_of,
     window,
-    without_strangers,
 )
 from warpcall_kernels._conv.rows import (
-    EDGES,
-    INNER,
-    LAST,
-    MASKED,
-    exist,
-    is_inner,
+    BOUNDS_CHECKED,
+    INTERIOR,
+    SKEWED,
+    SKEWED_TAIL,
+    in_rows,
+    is_interior,
     load_block,
     locate,
     out_ptrs,
@@ -62,43 +62,44 @@ def _fma_tile(
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
     ACC: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> tl.tensor:
     """`acc` [TAKEN, SLOTS] and the products of TAKEN pieces of g with windows of x, `lead` further."""
-    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ROAD)
-    if ROAD == MASKED:  # a piece past the end of its row meets nothing
+    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
+    if ACCESS == BOUNDS_CHECKED:  # a piece past the end of its row meets nothing
         rows = rows[0] & (start < rows[1]), rows[1]
     g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
     # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of V.
     REACH: tl.constexpr = (COUNT + SHIFT + 2 * V - 2) // V
     REACH_G: tl.constexpr = (COUNT + SHIFT_G + 2 * V - 2) // V
-    x = window(x_ptrs, start + lead, rows, x_strides[2], REACH, TAKEN, V, ACC, ROAD)
+    x = window(x_ptrs, start + lead, rows, x_strides[2], REACH, TAKEN, V, ACC, ACCESS)
     if FUSED:
         begin = start - LEAD_G * V
-        around = window(g_ptrs, begin, rows, g_strides[2], REACH_G, TAKEN, V, ACC, ROAD)
+        around = window(g_ptrs, begin, rows, g_strides[2], REACH_G, TAKEN, V, ACC, ACCESS)
         g = around[LEAD_G * V : LEAD_G * V + V]
         grad = correlate(around, weights, SHIFT_G, COUNT, TAKEN, V, ACC)
         to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
-        store_block(to_ptrs, grad, start, rows, V, SKEW, ROAD)
+        store_block(to_ptrs, grad, start, rows, V, SKEW, ACCESS)
     else:
-        g = unpack(load_block(g_ptrs, start, rows, g_strides[2], V, ROAD, ACC), TAKEN, V)
+        g = unpack(load_block(g_ptrs, start, rows, g_strides[2], V, ACCESS, ACC), TAKEN, V)
     sums = ()
     for j in tl.static_range(SLOTS):
         total = tl.zeros((TAKEN,), ACC)
         if j < COUNT:
             for i in tl.static_range(V):
                 term = g[i] * x[i + j + SHIFT]
-                if ROAD == MASKED and not EVEN:  # past the end of a row g is 0, but x may be NaN
+                # Past the end of a row g is 0, but x may be NaN.
+                if ACCESS == BOUNDS_CHECKED and not EVEN:
                     term = tl.where(start + i < rows[1], term, 0.0)
-                if ROAD >= EDGES:
+                if ACCESS >= SKEWED:
                     term = tl.where((rows[2] - start <= i) & (rows[1] - start > i), term, 0.0)
                 total += term
         sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
     return acc + pack(sums, TAKEN, SLOTS)
 
 
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def _fma_kernel(
     g_ptr: tl.tensor,
     x_ptr: tl.tensor,
@@ -161,34 +162,34 @@ def _fma_kernel(
     g_strides = stride_gb, stride_gc, stride_gt
     x_strides = stride_xb, stride_xc, stride_xt
     acc = tl.zeros((PIECES, SLOTS), ACC)
-    edges = tl.zeros((PIECES // SPLIT, SLOTS), ACC)
+    ends_acc = tl.zeros((PIECES // SPLIT, SLOTS), ACC)
     for at in range(part, tiles, parts):
         tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
         if not SKEW:
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
                 SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
-                ACC, MASKED,
+                ACC, BOUNDS_CHECKED,
             )  # fmt: skip
-        elif is_inner(tile, before, after, SKEW, V, PIECES, WIDE):
+        elif is_interior(tile, before, after, SKEW, V, PIECES, WIDE):
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
                 SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
-                ACC, INNER,
+                ACC, INTERIOR,
             )  # fmt: skip
         else:
             for first in tl.range(0, PIECES, PIECES // SPLIT, num_stages=1):
-                edges = _fma_tile(
-                    edges, tile, first, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead,
+                ends_acc = _fma_tile(
+                    ends_acc, tile, first, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead,
                     COUNT, SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V,
-                    PIECES // SPLIT, PIECES, WIDE, ACC, LAST if TAIL else EDGES,
+                    PIECES // SPLIT, PIECES, WIDE, ACC, SKEWED_TAIL if TAIL else SKEWED,
                 )  # fmt: skip
     slot = tl.arange(0, SLOTS)
     tap = band * COUNT + slot
     to = (head * parts + part).to(tl.int64) * taps + tap
     sums = tl.sum(acc, axis=0)
     if SKEW:
-        sums += tl.sum(edges, axis=0)
+        sums += tl.sum(ends_acc, axis=0)
     tl.store(sums_ptr + to, sums, mask=(slot < COUNT) & (tap < taps))
 
 
@@ -214,33 +215,33 @@ def _dot_tile(
     N: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDE: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> tl.tensor:
     """`product` [N, 2 N] and that of a tile of g with windows of x, `lead` further."""
-    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ROAD)
+    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
     g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
     TYPE: tl.constexpr = g_ptr.dtype.element_ty
-    g = load_block(g_ptrs, start, rows, g_strides[2], N, ROAD, TYPE)
+    g = load_block(g_ptrs, start, rows, g_strides[2], N, ACCESS, TYPE)
     rows_x = rows
-    if ROAD == MASKED:
+    if ACCESS == BOUNDS_CHECKED:
         rows_x = rows[0] & (start < rows[1]), rows[1]
-    x = load_block(x_ptrs, start + lead, rows_x, x_strides[2], 2 * N, ROAD, TYPE)
+    x = load_block(x_ptrs, start + lead, rows_x, x_strides[2], 2 * N, ACCESS, TYPE)
     product = tl.dot(tl.trans(g), x, product)
     if FUSED:
         w_ptr, step, peak, scale = filters
-        around = load_block(g_ptrs, start - lead_g, rows, g_strides[2], 2 * N, ROAD, TYPE)
+        around = load_block(g_ptrs, start - lead_g, rows, g_strides[2], 2 * N, ACCESS, TYPE)
         grad = multiply(around, w, tl.zeros((BLOCKS, N), tl.float32), SOFTMAX)
-        grad = without_strangers(
+        grad = recompute_nan_rows(
             grad, g_ptrs, start, rows, g_strides[2],
-            w_ptr, taps, mirrored, step, peak, scale, BLOCKS, N, SOFTMAX, ROAD,
+            w_ptr, taps, mirrored, step, peak, scale, BLOCKS, N, SOFTMAX, ACCESS,
         )  # fmt: skip
         to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
-        store_block(to_ptrs, grad, start, rows, N, SKEW, ROAD)
+        store_block(to_ptrs, grad, start, rows, N, SKEW, ACCESS)
     return product
 
 
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def _dot_kernel(
     g_ptr: tl.tensor,
     x_ptr: tl.tensor,
@@ -296,24 +297,24 @@ def _dot_kernel(
         w = toeplitz(f_ptr, mirrored - lead_g, taps, step, peak, scale, N + 1, N, SOFTMAX)
     g_strides = stride_gb, stride_gc, stride_gt
     x_strides = stride_xb, stride_xc, stride_xt
-    ROAD: tl.constexpr = (LAST if TAIL else EDGES) if SKEW else MASKED
+    ACCESS: tl.constexpr = (SKEWED_TAIL if TAIL else SKEWED) if SKEW else BOUNDS_CHECKED
     product = tl.zeros((N, 2 * N), tl.float32)
     for at in range(part, tiles, parts):
         tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
         if not SKEW:
             product = _dot_tile(
                 product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
-                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ROAD,
+                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ACCESS,
             )  # fmt: skip
-        elif is_inner(tile, tl.maximum(-lead, lead_g), 2 * N + band * N, SKEW, N, BLOCKS, WIDE):
+        elif is_interior(tile, tl.maximum(-lead, lead_g), 2 * N + band * N, SKEW, N, BLOCKS, WIDE):
             product = _dot_tile(
                 product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
-                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, INNER,
+                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, INTERIOR,
             )  # fmt: skip
         else:
             product = _dot_tile(
                 product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
-                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ROAD,
+                lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ACCESS,
             )  # fmt: skip
     # Row i has diagonal r in column i + r: shift the rows, and diagonals are columns.
     r = tl.arange(0, 2 * N)
@@ -322,22 +323,22 @@ def _dot_kernel(
     j = tap + r
     counts = (r < (N + 1 if FUSED else N)) & (j >= 0) & (j < taps)
     sums_ptr += (head * parts + part).to(tl.int64) * taps
-    # Outside of a row g is 0, which a NaN or inf of x makes NaN: such sums are made anew.
+    # Outside of a row g is 0, which a NaN or inf of x makes NaN: such sums are computed again.
     if not EVEN and tl.max((counts & (sums != sums)).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
-        for anew in range(tl.maximum(tap, 0), tl.minimum(tap + N + 1, taps)):
+        for lost_tap in range(tl.maximum(tap, 0), tl.minimum(tap + N + 1, taps)):
             total = tl.zeros((BLOCKS, N), tl.float32)
             for at in range(part, tiles, parts):
                 tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-                total += _products(
-                    tile, g_ptr, g_strides, x_ptr, x_strides, anew - padding, UNIT, SKEW, N, BLOCKS,
-                    WIDE, ROAD,
+                total += _tap_products(
+                    tile, g_ptr, g_strides, x_ptr, x_strides, lost_tap - padding, UNIT, SKEW, N, BLOCKS,
+                    WIDE, ACCESS,
                 )  # fmt: skip
-            sums = tl.where(j == anew, tl.sum(tl.sum(total, axis=1), axis=0), sums)
+            sums = tl.where(j == lost_tap, tl.sum(tl.sum(total, axis=1), axis=0), sums)
     tl.store(sums_ptr + j, sums, mask=counts)
 
 
 @triton.jit
-def _products(
+def _tap_products(
     tile: tl.tensor,
     g_ptr: tl.tensor,
     g_strides: tl.tensor,
@@ -349,18 +350,18 @@ def _products(
     N: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDE: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> tl.tensor:
     """[BLOCKS, N]: of a tile, each element of g times that of x so much `further`; 0 outside of g."""
-    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ROAD)
+    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
     g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
-    g = load_block(g_ptrs, start, rows, g_strides[2], N, ROAD, tl.float32)
-    x = load_block(x_ptrs, start + further, rows, x_strides[2], N, ROAD, tl.float32)
-    return tl.where(exist(start, rows, N, ROAD), g * x, 0.0)
+    g = load_block(g_ptrs, start, rows, g_strides[2], N, ACCESS, tl.float32)
+    x = load_block(x_ptrs, start + further, rows, x_strides[2], N, ACCESS, tl.float32)
+    return tl.where(in_rows(start, rows, N, ACCESS), g * x, 0.0)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def _reduce_kernel(
     sums_ptr: tl.tensor,
     w_ptr: tl.tensor,
@@ -377,18 +378,18 @@ def _reduce_kernel(
     """Add the parts of TAPS taps of a head; SOFTMAX, all of them, through its gradient."""
     head = tl.program_id(0).to(tl.int64)
     tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
-    exist = tap < taps
+    in_filter = tap < taps
     sums_ptr += head * parts * taps
     total = tl.zeros((TAPS,), ACC)
     for first in range(0, parts, AT_ONCE):
         part = first + tl.arange(0, AT_ONCE)[:, None]
         at = part.to(tl.int64) * taps + tap[None, :]
-        mask = (part < parts) & exist[None, :]
+        mask = (part < parts) & in_filter[None, :]
         total += tl.sum(tl.load(sums_ptr + at, mask=mask, other=0.0), axis=0)
     if SOFTMAX:
         w_ptr += head * stride_wh
         peak, scale = softmax_terms(w_ptr, taps, stride_wk, TAPS, ACC)
-        w = tl.load(w_ptr + tap * stride_wk, mask=exist, other=float("-inf")).to(ACC)
+        w = tl.load(w_ptr + tap * stride_wk, mask=in_filter, other=float("-inf")).to(ACC)
         y = tl.exp(w - peak) * scale
-        total = y * (total - tl.sum(tl.where(exist, y * total, 0.0)))
-    tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=exist)
+        total = y * (total - tl.sum(tl.where(in_filter, y * total, 0.0)))
+    tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=in_filter)

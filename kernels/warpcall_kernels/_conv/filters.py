@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv.rows import INNER, load_block
+from warpcall_kernels._conv.rows import INTERIOR, load_block
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 
@@ -19,7 +19,7 @@ NARROW = (torch.float16, torch.bfloat16)
 OCTET = tl.constexpr(8)  # fp16 or bf16 elements in 16 bytes: windows of a dot start at multiples
 SOFTMAX_STEP = 1024  # taps read at once for the normalisation
 
-PLAIN = (
+UNSPECIALIZED = (
     *("rows", "group", "channels", "units", "tiles", "tiles_wide", "taps", "padding", "bands"),
     *("lead_pieces", "lead_octets", "stride_wh", "stride_wk", "stride_bias"),
     *("stride_xb", "stride_xc", "stride_gb", "stride_gc", "parts"),
@@ -185,15 +185,15 @@ def window(
     PIECES: tl.constexpr,
     V: tl.constexpr,
     ACC: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> tl.tensor:
     """COUNT neighbouring pieces of each row as COUNT * V tensors [PIECES]; 0 outside of the row."""
     values = ()
     for i in tl.static_range(COUNT):
-        if ROAD == INNER:  # one address a piece: instructions hold the distances from it
+        if ACCESS == INTERIOR:  # one address a piece: instructions hold the distances from it
             x = tl.load((x_ptrs + start)[:, None] + (i * V + tl.arange(0, V))[None, :]).to(ACC)
         else:
-            x = load_block(x_ptrs, start + i * V, rows, stride_xt, V, ROAD, ACC)
+            x = load_block(x_ptrs, start + i * V, rows, stride_xt, V, ACCESS, ACC)
         values = values + unpack(x, PIECES, V)
     return values
 
@@ -229,7 +229,7 @@ def multiply(x: tl.tensor, w: tl.tensor, acc: tl.tensor, SOFTMAX: tl.constexpr) 
 
 
 @triton.jit
-def without_strangers(
+def recompute_nan_rows(
     acc: tl.tensor,
     x_ptrs: tl.tensor,
     start: tl.tensor,
@@ -244,9 +244,9 @@ def without_strangers(
     BLOCKS: tl.constexpr,
     N: tl.constexpr,
     SOFTMAX: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """`acc`, computed anew tap by tap if it holds NaN.
+    """`acc`, computed again tap by tap if it holds NaN.
 
     A dot multiplies what a filter does not reach by the zeros of the Toeplitz matrix: NaN for an
     inf or NaN of x, which must not spread to its neighbours.
@@ -258,6 +258,6 @@ def without_strangers(
             if SOFTMAX:
                 w = tl.exp(w - peak) * scale
             acc += w * load_block(
-                x_ptrs, start + (j - padding), rows, stride_xt, N, ROAD, tl.float32
+                x_ptrs, start + (j - padding), rows, stride_xt, N, ACCESS, tl.float32
             )
     return acc

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_filter
 from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
-from warpcall_kernels._conv.rows import Alignment, Tiling, step_of
+from warpcall_kernels._conv.rows import Alignment, Tiling, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
 
 # Of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot and its way through shared
@@ -30,23 +30,23 @@ FMA_MAX_TAPS = 16
 FMA_PIECES = 128  # a tile: 4 pieces a thread; at [8, 1024, 2048], fp32, 31 taps on an H200 47 us,
 FMA_WARPS = 1  # with 2 warps 62; at 7 taps of bf16 they are level
 # Where skewed rows end, parts of a tile, one after another: fewer registers. [16, 256, 4099], bf16, 15 taps on an H200
-# 45.5 us (EDGE_BAND 8), whole 53.5, in 4 parts 49.2; few taps of fp32 are taken whole: [8, 1024, 2047], 3 taps 39.9 us,
+# 45.5 us (END_BAND 8), whole 53.5, in 4 parts 49.2; few taps of fp32 are taken whole: [8, 1024, 2047], 3 taps 39.9 us,
 # in 2 parts 41.2.
 FMA_SPLIT = 2
-# Tiles along aligned rows from which on those away from the ends take the road without masks. On an H200 [4, 1024, 8192],
+# Tiles along aligned rows from which on those away from the ends are read without masks. On an H200 [4, 1024, 8192],
 # bf16, 15 taps 41.4 us, with masks 43.6; fp32, 31 taps 85.6 and 92.0; [8, 1024, 2048] 46.0 and 48.4; few taps are level.
-INNER_TILES = 2
+INTERIOR_TILES = 2
 BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
 BAND_FP64 = 16  # a weight takes two registers
-EDGE_BAND = 16  # taps unrolled where skewed rows end, a divisor of both; 15 taps as above 37.9 us, with 8 45.5
+END_BAND = 16  # taps unrolled where skewed rows end, a divisor of both; 15 taps as above 37.9 us, with 8 45.5
 
 DOT_TILE = 2048  # outputs a program: 64 blocks of 32
 DOT_WARPS = 2  # [32, 512, 512], bf16, 31 taps on an H200 15.3 us, with 4 warps of 4096 outputs 16.4
 DOT_PROGRAMS = 1056  # in all, 8 for each of 132 multiprocessors, as each builds its matrix
 DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
 DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
-# As FMA_SPLIT; [16, 256, 4099], bf16, 31 taps on an H200 38.2 us, in 4 parts 43.3. LAST rows: [15, 255, 4099] 43.5, in 2 55.5.
-DOT_SPLIT, DOT_SPLIT_LAST = 2, 4
+# As FMA_SPLIT; [16, 256, 4099], bf16, 31 taps on an H200 38.2 us, in 4 parts 43.3. SKEWED_TAIL rows: [15, 255, 4099] 43.5, in 2 55.5.
+DOT_SPLIT, DOT_SPLIT_TAIL = 2, 4
 
 
 @functools.lru_cache(maxsize=4096)
@@ -80,8 +80,8 @@ def plan(
     dot = dtype in NARROW and taps > FMA_MAX_TAPS
     # In a loop over bands skewed rows are slower: [4, 256, 4099], bf16, 100 taps on an H200 51.9 us, as they are 48.3.
     if dot and reach > DOT_SHORT + 1:
-        align = align._replace(skew=0, last=False)
-    unit, skew, last = align
+        align = align._replace(skew=0, tail=False)
+    unit, skew, tail = align
     positions = length + skew - unit if skew else length
     whole = align.whole(dtype)
     launch: dict[str, Any] = {
@@ -92,7 +92,7 @@ def plan(
         "taps": taps,
         "stride_xb": x_strides[0] // unit,
         "stride_xc": x_strides[1] // unit,
-        "stride_xt": step_of(x),
+        "stride_xt": last_stride(x),
         "stride_wh": w_strides[0],
         "stride_wk": w_strides[1],
         "stride_bias": 0 if bias is None else bias[1][0],
@@ -101,7 +101,7 @@ def plan(
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
         "UNIT": unit,
         "SKEW": skew,
-        "TAIL": last,
+        "TAIL": tail,
     }
     if dot:
         # Of narrow accesses each address takes registers.
@@ -116,7 +116,7 @@ def plan(
             "N": block,
             "BLOCKS": pieces,
             "parts": min(tiling.tiles, max(1, DOT_PROGRAMS // heads)),
-            "SPLIT": DOT_SPLIT_LAST if last else DOT_SPLIT,
+            "SPLIT": DOT_SPLIT_TAIL if tail else DOT_SPLIT,
             "num_warps": 2 * DOT_WARPS if not whole or reach > block + 1 else DOT_WARPS,
         }
         kernel, programs = _dot_kernel, heads * launch["parts"]
@@ -134,9 +134,9 @@ def plan(
             "V": width,
             "PIECES": FMA_PIECES,
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
-            "INSIDE": bool(skew) or (unit == width and tiling.tiles_wide >= INNER_TILES),
-            "SPLIT": FMA_SPLIT if skew and (dtype in NARROW or taps > EDGE_BAND) else 1,
-            "EDGE_BAND": EDGE_BAND if skew else band,
+            "HAS_INTERIOR": bool(skew) or (unit == width and tiling.tiles_wide >= INTERIOR_TILES),
+            "SPLIT": FMA_SPLIT if skew and (dtype in NARROW or taps > END_BAND) else 1,
+            "END_BAND": END_BAND if skew else band,
             "num_warps": FMA_WARPS,
         }
         kernel, programs = _fma_kernel, heads * tiling.tiles

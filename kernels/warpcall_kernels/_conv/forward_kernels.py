@@ -7,22 +7,22 @@ import triton.language as tl
 
 from warpcall_kernels._conv.filters import (
     OCTET,
-    PLAIN,
     UNALIGNED,
+    UNSPECIALIZED,
     correlate,
     filter_of,
     multiply,
+    recompute_nan_rows,
     toeplitz,
     weights_of,
     window,
-    without_strangers,
 )
 from warpcall_kernels._conv.rows import (
-    EDGES,
-    INNER,
-    LAST,
-    MASKED,
-    is_inner,
+    BOUNDS_CHECKED,
+    INTERIOR,
+    SKEWED,
+    SKEWED_TAIL,
+    is_interior,
     load_block,
     locate,
     out_ptrs,
@@ -56,10 +56,10 @@ def _fma_tile(
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
     ACC: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> None:
     """TAKEN pieces from the `first` of a tile, from windows that begin `before` them."""
-    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ROAD)
+    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
     to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
     step = x_strides[2]
@@ -70,21 +70,21 @@ def _fma_tile(
         COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
         for _ in range(taps // BAND):
             weights = weights_of(w_ptr, stride_wk, peak, scale, BAND, SOFTMAX, ACC)
-            values = window(x_ptrs, begin, rows, step, COUNT, TAKEN, V, ACC, ROAD)
+            values = window(x_ptrs, begin, rows, step, COUNT, TAKEN, V, ACC, ACCESS)
             acc += correlate(values, weights, SHIFT, BAND, TAKEN, V, ACC)
             w_ptr += BAND * stride_wk
             begin += BAND
     if REST > 0:
         REACH: tl.constexpr = (REST + SHIFT + 2 * V - 2) // V
         weights = weights_of(w_ptr, stride_wk, peak, scale, REST, SOFTMAX, ACC)
-        values = window(x_ptrs, begin, rows, step, REACH, TAKEN, V, ACC, ROAD)
+        values = window(x_ptrs, begin, rows, step, REACH, TAKEN, V, ACC, ACCESS)
         acc += correlate(values, weights, SHIFT, REST, TAKEN, V, ACC)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + channel * stride_bias, mask=rows[0], other=0.0).to(ACC)[:, None]
-    store_block(to_ptrs, acc, start, rows, V, SKEW, ROAD)
+    store_block(to_ptrs, acc, start, rows, V, SKEW, ACCESS)
 
 
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def _fma_kernel(
     x_ptr: tl.tensor,
     w_ptr: tl.tensor,
@@ -114,9 +114,9 @@ def _fma_kernel(
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
     TAIL: tl.constexpr,
-    INSIDE: tl.constexpr,
+    HAS_INTERIOR: tl.constexpr,
     SPLIT: tl.constexpr,
-    EDGE_BAND: tl.constexpr,
+    END_BAND: tl.constexpr,
     V: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
@@ -129,23 +129,23 @@ def _fma_kernel(
     strides = stride_xb, stride_xc, stride_xt
     before = lead_pieces * V
     after = (taps + SHIFT + V - 2) // V * V - before
-    if not INSIDE:
+    if not HAS_INTERIOR:
         _fma_tile(
             tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before, REST,
-            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, MASKED,
+            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, BOUNDS_CHECKED,
         )  # fmt: skip
-    elif is_inner(tile, before, after, SKEW, V, PIECES, WIDE):
+    elif is_interior(tile, before, after, SKEW, V, PIECES, WIDE):
         _fma_tile(
             tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before, REST,
-            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, INNER,
+            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, INTERIOR,
         )  # fmt: skip
     else:
-        ROAD: tl.constexpr = (LAST if TAIL else EDGES) if SKEW else MASKED
+        ACCESS: tl.constexpr = (SKEWED_TAIL if TAIL else SKEWED) if SKEW else BOUNDS_CHECKED
         for first in tl.range(0, PIECES, PIECES // SPLIT, num_stages=1):
             _fma_tile(
                 tile, first, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before,
-                REST % EDGE_BAND, LOOP or REST >= EDGE_BAND, EDGE_BAND, SHIFT, SOFTMAX, UNIT, SKEW,
-                V, PIECES // SPLIT, PIECES, WIDE, ACC, ROAD,
+                REST % END_BAND, LOOP or REST >= END_BAND, END_BAND, SHIFT, SOFTMAX, UNIT, SKEW,
+                V, PIECES // SPLIT, PIECES, WIDE, ACC, ACCESS,
             )  # fmt: skip
 
 
@@ -172,34 +172,34 @@ def _dot_tile(
     TAKEN: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDE: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> None:
     """TAKEN blocks from the `first` of a tile, from windows that begin `lead` before; `w` is their `toeplitz`."""
-    batch, channel, start, rows = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ROAD)
+    batch, channel, start, rows = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
     to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
     w_ptr, stride_wk, peak, scale = filters
     begin = start - lead
     TYPE: tl.constexpr = x_ptr.dtype.element_ty
-    x = load_block(x_ptrs, begin, rows, x_strides[2], 2 * N, ROAD, TYPE)
+    x = load_block(x_ptrs, begin, rows, x_strides[2], 2 * N, ACCESS, TYPE)
     acc = multiply(x, w, tl.zeros((TAKEN, N), tl.float32), SOFTMAX)
     if LOOP:
         for band in range(1, bands):
             tap = padding - lead + band * N
             further = toeplitz(w_ptr, tap, taps, stride_wk, peak, scale, N, N, SOFTMAX)
-            x = load_block(x_ptrs, begin + band * N, rows, x_strides[2], 2 * N, ROAD, TYPE)
+            x = load_block(x_ptrs, begin + band * N, rows, x_strides[2], 2 * N, ACCESS, TYPE)
             acc = multiply(x, further, acc, SOFTMAX)
-    acc = without_strangers(
+    acc = recompute_nan_rows(
         acc, x_ptrs, start, rows, x_strides[2],
-        w_ptr, taps, padding, stride_wk, peak, scale, TAKEN, N, SOFTMAX, ROAD,
+        w_ptr, taps, padding, stride_wk, peak, scale, TAKEN, N, SOFTMAX, ACCESS,
     )  # fmt: skip
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + channel * stride_bias, mask=rows[0], other=0.0)
         acc += bias.to(tl.float32)[:, None]
-    store_block(to_ptrs, acc, start, rows, N, SKEW, ROAD)
+    store_block(to_ptrs, acc, start, rows, N, SKEW, ACCESS)
 
 
-@triton.jit(do_not_specialize=PLAIN, do_not_specialize_on_alignment=UNALIGNED)
+@triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
 def _dot_kernel(
     x_ptr: tl.tensor,
     w_ptr: tl.tensor,
@@ -247,17 +247,17 @@ def _dot_kernel(
         if not SKEW:
             _dot_tile(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
-                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, MASKED,
+                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, BOUNDS_CHECKED,
             )  # fmt: skip
-        elif is_inner(tile, lead, N, SKEW, N, BLOCKS, WIDE):  # no LOOP
+        elif is_interior(tile, lead, N, SKEW, N, BLOCKS, WIDE):  # no LOOP
             _dot_tile(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
-                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, INNER,
+                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, INTERIOR,
             )  # fmt: skip
         else:
             for first in tl.range(0, BLOCKS, BLOCKS // SPLIT, num_stages=1):
                 _dot_tile(
                     tile, first, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps,
                     padding, lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS // SPLIT, BLOCKS,
-                    WIDE, LAST if TAIL else EDGES,
+                    WIDE, SKEWED_TAIL if TAIL else SKEWED,
                 )  # fmt: skip

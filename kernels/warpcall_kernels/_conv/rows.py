@@ -19,15 +19,17 @@ import triton.language as tl
 from warpcall_kernels.op.launch import VECTOR_BYTES, LayoutKey
 
 WASTE = 8  # a tile may hang over the end of its rows, or have idle pieces, by one part in so many
-FEW = 16  # pieces of a row from which on a power of two of them makes a tile wide enough
+FEW_PIECES = 16  # pieces of a row from which on a power of two of them makes a tile wide enough
 SKEW_BYTES = 32  # of a row, from which on it has more whole groups than ends
 INT32_REACH = 2**31 - 2**20  # positions, with room for a window beyond the last
 
 # How a block of rows is read and written.
-MASKED = tl.constexpr(0)  # rows that begin at multiples of UNIT
-INNER = tl.constexpr(1)  # rows away from their ends
-EDGES = tl.constexpr(2)  # skewed rows
-LAST = tl.constexpr(3)  # skewed rows, the last of which ends within the last group of the tensor
+BOUNDS_CHECKED = tl.constexpr(0)  # rows that begin at multiples of UNIT
+INTERIOR = tl.constexpr(1)  # rows away from their ends
+SKEWED = tl.constexpr(2)  # skewed rows
+SKEWED_TAIL = tl.constexpr(
+    3
+)  # skewed rows, the last of which ends within the last group of the tensor
 
 
 class Alignment(NamedTuple):
@@ -36,23 +38,23 @@ class Alignment(NamedTuple):
     Args:
         unit: elements, a power of two and up to 16 bytes, that divides their length and all begins.
         skew: the elements in 16 bytes if they are skewed, else 0.
-        last: of skewed rows, whether the last ends within a group that crosses the end of a tensor.
+        tail: of skewed rows, whether the last ends within a group that crosses the end of a tensor.
     """
 
     unit: int
     skew: int
-    last: bool
+    tail: bool
 
     @staticmethod
     def of(*tensors: LayoutKey) -> Alignment:
         """Skewed are rows that begin at the same places within groups as those of the result."""
         (batches, channels, length), _, dtype, _ = tensors[0]
         group = VECTOR_BYTES // dtype.itemsize
-        unit = _common_unit(*tensors)
+        unit = _common_divisor(*tensors)
         apart = Alignment(unit, 0, False)
         if unit == group or length * dtype.itemsize < SKEW_BYTES:
             return apart
-        last = batches * channels * length % group != 0
+        tail = batches * channels * length % group != 0
         for _, strides, _, address in tensors:
             further = (  # than in a contiguous tensor, as the result is
                 strides[0] - channels * length if batches > 1 else 0,
@@ -60,16 +62,16 @@ class Alignment(NamedTuple):
             )
             span = (batches - 1) * strides[0] + (channels - 1) * strides[1] + length
             congruent = strides[2] == 1 and not address and not any(s % group for s in further)
-            if not congruent or (any(further) and (last or span % group)):
+            if not congruent or (any(further) and (tail or span % group)):
                 return apart
-        return Alignment(unit, group, last)
+        return Alignment(unit, group, tail)
 
     def whole(self, dtype: torch.dtype) -> bool:
         """Whether rows are read 16 bytes at a time."""
         return max(self.unit, self.skew) * dtype.itemsize == VECTOR_BYTES
 
 
-def _common_unit(*tensors: LayoutKey) -> int:
+def _common_divisor(*tensors: LayoutKey) -> int:
     itemsize = tensors[0][2].itemsize
     bits = VECTOR_BYTES // itemsize
     for (batches, channels, length), strides, _, address in tensors:
@@ -99,14 +101,14 @@ class Tiling(NamedTuple):
         wide = pieces
         while wide > 1 and -(-in_row // wide) * wide * WASTE > in_row * (WASTE + 1):
             wide //= 2
-        if whole and wide < in_row < FEW and pieces % in_row * (WASTE + 1) <= pieces:
+        if whole and wide < in_row < FEW_PIECES and pieces % in_row * (WASTE + 1) <= pieces:
             wide = in_row
         tiles_wide = -(-in_row // wide)
         big = max(rows, positions) >= INT32_REACH
         return Tiling(wide, tiles_wide, tiles_wide * -(-rows // (pieces // wide)), big)
 
 
-def step_of(x: LayoutKey) -> int | None:
+def last_stride(x: LayoutKey) -> int | None:
     """The stride along the last dim, None for 1; an empty or single position has any."""
     return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
 
@@ -132,7 +134,7 @@ def tile_of(
 
 
 @triton.jit
-def is_inner(
+def is_interior(
     tile: tl.tensor,
     before: tl.tensor,
     after: tl.tensor,
@@ -158,14 +160,14 @@ def locate(
     WIDE: tl.constexpr,
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> tl.tensor:
     """TAKEN pieces of a tile from its `first`: batch [TAKEN], channel, first position in the row, and
     `rows`, what it takes to read and write these.
 
     A tile spans WIDE pieces of each of PIECES // WIDE rows; the rows of a head are all its channels
     of all batches. `rows` is which are live, and their end; of skewed ones for each, and the first
-    position, and the end of the groups that can be read whole; on the LAST road, and whether there
+    position, and the end of the groups that can be read whole; with SKEWED_TAIL access, and whether there
     are others.
     """
     high, wide, head, count, group, channels, units, length = tile
@@ -176,7 +178,7 @@ def locate(
     live = row < count
     if PIECES % WIDE:
         live = live & (piece < PIECES // WIDE * WIDE)
-    if ROAD < EDGES:
+    if ACCESS < SKEWED:
         return batch, channel, start, (live, length)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
         GROUP: tl.constexpr = SKEW // UNIT
@@ -184,7 +186,7 @@ def locate(
         begin = (at % GROUP).to(length.dtype) * UNIT
         end = tl.where(live, begin + length, 0)
         whole = (end + (SKEW - 1)) // SKEW * SKEW
-        if ROAD == LAST:
+        if ACCESS == SKEWED_TAIL:
             left = (count // group * channels * units - at // GROUP * GROUP) // GROUP * SKEW
             whole = tl.minimum(whole, left).to(length.dtype)
             others = tl.max((whole < end).to(tl.int32)) != 0
@@ -221,10 +223,10 @@ def out_ptrs(
 
 
 @triton.jit
-def exist(start: tl.tensor, rows: tl.tensor, N: tl.constexpr, ROAD: tl.constexpr) -> tl.tensor:
+def in_rows(start: tl.tensor, rows: tl.tensor, N: tl.constexpr, ACCESS: tl.constexpr) -> tl.tensor:
     """Of [blocks, N] positions from `start`, which are of the rows."""
     i = tl.arange(0, N)[None, :]
-    if ROAD < EDGES:
+    if ACCESS < SKEWED:
         t = start[:, None] + i
         return rows[0][:, None] & (t >= 0) & (t < rows[1])
     else:  # noqa: RET505  # Triton needs the else
@@ -238,7 +240,7 @@ def load_block(
     rows: tl.tensor,
     stride_xt: tl.tensor,
     N: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
     TYPE: tl.constexpr,
 ) -> tl.tensor:
     """[blocks, N]: of each row N elements from `start`; 0 outside of the row.
@@ -246,15 +248,15 @@ def load_block(
     `stride_xt` is None where neighbours are neighbours in memory: only so does the compiler know it.
     """
     t = start[:, None] + tl.arange(0, N)[None, :]
-    inside = exist(start, rows, N, ROAD)
+    inside = in_rows(start, rows, N, ACCESS)
     ptrs = x_ptrs[:, None] + (t if stride_xt is None else t.to(tl.int64) * stride_xt)
-    if ROAD == INNER:
+    if ACCESS == INTERIOR:
         x = tl.load(ptrs).to(TYPE)
-    elif ROAD == MASKED:
+    elif ACCESS == BOUNDS_CHECKED:
         x = tl.load(ptrs, mask=inside, other=0.0).to(TYPE)
     else:
         x = tl.load(ptrs, mask=(t >= 0) & (t < rows[3][:, None]), other=0.0)
-        if ROAD == LAST:  # noqa: SIM102  # no other road has a fifth
+        if ACCESS == SKEWED_TAIL:  # noqa: SIM102  # no other access has a fifth
             if rows[4]:
                 others = inside & (t >= rows[3][:, None])
                 x = tl.where(others, tl.load(ptrs, mask=others, other=0.0), x)
@@ -270,14 +272,14 @@ def store_block(
     rows: tl.tensor,
     N: tl.constexpr,
     SKEW: tl.constexpr,
-    ROAD: tl.constexpr,
+    ACCESS: tl.constexpr,
 ) -> None:
     """Round [blocks, N] and write it to contiguous rows."""
     t = start[:, None] + tl.arange(0, N)[None, :]
     out = out.to(out_ptrs.dtype.element_ty)
-    if ROAD == INNER:
+    if ACCESS == INTERIOR:
         tl.store(out_ptrs[:, None] + t, out)
-    elif ROAD == MASKED:
+    elif ACCESS == BOUNDS_CHECKED:
         inside = rows[0][:, None] & (t < rows[1])  # t is not below 0
         tl.store(out_ptrs[:, None] + t, out, mask=inside)
     else:
@@ -285,4 +287,4 @@ def store_block(
         begin = ((rows[2] + (SKEW - 1)) // SKEW * SKEW)[:, None]
         end = (rows[1] // SKEW * SKEW)[:, None]
         tl.store(ptrs, out, mask=(t >= begin) & (t < end))
-        tl.store(ptrs, out, mask=exist(start, rows, N, ROAD) & ((t < begin) | (t >= end)))
+        tl.store(ptrs, out, mask=in_rows(start, rows, N, ACCESS) & ((t < begin) | (t >= end)))

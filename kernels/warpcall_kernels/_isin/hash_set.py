@@ -104,7 +104,7 @@ def load_keys(
 
 
 @triton.jit
-def mixed_of(key: tl.tensor, factor: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+def mix(key: tl.tensor, factor: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
     """32 bits of hash; `factor` is a secret, so that nobody can choose collisions."""
     if tl.uint64 == KEY:
         mixed = key * factor.to(tl.uint64)
@@ -116,7 +116,7 @@ def mixed_of(key: tl.tensor, factor: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def home_of(
+def first_slot(
     mixed: tl.tensor, slots: tl.tensor, shift: tl.tensor, BUCKET: tl.constexpr
 ) -> tl.tensor:
     """The first slot of a key's bucket."""
@@ -144,7 +144,7 @@ def word_of(bit: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def mark(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> None:
+def set_bits(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> None:
     """Set bits of the bitmap; a look first spares equal values their contended atomics."""
     word = ws_ptr + TABLE + word_of(bit, KEY)
     flag = tl.full(bit.shape, 1, KEY) << (bit & (KEY.primitive_bitwidth - 1))
@@ -153,7 +153,7 @@ def mark(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr)
 
 
 @triton.jit
-def is_marked(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
+def has_bits(ws_ptr: tl.tensor, bit: tl.tensor, valid: tl.tensor, KEY: tl.constexpr) -> tl.tensor:
     word = tl.load(ws_ptr + TABLE + word_of(bit, KEY), mask=valid, other=0)
     return valid & ((word >> (bit & (KEY.primitive_bitwidth - 1)) & 1) != 0)
 
@@ -172,8 +172,8 @@ def insert(
     KEY: tl.constexpr,
 ) -> None:
     tl.store(ws_ptr + HAS_ZERO + tl.zeros_like(key), 1, mask=valid & (key == 0))
-    mixed = mixed_of(key, factor, KEY)
-    slot = home_of(mixed, slots, shift, BUCKET)
+    mixed = mix(key, factor, KEY)
+    slot = first_slot(mixed, slots, shift, BUCKET)
     pending = valid & (key != 0)
     look = pending  # a look first spares equal keys their contended atomics
     if FILTER:  # what is new to it need not look
@@ -208,8 +208,8 @@ def contains(
     has_zero = tl.load(ws_ptr + HAS_ZERO) != 0
     found = valid & (key == 0) & has_zero
     pending = valid & (key != 0)
-    mixed = mixed_of(key, factor, KEY)
-    slot = home_of(mixed, slots, shift, BUCKET)
+    mixed = mix(key, factor, KEY)
+    slot = first_slot(mixed, slots, shift, BUCKET)
     if FILTER:
         words = filter_words(ws_ptr, slots)
         place = mixed >> filter_shift
@@ -253,13 +253,13 @@ def add_keys(
 ) -> None:
     """Make keys members, in the way that SET says ("bits", "hash") or, "either", the data."""
     if SET == "bits":
-        mark(ws_ptr, key, valid, KEY)
+        set_bits(ws_ptr, key, valid, KEY)
     elif SET == "hash":
         insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
     else:
         low, _, dense = key_range(ws_ptr, slots, KEY)
         if dense:
-            mark(ws_ptr, key - low, valid, KEY)
+            set_bits(ws_ptr, key - low, valid, KEY)
         else:
             insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
 

@@ -10,7 +10,7 @@ from warpcall_kernels._isin.hash_set import (
     LOW_INVERTED,
     add_keys,
     contains,
-    is_marked,
+    has_bits,
     key_range,
     load_block,
     load_keys,
@@ -148,7 +148,7 @@ def probe_kernel(
         start = first + block * BLOCK
         key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
         if SET == "bits":
-            found = is_marked(ws_ptr, key, valid, KEY)
+            found = has_bits(ws_ptr, key, valid, KEY)
         elif SET == "hash":
             found = contains(
                 ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, HELD, BUCKET, KEY
@@ -156,7 +156,7 @@ def probe_kernel(
         else:
             low, span, dense = key_range(ws_ptr, slots, KEY)
             if dense:
-                found = is_marked(ws_ptr, key - low, valid & (key - low <= span), KEY)
+                found = has_bits(ws_ptr, key - low, valid & (key - low <= span), KEY)
             else:
                 found = contains(
                     ws_ptr, key, valid, slots, factor, shift, filter_shift,

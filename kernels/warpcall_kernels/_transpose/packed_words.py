@@ -52,7 +52,7 @@ def _exchange(rows: tl.tensor, STEP: tl.constexpr, PER: tl.constexpr) -> tl.tens
 
 
 @triton.jit
-def turn(rows: tl.tensor, PER: tl.constexpr) -> tl.tensor:
+def transpose_block(rows: tl.tensor, PER: tl.constexpr) -> tl.tensor:
     """Transpose PER words of PER elements; both sides are tuples of twice as many pieces."""
     rows = _exchange(rows, 1, PER)
     if PER >= 4:

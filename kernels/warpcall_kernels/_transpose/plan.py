@@ -20,18 +20,18 @@ from warpcall_kernels.op.launch import Launch
 # on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
 # 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
 TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
-TILES_ODD = {1: (128, 128, 8), 2: (64, 256, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
-TILES_SINGLE = {1: (32, 256, 8), 2: (64, 128, 8), 4: (32, 128, 8), 8: (32, 32, 4)}
-# And where there would be fewer than FEW tiles. [512, 512] bf16: 2.4 us, with 128 x 128 3.5.
+TILES_FEW_WORDS = {1: (128, 128, 8), 2: (64, 256, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
+TILES_ONE_WORD = {1: (32, 256, 8), 2: (64, 128, 8), 4: (32, 128, 8), 8: (32, 32, 4)}
+# And where there would be fewer than MIN_TILES tiles. [512, 512] bf16: 2.4 us, with 128 x 128 3.5.
 TILES_SMALL = {1: (64, 64, 4), 2: (32, 64, 4), 4: (32, 32, 4), 8: (32, 32, 4)}
-FEW = 132  # multiprocessors of an H200
+MIN_TILES = 132  # multiprocessors of an H200
 RUN_BYTES = 256  # of the output that a tile writes in one run, with a third dim where j is shorter
 ROWS_BYTES = 16384  # that a program gathers: 4 accesses of 16 bytes in flight a thread
 ROWS_WORDS = 4096  # and no more than so many words: each row costs its indices
 ROWS_WARPS = 8
 NARROW = 8  # words of a row of which less is gathered word by word
-PLAIN = ("rows", "units", "stride_xc")
-PLAIN_TILE = (
+UNSPECIALIZED = ("rows", "units", "stride_xc")
+UNSPECIALIZED_TILE = (
     *("units_i", "units_j", "tiles_i", "tiles_j", "stride_xi"),
     *("i_sizes", "i_factors", "i_shifts", "i_steps"),
     *("j_sizes", "j_factors", "j_shifts", "j_steps"),
@@ -39,7 +39,7 @@ PLAIN_TILE = (
 
 
 @triton.jit
-def _walk(
+def _linear_to_offset(
     index: tl.tensor,
     sizes: tl.tensor,
     factors: tl.tensor,
@@ -49,7 +49,7 @@ def _walk(
     ALIGN: tl.constexpr,
     WIDE: tl.constexpr,
 ) -> tl.tensor:
-    """Where linear indices over `sizes` lie, as `_dims.offset`, in 3 instructions a dim: see `_walker`."""
+    """Where linear indices over `sizes` lie, as `_dims.offset`, in 3 instructions a dim: see `division_arguments`."""
     total = index * steps[NDIM - 1]
     for d in tl.static_range(NDIM - 1, 0, -1):
         if WIDE:
@@ -61,7 +61,7 @@ def _walk(
     return tl.multiple_of(total, ALIGN)
 
 
-@triton.jit(do_not_specialize=PLAIN)
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def _rows_kernel(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
@@ -88,13 +88,13 @@ def _rows_kernel(
     col = pid % col_tiles * COLS + tl.arange(0, COLS)
     columns = units * ALIGN  # so that the compiler knows what divides it
     inside = (row < rows)[:, None] & (col < columns)[None, :]
-    begin = _walk(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
+    begin = _linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
     across = col if EVEN else col * stride_xc
     words = tl.load(x_ptr + begin[:, None] + across[None, :], mask=inside)
     tl.store(out_ptr + tl.multiple_of(row * columns, ALIGN)[:, None] + col[None, :], words, inside)
 
 
-@triton.jit(do_not_specialize=PLAIN_TILE)
+@triton.jit(do_not_specialize=UNSPECIALIZED_TILE)
 def _tile_kernel(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
@@ -138,10 +138,10 @@ def _tile_kernel(
     exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
 
     across = i if EVEN else i * stride_xi
-    along = _walk(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
+    along = _linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
     inside = exist_j[:, None] & exist_i[None, :]
     words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
-    along = _walk(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
+    along = _linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
     inside = exist_i[:, None] & exist_j[None, :]
     tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
 
@@ -211,7 +211,7 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
             "col_tiles": col_tiles,
             "units": columns // align,
             "stride_xc": step,
-            **_walker(tuple(n for n, _ in outer), tuple(s[0] for _, s in outer)),
+            **division_arguments(tuple(n for n, _ in outer), tuple(s[0] for _, s in outer)),
             "NDIM": len(outer),
             "EVEN": step == 1,
             "ALIGN": align,
@@ -222,8 +222,10 @@ def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dic
     )
 
 
-def _walker(sizes: tuple[int, ...], strides: tuple[int, ...], side: str = "") -> dict[str, Any]:
-    """What `_walk` needs to walk dims by these strides, named for the `side`.
+def division_arguments(
+    sizes: tuple[int, ...], strides: tuple[int, ...], side: str = ""
+) -> dict[str, Any]:
+    """What `_linear_to_offset` needs to walk dims by these strides, named for the `side`.
 
     With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for any
     n below 2^31; the factor is 2^(31+l) / size, rounded up, here as a signed number. And n % size is
@@ -269,11 +271,11 @@ def _tiles(
     if len(side_i) == len(side_j) == 1:
         by_words = unaligned.arrange(side_i[0], side_j[0], rest, word, begin)
         if by_words is not None:
-            return unaligned.odd_tiles_kernel, *by_words
+            return unaligned.unaligned_kernel, *by_words
     align_out = _dims.alignment(word, [size_j, *i_strides, *(s[1] for _, s in rest)])
-    odd = TILES_SINGLE if align_out == 1 else TILES_ODD
+    odd = TILES_ONE_WORD if align_out == 1 else TILES_FEW_WORDS
     tile_i, tile_j, warps = (TILES if align_out * word == 16 else odd)[word]
-    if math.prod(n for n, _ in merged) < FEW * tile_i * tile_j:
+    if math.prod(n for n, _ in merged) < MIN_TILES * tile_i * tile_j:
         tile_i, tile_j, warps = TILES_SMALL[word]
     block_i = min(triton.next_power_of_2(size_i), tile_i)
     block_j = min(triton.next_power_of_2(size_j), tile_i * tile_j // block_i)
@@ -291,8 +293,8 @@ def _tiles(
             "tiles_i": tiles_i,
             "tiles_j": tiles_j,
             "stride_xi": xi,
-            **_walker(tuple(n for n, _ in side_i), i_strides, "i_"),
-            **_walker(tuple(n for n, _ in side_j), j_strides, "j_"),
+            **division_arguments(tuple(n for n, _ in side_i), i_strides, "i_"),
+            **division_arguments(tuple(n for n, _ in side_j), j_strides, "j_"),
             "sizes": tuple(n for n, _ in rest),
             "x_strides": tuple(s[0] for _, s in rest),
             "out_strides": tuple(s[1] for _, s in rest),

@@ -1,7 +1,7 @@
 """Transposition by aligned words where rows do not begin at words.
 
 A thread owns a block of x: the columns of one word of 8 bytes, and twice as many rows. Of each row it
-reads the two aligned words that hold its columns and shifts them into one; it turns these in
+reads the two aligned words that hold its columns and shifts them into one; it transposes these in
 registers into words that run down the columns; and of each two of those it shifts out the word that
 lies aligned in the output. Shifts are counted from where rows begin, so any pitch will do. The words
 then go through shared memory, so that neighbouring lanes write neighbouring words.
@@ -24,21 +24,21 @@ from warpcall_kernels._transpose.packed_words import (
     pieces,
     shift,
     stack,
-    turn,
+    transpose_block,
     word,
 )
 from warpcall_kernels._transpose.strides import offset
 
 WORD_BYTES = 8
 GROUPS = tl.constexpr(2)  # of as many rows as a word has elements, that a thread owns
-PLAIN = (
+UNSPECIALIZED = (
     *("skew", "end", "size_i", "size_j", "tiles_i", "tiles_j"),
     *("stride_xj", "stride_outi"),
 )  # no variant is compiled for these
 
 
 @triton.jit
-def _part(
+def _partial_word(
     x_ptr: tl.tensor,
     begin: tl.tensor,
     skew: tl.tensor,
@@ -58,7 +58,7 @@ def _part(
 
 
 @triton.jit
-def _read(
+def _load_words(
     words_ptr: tl.tensor,
     begins: tl.tensor,
     first_row: tl.tensor,
@@ -93,7 +93,7 @@ def _read(
 
 
 @triton.jit
-def _turned(
+def _transpose_words(
     read: tl.tensor,
     begins: tl.tensor,
     downs: tl.tensor,
@@ -106,7 +106,7 @@ def _turned(
     """Words down the columns [COLS * PER, ROWS * GROUPS], as they lie aligned in the output.
 
     Args:
-        read: what `_read` returns.
+        read: what `_load_words` returns.
         begins: of each row, where it begins; it is shifted by what is left over words.
         downs: of each column of a word, how many rows below the first its first word begins.
     """
@@ -120,7 +120,7 @@ def _turned(
                 rows = rows + shift(pieces(read[2 * k]), pieces(read[2 * k + 1]), bits, BITS)
             else:
                 rows = rows + pieces(read[k])
-        columns = columns + turn(rows, PER)
+        columns = columns + transpose_block(rows, PER)
     words = ()
     for c in tl.static_range(PER):
         bits = (downs[c] * BITS).to(tl.uint32)[None, :]
@@ -134,7 +134,7 @@ def _turned(
 
 
 @triton.jit
-def _move(
+def _move_elements(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
     b_ptr: tl.tensor,
@@ -151,8 +151,8 @@ def _move(
     tl.store(out_ptr + to_out, moved, exists)
 
 
-@triton.jit(do_not_specialize=PLAIN)
-def odd_tiles_kernel(
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def unaligned_kernel(
     x_ptr: tl.tensor,
     out_ptr: tl.tensor,
     b_ptr: tl.tensor,
@@ -213,16 +213,16 @@ def odd_tiles_kernel(
     for k in tl.static_range(N):
         begins = begins + (x_begin + (row + k) * stride_xj,)  # type: ignore[assignment]  # noqa: RUF005
     last = end // PER  # whole words end here
-    tail = _part(x_ptr, last * PER, skew, end, final & (past_j >= size_j), PER)
-    head = _part(x_ptr, 0, skew, end, first_j <= 0, PER) if HEAD else tail
+    tail = _partial_word(x_ptr, last * PER, skew, end, final & (past_j >= size_j), PER)
+    head = _partial_word(x_ptr, 0, skew, end, first_j <= 0, PER) if HEAD else tail
     words_ptr = (x_ptr - skew).to(tl.pointer_type(tl.int64))
     # The branch also keeps the compiler from waiting for some words before it has asked for all.
     if inner:
-        read = _read(
+        read = _load_words(
             words_ptr, begins, row, size_j, last, head, tail, N, LOG, COLS, SKEW_X, HEAD, True
         )
     else:
-        read = _read(
+        read = _load_words(
             words_ptr, begins, row, size_j, last, head, tail, N, LOG, COLS, SKEW_X, HEAD, False
         )
 
@@ -239,7 +239,7 @@ def odd_tiles_kernel(
     for c in tl.static_range(PER):
         column = tile_i * WIDTH + tl.arange(0, COLS) * PER + c
         downs = downs + (-(out_begin + column * stride_outi) & (PER - 1),)  # type: ignore[assignment]  # noqa: RUF005
-    words = _turned(read, begins, downs, SKEW_X, SKEW_OUT, PER, ROWS, COLS)
+    words = _transpose_words(read, begins, downs, SKEW_X, SKEW_OUT, PER, ROWS, COLS)
     if b_ptr is not None:
         words = add_words(words, b, PER, x_ptr.dtype.element_ty, TYPE, ACC)
     out_words = out_ptr.to(tl.pointer_type(tl.int64))
@@ -252,10 +252,14 @@ def odd_tiles_kernel(
         over = (begin + size_j) & (PER - 1)
         for e in tl.static_range(PER - 1):
             exists = (i < size_i) & (e < down) & (tile_j == 0)
-            _move(x_ptr, out_ptr, b_ptr, across + e * stride_xj, begin + e, exists, TYPE, ACC)
+            _move_elements(
+                x_ptr, out_ptr, b_ptr, across + e * stride_xj, begin + e, exists, TYPE, ACC
+            )
             lone = size_j - 1 - e
             exists = (i < size_i) & (e < over) & (tile_j == tiles_j - 1)
-            _move(x_ptr, out_ptr, b_ptr, across + lone * stride_xj, begin + lone, exists, TYPE, ACC)
+            _move_elements(
+                x_ptr, out_ptr, b_ptr, across + lone * stride_xj, begin + lone, exists, TYPE, ACC
+            )
 
 
 # What equal types are added as, and by which type; bool by "or".
@@ -274,7 +278,7 @@ TERMS = {
 # bf16 [4097, 8191] 83 (73), added 88 (74); fp32 [7919, 7907] 89 (82), added 96 (82). Others: (8, 32) bf16 67 %, fp32 66;
 # (16, 16) without a limit takes 78 registers: 79; (32, 16) bf16 77; (16, 16) u8 80, two groups for one 71, bf16 four
 # groups 81, added 69. Tiles that overlap, so that runs of the output begin at 32 bytes: bf16 81, u8 72; at 128: 57.
-SHAPES: dict[int, tuple[int, int, int | None]] = {
+THREADS: dict[int, tuple[int, int, int | None]] = {
     1: (8, 16, None),
     2: (16, 16, 64),
     4: (16, 32, None),
@@ -282,8 +286,8 @@ SHAPES: dict[int, tuple[int, int, int | None]] = {
 # With fewer tiles, or fewer elements on a side, the tiles for any pitch are as fast or faster: of u8 [2049, 2051] and
 # fp32 [1025, 1027], both 257 tiles, they take 0.95 and 0.98 of the time, of fp16 [1021, 127, 131] added 0.61; of
 # bf16 [2049, 2051], 513 tiles, 1.04, of bf16 [64, 333, 777] 1.04, added 1.08.
-FEW = 396  # 3 for each multiprocessor of an H200
-LEAST = 256
+MIN_TILES = 396  # 3 for each multiprocessor of an H200
+MIN_SIDE = 256
 
 
 def arrange(
@@ -295,7 +299,7 @@ def arrange(
     add: torch.dtype | None = None,
     b_begin: int = 0,
 ) -> tuple[int, dict[str, Any]] | None:
-    """Programs and arguments of a launch, or None where this is not the road.
+    """Programs and arguments of a launch, or None where this variant does not apply.
 
     Args:
         i: the input's inner dim, with its strides in x and in the output.
@@ -307,9 +311,9 @@ def arrange(
         b_begin: elements from an address that 16 bytes divide to b.
     """
     (size_i, (stride_xi, stride_outi)), (size_j, (stride_xj, _)) = i, j
-    if itemsize > 4 or stride_xi != 1 or min(size_i, size_j) < LEAST:
+    if itemsize > 4 or stride_xi != 1 or min(size_i, size_j) < MIN_SIDE:
         return None
-    rows, cols, registers = SHAPES[itemsize]
+    rows, cols, registers = THREADS[itemsize]
     per = WORD_BYTES // itemsize
     height, width = rows * GROUPS.value * per, cols * per
     programs = math.prod(n for n, _ in rest)
@@ -320,7 +324,7 @@ def arrange(
     if (
         b_begin % per
         or not (skew_x or skew_out)
-        or size_i * size_j * programs < FEW * height * width
+        or size_i * size_j * programs < MIN_TILES * height * width
     ):
         return None
     if min(x_steps) < size_i:  # where x overlaps itself, any program may read its ends
