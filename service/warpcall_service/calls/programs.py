@@ -4,8 +4,9 @@
            {"name": "s", "op": "masked-softmax", "inputs": {"x": "t", "mask": "m"}}],
  "outputs": {"y": "s"}}
 
-An input comes from a tensor of the call or from an earlier step: `t` if that has one output, else
-such as `b.grad_x`. What JSON can say wrong is found here, what the ops cannot take in `worker/program_planner.py`.
+An input is a tensor of the call, or an output of an earlier step: `t` if that step has one output,
+or `b.grad_x` if it has several. This module checks the form of a program. The worker checks whether
+the ops take these inputs, in `worker/program_planner.py`.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from warpcall_service.lanes.plan import MAX_MESSAGE_BYTES, Plan
 from warpcall_service.text import brief
 
 MAX_STEPS = 256
-MAX_REMEMBERED = 128  # checked programs; of at most MAX_MESSAGE_BYTES each
+MAX_CACHED = 128  # checked programs, of at most MAX_MESSAGE_BYTES each
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 SOURCE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
 MEMBERS = {"name": str, "op": str, "inputs": dict, "params": dict}
 
-# As an op, as far as reading its parameters is concerned.
+# Read like the declaration of an op that has one parameter.
 DECLARATION: Mapping[str, Any] = {
     "name": "program",
     "params": [{"name": wire.PROGRAM_KEY, "kind": "json"}],
 }
 
-Checked = Mapping[str, Any]  # what `build_plan` returns
+Checked = Mapping[str, Any]  # what `worker/program_planner.plan_program` returns
 
 
 class Checker:
-    """Has programs checked as a whole, and remembers the last ones."""
+    """Has programs checked by a worker, and caches the results."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
-        self._known: OrderedDict[bytes, Checked] = OrderedDict()
+        self._cached: OrderedDict[bytes, Checked] = OrderedDict()
 
     async def check_program(
         self, params: Params, tensors: Sequence[TensorInfo], stored: Sequence[TensorInfo]
@@ -95,7 +96,7 @@ class Checker:
         tensors: Sequence[TensorInfo],
         stored: Sequence[TensorInfo],
     ) -> Checked:
-        question = frame(
+        request = frame(
             {
                 "steps": steps,
                 "outputs": outputs,
@@ -103,20 +104,20 @@ class Checker:
                 "stored": [[t.name, t.dtype, t.shape] for t in stored],
             }
         )
-        checked = self._known.get(question)
+        checked = self._cached.get(request)
         if checked is None:
-            checked = await self._engine.request_plan(question, "the program")
-            if len(question) <= MAX_MESSAGE_BYTES:
-                self._known[question] = checked
-                if len(self._known) > MAX_REMEMBERED:
-                    self._known.popitem(last=False)
+            checked = await self._engine.request_plan(request, "the program")
+            if len(request) <= MAX_MESSAGE_BYTES:
+                self._cached[request] = checked
+                if len(self._cached) > MAX_CACHED:
+                    self._cached.popitem(last=False)
         else:
-            self._known.move_to_end(question)
+            self._cached.move_to_end(request)
         return checked
 
 
 def pass_through(tensors: Sequence[TensorInfo]) -> Checked:
-    """A program without steps, that gives what it takes: to put tensors somewhere, or get them."""
+    """A program without steps whose outputs are its inputs: a put or a get."""
     nbytes = sum(info.nbytes for info in tensors)
     outputs = [[info.name, info.name, info.dtype, info.shape] for info in tensors]
     return {"steps": [], "outputs": outputs, "peak_nbytes": nbytes, "peak_step": ""}
@@ -129,15 +130,15 @@ def build_plan(
     stored_inputs: Mapping[str, int],
     stored_outputs: Mapping[str, int],
 ) -> Plan:
-    """A checked program as a lane's work.
+    """The plan of a checked program.
 
     Args:
-        name: for messages.
-        stored_inputs: numbers of the tensors that it takes from the device, by name.
-        stored_outputs: numbers for the outputs that stay there, by name.
+        name: of the call, for messages.
+        stored_inputs: numbers of the stored tensors that it reads, by name.
+        stored_outputs: numbers for the outputs that it stores, by name.
 
     Raises:
-        InvalidInput: it is too long.
+        InvalidInput: the message to the worker would be too long.
     """
     outputs = [
         TensorInfo(name, code, tuple(shape))
@@ -176,10 +177,10 @@ def build_plan(
 
 
 def decode(program: object) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The steps and outputs of a program from JSON.
+    """Check the form of a program; returns its steps and outputs.
 
     Raises:
-        InvalidInput: it names the step and the member at fault.
+        InvalidInput: the message names the step and the member at fault.
     """
     if not isinstance(program, dict) or program.keys() != {"steps", "outputs"}:
         raise _bad("the program must have steps and outputs", program)

@@ -1,4 +1,7 @@
-"""POST /v1/kernels/{name}: the hot path, plain ASGI from socket to socket."""
+"""Runs calls of one op: POST /v1/kernels/{name}, and the parts that other kinds of calls share.
+
+This is the hot path. It does not pass through FastAPI.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from warpcall_service.lanes.status import Timing
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-MIN_TIMEOUT_S = 0.1  # less is taken as this, in which a small call is answered
+MIN_TIMEOUT_S = 0.1  # a shorter timeout is raised to this, within which a small call can end
 
 
 class Calls:
-    """Runs calls: read the body into the arena, run the op there, send the answer from there."""
+    """Reads the bodies of calls into the arena, runs them, and sends the responses from there."""
 
     def __init__(self, settings: Settings, engine: LocalEngine, uploads: Uploads) -> None:
         self._settings = settings
@@ -38,11 +41,11 @@ class Calls:
         self._formats = responses.formats(settings.max_json_bytes)
 
     async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
-        """Answer one call of the op `name`.
+        """Respond to a call of the op `name`.
 
         Raises:
-            Problem: why there is no answer.
-            ClientGone: nobody waits for it any more.
+            Problem: the call is invalid, or it failed.
+            ClientGone: the client has left.
         """
         op = self.op(name)
         exchange.op = name
@@ -72,10 +75,10 @@ class Calls:
     async def compute(
         self, exchange: Exchange, watchdog: ClientWatchdog, upload: Upload, timeout_s: float | None
     ) -> Timing:
-        """Run what was uploaded, and note how long each stage took.
+        """Run a call on its lane, and record how long each stage took.
 
         Args:
-            timeout_s: from when the request came; None: as long as a call may take.
+            timeout_s: seconds since the request came; None means `call_timeout_s` from now.
         """
         uploaded = time.monotonic()
         watchdog.pause()
@@ -107,17 +110,21 @@ class Calls:
         headers: Headers,
         response: ResponseBody,
     ) -> None:
-        """Send the response, whose data lie in the memory of `upload`."""
+        """Send a response whose data lie in the slots of `upload`."""
         if len(response.head) > JOIN_BYTES:
-            response = await self._parked(exchange, response, upload)
+            response = await self._move_to_arena(exchange, response, upload)
         headers = response_headers(headers, len(response.head) + len(response.data), timing)
         watchdog.begin_response()
         await exchange.stream(headers, response.head, response.data, watchdog.progress)
 
-    async def _parked(
+    async def _move_to_arena(
         self, exchange: Exchange, response: ResponseBody, upload: Upload
     ) -> ResponseBody:
-        """The same with its head, if that is long, in the arena: no slow reader keeps the heap."""
+        """Copy a response with a long head into the arena.
+
+        Otherwise a client that reads slowly would occupy memory on the heap, which the
+        limits of the arena do not bound.
+        """
         nbytes = len(response.head)
         view = await self._allocate(exchange, upload, nbytes + len(response.data))
         await copy_in_chunks(view, memoryview(response.head))
@@ -125,7 +132,7 @@ class Calls:
         return ResponseBody(b"", view)
 
     def writer(self, exchange: Exchange, upload: Upload) -> JsonWriter:
-        """What writes JSON for the answer of a call; a long text lies in the arena."""
+        """Writes JSON for the response of a call; a long text is written into the arena."""
         allocate = functools.partial(self._allocate, exchange, upload)
         return JsonWriter(self.uploads.json, exchange.caller.name, allocate)
 
@@ -137,8 +144,10 @@ class Calls:
         return slot.view
 
     def timeout_s(self, exchange: Exchange, watchdog: ClientWatchdog) -> float | None:
-        """What the caller allows, counted from its request and kept by `watchdog`; None if it leaves
-        it to us."""
+        """The caller's timeout in seconds; None if the request has none.
+
+        The watchdog cancels the request then, until `compute` hands the deadline to the lane.
+        """
         given = exchange.headers.get(wire.TIMEOUT_HEADER.lower().encode())
         if given is None:
             return None
@@ -158,7 +167,7 @@ class Calls:
 
 
 def response_headers(headers: Headers, nbytes: int, timing: Timing) -> Headers:
-    """The headers of the response of a call: these, and what each has."""
+    """Add the headers that every response of a call has."""
     stages = (
         f"queue;dur={timing.queue_ms:.3f}, h2d;dur={timing.h2d_ms:.3f}, "
         f"kernel;dur={timing.kernel_ms:.3f}, d2h;dur={timing.d2h_ms:.3f}"

@@ -1,8 +1,8 @@
-"""The tensors that stay on devices between calls: whose they are, where, and until when.
+"""The registry of stored tensors: their owners, lanes and times of expiry.
 
-The bytes are in the lanes, which know them by number; this is the list of them. A tensor goes when
-it is deleted, when nobody used it for its time to live, or when its lane loses its process. Nothing
-else takes it away: what does not fit is refused.
+The bytes lie in the worker of a lane, which knows each tensor by a number. A stored tensor is
+removed when its user deletes or replaces it, when it expires, or when its lane loses the worker. It
+is never removed to make space: a tensor that does not fit is refused.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-MAX_REMEMBERED = 4096  # tensors that are gone, and why; the oldest gives way
+MAX_REMEMBERED = 4096  # reasons for which tensors were removed; the oldest is forgotten first
 
 
 @dataclass(eq=False, slots=True)
 class StoredTensor:
-    """A tensor on a device.
+    """A tensor on a device that outlives the call that created it.
 
     Attributes:
-        id: what its user calls it.
-        number: what its lane calls it.
-        info: its dtype and shape.
-        expires: when it goes unless it is used before, by time.time().
-        references: calls that use it; it is freed when they have ended.
+        id: chosen by its user, unique among their tensors.
+        number: its key in the worker; a number is never used again.
+        info: its name in the call that created it, its dtype and its shape.
+        ttl_s: seconds after its last use until it expires.
+        expires: by `time.time()`.
+        references: calls that use it now. A tensor that was removed is freed when they have ended.
+        listed: whether its user can see it. It is not before `commit`, nor after its removal.
+        timer: calls `_expire`.
     """
 
     id: str
@@ -51,7 +54,7 @@ class StoredTensor:
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """As its user sees it."""
+        """Its description in responses."""
         until = datetime.fromtimestamp(self.expires, UTC)
         return {
             "id": self.id,
@@ -64,25 +67,30 @@ class StoredTensor:
 
 
 class TensorRegistry:
-    """All kept tensors of this server. Whoever reserves room either lists what he put there, or
-    gives it up."""
+    """All stored tensors of this server.
+
+    A caller that reserves memory must `release` it in the end. What was committed until then stays.
+    """
 
     def __init__(self, settings: Settings, engine: LocalEngine) -> None:
         self._settings = settings
         self._engine = engine
         self._listed: dict[tuple[str, str], StoredTensor] = {}  # by user and id
-        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # and why
+        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()  # reasons, by user and id
         self._numbers = itertools.count(1)
         self._device_nbytes: Counter[str] = Counter()
         self._user_nbytes: Counter[str] = Counter()
         self._user_count: Counter[str] = Counter()
-        engine.on_lost = self._lose
+        engine.on_lost = self._on_worker_lost
 
     def find(self, user: str, id_: str, field_: str) -> StoredTensor:
-        """The tensor of this user, whose time to live begins anew.
+        """A tensor of this user. This counts as a use: its time to live begins again.
+
+        Args:
+            field_: names the part of the request at fault if there is no such tensor.
 
         Raises:
-            NotFound: there is none, or no more: the message says why.
+            NotFound: there is no such tensor; if it was removed, the message says why.
         """
         stored = self._listed.get((user, id_))
         if stored is None:
@@ -92,22 +100,22 @@ class TensorRegistry:
         return stored
 
     def all_of(self, user: str) -> list[StoredTensor]:
-        """The user's tensors, in order of coming."""
+        """The user's tensors, in the order in which they were stored."""
         return [stored for stored in self._listed.values() if stored.user == user]
 
     def nbytes_on(self, lane: str) -> int:
-        """Bytes of all tensors there."""
+        """Bytes of all stored tensors on this lane, reserved ones included."""
         return self._device_nbytes[lane]
 
     def limit_on(self, lane: str) -> int:
-        """What they may take there."""
+        """Limit on the bytes of stored tensors on this lane."""
         return min(int(self._settings.tensor_device_bytes), self._engine.memory_nbytes_of(lane))
 
     def choose_lane(self, nbytes: int) -> str:
-        """The least loaded lane that has memory for as many bytes, or else the least loaded one.
+        """The least loaded lane that has memory for this many bytes, or else the least loaded one.
 
         Raises:
-            Unavailable: no lane lives.
+            Unavailable: no lane takes calls.
         """
         lanes = self._engine.open_lanes()
         fits = (la for la in lanes if self._device_nbytes[la] + nbytes <= self.limit_on(la))
@@ -116,11 +124,14 @@ class TensorRegistry:
     def reserve(
         self, user: str, lane: str, wanted: Sequence[tuple[str, TensorInfo]], ttl_s: float
     ) -> list[StoredTensor]:
-        """Room on a lane for tensors, by id, that a call is about to put there.
+        """Reserve memory on a lane for tensors that a call is to store.
+
+        Args:
+            wanted: ids and descriptions.
 
         Raises:
-            TooLarge: they would not fit even if the user had nothing else there.
-            Busy: they would, but for what he, or others on the device, keep at present.
+            TooLarge: the tensors alone exceed a limit of the user or of the lane.
+            Busy: together with the tensors that are stored now they exceed it.
         """
         nbytes = sum(info.nbytes for _, info in wanted)
         settings = self._settings
@@ -131,13 +142,13 @@ class TensorRegistry:
         ):
             if more > limit:
                 raise TooLarge(
-                    f"{who} keeps at most {int(limit)} {unit} between calls, asked for {more}",
+                    f"{who} may store at most {int(limit)} {unit}, asked for {more}",
                     field="tensors",
                 )
             if more and has + more > limit:
                 raise Busy(
-                    f"{who} keeps {has} {unit} between calls, with {more} more it would be above "
-                    f"{int(limit)}; delete some, or wait until they expire",
+                    f"{who} stores {has} {unit}, with {more} more it would be above {int(limit)}; "
+                    "delete some tensors, or wait until they expire",
                     field="tensors",
                     retry_after_s=self._next_expiry_s(who),
                 )
@@ -150,36 +161,39 @@ class TensorRegistry:
         return stored
 
     def commit(self, stored: Iterable[StoredTensor]) -> None:
-        """They are there now: what had their ids before goes."""
+        """List reserved tensors, whose bytes are on the device now.
+
+        They replace the tensors that had the same ids.
+        """
         now = asyncio.get_running_loop().time()
         for entry in stored:
             entry.expires = time.time() + entry.ttl_s
             if before := self._listed.get((entry.user, entry.id)):
-                self._unlist(before, "it was replaced")
+                self._remove(before, "it was replaced")
             self._listed[entry.user, entry.id] = entry
             self._gone.pop((entry.user, entry.id), None)
             entry.listed = True
             entry.timer = asyncio.get_running_loop().call_at(now + entry.ttl_s, self._expire, entry)
 
     def retain(self, stored: StoredTensor) -> None:
-        """A call uses it until `release`."""
+        """Count a call that uses this tensor until `release`."""
         stored.references += 1
 
     def release(self, stored: Iterable[StoredTensor]) -> None:
-        """A call has ended that held or reserved these."""
+        """Count off a call that had retained or reserved these."""
         for entry in stored:
             entry.references -= 1
             self._free_if_unused(entry)
 
     def delete(self, user: str, id_: str) -> None:
-        """Free the user's tensor, or raise NotFound."""
-        self._unlist(self.find(user, id_, "id"), "it was deleted")
+        """Remove a tensor of the user; raises NotFound if there is none."""
+        self._remove(self.find(user, id_, "id"), "it was deleted")
 
     def delete_all(self, user: str) -> int:
-        """Free all of the user's tensors; how many they were."""
+        """Remove all tensors of the user; returns how many there were."""
         found = self.all_of(user)
         for stored in found:
-            self._unlist(stored, "it was deleted")
+            self._remove(stored, "it was deleted")
         return len(found)
 
     def metrics(self) -> Iterable[Metric]:
@@ -187,7 +201,7 @@ class TensorRegistry:
         device = GaugeMetricFamily(
             "warpcall_tensor_bytes", "Bytes of stored tensors, by lane", labels=["lane"]
         )
-        room = GaugeMetricFamily(
+        limits = GaugeMetricFamily(
             "warpcall_tensor_limit_bytes",
             "Limit on the bytes of stored tensors, by lane",
             labels=["lane"],
@@ -200,26 +214,26 @@ class TensorRegistry:
         )
         for status in self._engine.status():
             device.add_metric([status.name], self._device_nbytes[status.name])
-            room.add_metric([status.name], self.limit_on(status.name))
+            limits.add_metric([status.name], self.limit_on(status.name))
         for user, count in self._user_count.items():
             user_count.add_metric([user], count)
             user_bytes.add_metric([user], self._user_nbytes[user])
-        return [device, room, user_bytes, user_count]
+        return [device, limits, user_bytes, user_count]
 
     def _expire(self, stored: StoredTensor) -> None:
         left_s = stored.expires - time.time()
         if left_s <= 0:
-            self._unlist(stored, f"it expired, unused for {stored.ttl_s:g} s")
-        else:  # it was used meanwhile
+            self._remove(stored, f"it expired, unused for {stored.ttl_s:g} s")
+        else:  # it was used after the timer was set
             loop = asyncio.get_running_loop()
             stored.timer = loop.call_later(left_s, self._expire, stored)
 
-    def _lose(self, lane: str) -> None:
-        """The lane's process has gone, and what it had with it."""
+    def _on_worker_lost(self, lane: str) -> None:
+        """Remove the tensors of a lane whose worker is lost."""
         for stored in [stored for stored in self._listed.values() if stored.lane == lane]:
-            self._unlist(stored, f"the process of {lane}, which had it, was lost")
+            self._remove(stored, f"the process of {lane}, which had it, was lost")
 
-    def _unlist(self, stored: StoredTensor, reason: str) -> None:
+    def _remove(self, stored: StoredTensor, reason: str) -> None:
         del self._listed[stored.user, stored.id]
         stored.listed = False
         if stored.timer is not None:
@@ -235,7 +249,7 @@ class TensorRegistry:
             self._engine.free_tensors(stored.lane, [stored.number])
 
     def _next_expiry_s(self, who: str) -> float:
-        """Until the next tensor of this user, or on this lane, goes if it is not used."""
+        """Seconds until the next tensor of this user, or of this lane, expires; at least 1."""
         theirs = (k.expires for k in self._listed.values() if who in (k.user, k.lane))
         return max(1.0, min(theirs, default=0.0) - time.time())
 

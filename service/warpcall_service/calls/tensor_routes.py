@@ -24,7 +24,7 @@ from warpcall_service.settings import Settings
 
 
 class TensorModel(Model):
-    """A tensor that stays on a device; gone after `expires` unless it is used before."""
+    """A stored tensor. It is deleted at `expires`, which each use of the tensor moves forward."""
 
     id: str
     dtype: str
@@ -35,14 +35,14 @@ class TensorModel(Model):
 
 
 class TensorLimits(Model):
-    """What one user may keep."""
+    """What one user may store."""
 
     bytes: int
     count: int
 
 
 class TensorList(Model):
-    """The caller's tensors."""
+    """The caller's stored tensors, their bytes together, and the limits for one user."""
 
     tensors: list[TensorModel]
     nbytes: int
@@ -86,7 +86,7 @@ def calls(
 def tensors(
     settings: Settings, registry: TensorRegistry, tensor_calls: TensorCalls, direct: DirectRoutes
 ) -> APIRouter:
-    """The caller's tensors; nobody sees another's."""
+    """The caller's stored tensors; nobody sees those of another user."""
     router = APIRouter(prefix=wire.TENSORS_PATH, tags=["tensors"])
     limits = {"bytes": int(settings.tensor_user_bytes), "count": settings.tensor_user_count}
 
@@ -96,14 +96,14 @@ def tensors(
 
     @router.get("", response_model=TensorList)
     async def list_tensors(caller: CurrentCaller) -> Response:
-        """What you keep on the devices, in order of coming."""
+        """List your stored tensors, oldest first."""
         found = [tensor.to_json() for tensor in registry.all_of(caller.name)]
         nbytes = sum(tensor["nbytes"] for tensor in found)
         return JSONResponse({"tensors": found, "nbytes": nbytes, "limits": limits})
 
     @router.delete("", response_model=Deleted)
     async def delete_tensors(caller: CurrentCaller) -> Response:
-        """Delete all that you keep."""
+        """Delete all your stored tensors."""
         return JSONResponse({"deleted": registry.delete_all(caller.name)})
 
     @router.delete("/{id:path}", response_model=Deleted, responses=problem_responses([NotFound]))

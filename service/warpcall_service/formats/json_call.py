@@ -1,4 +1,4 @@
-"""A call as one JSON object, for small tensors and for people:
+"""A call as one JSON object, for small tensors and for requests written by hand:
 
 {"inputs": {"x": {"dtype": "F32", "shape": [2, 3], "data": [[1, 2, 3], [4, 5, 6]]}},
  "params": {"dims": [1, 0]}}
@@ -22,14 +22,19 @@ from warpcall_service.text import brief
 
 @dataclass(frozen=True, slots=True)
 class JsonCall:
-    """The tensors of a JSON body, placed one after the other, and its parameters."""
+    """The tensors and parameters of a JSON body.
+
+    Attributes:
+        tensors: as `wire.lay_out` places them.
+        arrays: their values by name, flat.
+    """
 
     tensors: tuple[TensorInfo, ...]
     arrays: dict[str, json_values.Array]
     params: Params
 
     async def write(self, target: memoryview) -> None:
-        """Put the tensors' bytes where `tensors` says."""
+        """Copy the tensors' bytes to their places in `target`."""
         for info in self.tensors:
             source = self.arrays[info.name].view(np.uint8).data
             await copy_in_chunks(target[info.begin : info.end], source)
@@ -39,7 +44,8 @@ def decode(text: bytes) -> JsonCall:
     """Read and check a JSON body.
 
     Raises:
-        InvalidInput: anything but the object above; it names the tensor or member at fault.
+        InvalidInput: the body is not such an object; the message names the tensor or member at
+        fault.
     """
     body = from_json(text, "body")
     for member in body:

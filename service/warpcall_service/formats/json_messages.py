@@ -2,9 +2,11 @@
 
 A message is the two lengths of `LENGTHS`, a head in JSON, then data. Requests by their `kind`:
 
-- "call": the data are the JSON body of a call. The head of the reply has `tensors` (name, dtype, shape,
+- "call": the data are the JSON body of a call. The head of the reply has `tensors` (name, dtype,
+shape,
   begin, end) and `params`, its data are the bytes of the tensors.
-- "infer": the data are the JSON of an inference request. The head of the reply has `request`, which is
+- "infer": the data are the JSON of an inference request. The head of the reply has `request`, which
+is
   that JSON without the values of its tensors, and `tensors`, whose bytes are the data.
 - "write": the head has a `document` and its `holes`, the data are the bytes of tensors. The
   data of the reply are the document as JSON text, with the tensors' values in the holes.
@@ -32,11 +34,11 @@ TensorRecord = tuple[str, str, Sequence[int], int, int]
 
 
 class Hole(NamedTuple):
-    """Where in a document the values of a tensor go.
+    """A place in a JSON document for the values of a tensor.
 
     Attributes:
-        path: keys and positions that lead to the object whose `data` they are.
-        info: the tensor; `begin` and `end` in the data of the message.
+        path: keys and positions that lead to an object; the values become its member `data`.
+        info: the tensor; `begin` and `end` are offsets in the data of the message.
     """
 
     path: tuple[str | int, ...]
@@ -44,34 +46,38 @@ class Hole(NamedTuple):
 
 
 def encode_tensor(info: TensorInfo) -> TensorRecord:
-    """A tensor as JSON has it."""
+    """A tensor as an entry of a head."""
     return info.name, info.dtype, info.shape, info.begin, info.end
 
 
 def decode_tensor(tensor: TensorRecord) -> TensorInfo:
-    """The tensor that `encode_tensor` wrote."""
+    """The inverse of `encode_tensor`."""
     name, dtype, shape, begin, end = tensor
     return TensorInfo(name, dtype, tuple(shape), begin, end)
 
 
 def arrays_of(tensors: Iterable[TensorInfo], data: memoryview) -> dict[str, Array]:
-    """The tensors whose bytes are in `data`, flat, by name."""
+    """Arrays over the bytes of tensors in `data`, flat, by name."""
     return {t.name: json_values.of_bytes(data[t.begin : t.end], t) for t in tensors}
 
 
 def fill(document: Any, holes: Iterable[Hole], data: memoryview, compact: bool) -> str:
-    """The text of a document with the values of tensors in its holes."""
+    """Put the values of tensors into the holes of a document; returns its text.
+
+    Args:
+        compact: without spaces after separators.
+    """
     for path, info in holes:
-        place = document
+        node = document
         for key in path:
-            place = place[key]
-        place["data"] = json_values.to_json(data[info.begin : info.end], info)
+            node = node[key]
+        node["data"] = json_values.to_json(data[info.begin : info.end], info)
     separators = (",", ":") if compact else None
     return json.dumps(document, allow_nan=False, separators=separators)
 
 
 def count_of(holes: Iterable[Hole]) -> int:
-    """How many values are to be written."""
+    """The number of values in all holes."""
     return sum(math.prod(hole.info.shape) for hole in holes)
 
 

@@ -1,8 +1,8 @@
-"""Reads and writes JSON for calls: what is small at once, what is large in a process of its own.
+"""Parses and writes the JSON of calls: small documents at once, large ones in another process.
 
-One process, which is started when it is first needed, does one document after the other, in an order
-that is fair to users. A caller who leaves, a document that takes too long, and a process that dies
-cost one process: the next document starts another.
+The process is started when it is first needed. It handles one document at a time, in an order that
+is fair to users. It is killed when the caller leaves or the document takes too long; then, or when
+it crashes, the next document starts another one.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.processes.spawn import ChildProcess
 
 MODULE = "warpcall_service.formats.json_process"
-INLINE_BYTES = 16 << 10  # JSON of no more is parsed on the event loop: at most 1 ms
-INLINE_VALUES = 2048  # of tensors, written on the event loop: likewise
-PIECE_BYTES = 256 << 10  # moved at once, then other requests have their turn
+INLINE_BYTES = 16 << 10  # JSON of at most this size is parsed on the event loop, within 1 ms
+INLINE_VALUES = 2048  # as many values are written on the event loop, within 1 ms
+PIECE_BYTES = 256 << 10  # moved at once; other requests can run between pieces
 BASE_TIMEOUT_S = 10.0
-TIMEOUT_S_PER_BYTE = 10.0 / (1 << 20)  # the slowest document of 1 MiB takes 0.5 s
-# What the process may map: numpy, and the Python objects that a document becomes. A list of no
-# entries has 3 bytes as text and 64 as an object, an 8-bit float becomes 100 bytes on its way.
+TIMEOUT_S_PER_BYTE = 10.0 / (1 << 20)  # 20 times what the slowest document takes
+# Limit on the memory that the process may map, for numpy and for the Python objects of a document.
+# An empty list has 3 bytes as text and 64 as an object; an 8-bit float takes 100 bytes in between.
 BASE_MEMORY_BYTES = 512 << 20
 MEMORY_PER_BYTE = 160
-ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # more would map memory that is never used
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # more threads would map memory that is never used
 
-Allocate = Callable[[int], Awaitable[memoryview]]  # memory for so many bytes
+Allocate = Callable[[int], Awaitable[memoryview]]  # allocates so many bytes
 
 
 class JsonPool:
-    """Turns JSON into calls, and tensors into JSON.
+    """Parses JSON into calls, and writes tensors as JSON.
 
     Args:
-        max_json_bytes: of one document.
+        max_json_bytes: limit on the size of one document.
     """
 
     def __init__(self, max_json_bytes: int) -> None:
@@ -60,11 +60,11 @@ class JsonPool:
         self._process: _Process | None = None
 
     async def read_call(self, text: memoryview, user: str) -> JsonCall:
-        """The call in a JSON body.
+        """Parse the JSON body of a call.
 
         Raises:
-            InvalidInput: what is wrong with it.
-            Unavailable: the process died, or took too long.
+            InvalidInput: the body does not describe a call.
+            Unavailable: the process was lost, or took too long.
         """
         if len(text) <= INLINE_BYTES:
             return json_call.decode(bytes(text))
@@ -73,7 +73,7 @@ class JsonPool:
         return JsonCall(tensors, arrays_of(tensors, data), head["params"])
 
     async def read_infer(self, text: memoryview, user: str) -> InferRequest:
-        """The inference request in this JSON; raises as `read_call`."""
+        """Parse the JSON of an inference request; raises as `read_call`."""
         if len(text) <= INLINE_BYTES:
             return oip_request.decode_request(bytes(text))
         head, data = await self._request({"kind": "infer"}, text, user, _heap)
@@ -94,11 +94,11 @@ class JsonPool:
         *,
         compact: bool = False,
     ) -> ResponseBody:
-        """The text of a document, with the values of tensors in its holes.
+        """Write a document with the values of tensors in its holes; see `json_messages.fill`.
 
         Args:
-            tensors: bytes, where each hole's `info` says.
-            allocate: gives memory for a long text.
+            tensors: the bytes of all tensors.
+            allocate: allocates the memory for a long text.
         """
         if count_of(holes) <= INLINE_VALUES:
             return ResponseBody(fill(document, holes, tensors, compact).encode(), tensors[:0])
@@ -111,7 +111,7 @@ class JsonPool:
         return ResponseBody(b"", (await self._request(head, tensors, user, allocate))[1])
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -144,7 +144,7 @@ class JsonPool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JsonWriter:
-    """Writes the JSON of one answer; see `JsonPool.write`."""
+    """Writes the JSON of one response; see `JsonPool.write`."""
 
     pool: JsonPool
     user: str
@@ -158,14 +158,14 @@ class JsonWriter:
         *,
         compact: bool = False,
     ) -> ResponseBody:
-        """The text of a document, with the values of tensors in its holes."""
+        """Write a document with the values of tensors in its holes."""
         return await self.pool.write(
             document, holes, tensors, self.user, self.allocate, compact=compact
         )
 
 
 class _Process:
-    """The server's handle of one process: start it, exchange messages, end it."""
+    """Parent-side handle of one JSON process: start it, exchange messages, end it."""
 
     def __init__(self, memory_bytes: int) -> None:
         try:

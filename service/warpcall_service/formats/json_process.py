@@ -1,8 +1,8 @@
-"""The JSON process: python -m warpcall_service.formats.json_process, started by the server.
+"""Entry point of the JSON process: python -m warpcall_service.formats.json_process.
 
-It parses and writes the JSON that would keep the server's event loop for too long: Python holds its
-interpreter lock for the whole of a document, so that a thread of the server would not help. It has no
-torch and no access to the arenas, and it ends with the server.
+The server starts it for JSON that would block its event loop for too long. A thread would not help:
+Python holds its interpreter lock while it parses a document. The process has no torch and no access
+to the arenas, and it ends with the server.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Tensors as JSON values, and back.
+"""Converts tensors to JSON values, and back.
 
-Numbers as JSON has them, so that any parser reads them: what JSON cannot say is written as the
-strings "NaN", "Infinity" and "-Infinity" (as Protocol Buffers do), and read from them. A complex
-number is a pair [real, imaginary]. Data may come nested as the shape says, or flat; it goes out
-nested, unless it is empty.
+The output is strict JSON. Not-a-number and the infinities are the strings "NaN", "Infinity" and
+"-Infinity", as in Protocol Buffers. A complex number is a pair [real, imaginary]. Input may be
+nested as the shape says, or flat; output is nested.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_array(data: object, info: TensorInfo) -> Array:
-    """The tensor `info` from JSON `data`, flat; `data` that is an array already stays as it is.
+    """Convert the JSON value of the tensor `info` to a flat array; an array is returned as it is.
 
     Raises:
-        InvalidInput: data of another shape, of another kind of value, or out of the dtype's range.
+        InvalidInput: the data have another shape or another kind of value, or a value is out of the
+            dtype's range.
     """
     if isinstance(data, np.ndarray):
         return data
@@ -51,15 +51,15 @@ def to_array(data: object, info: TensorInfo) -> Array:
 
 
 def of_bytes(data: memoryview, info: TensorInfo) -> Array:
-    """The tensor `info` whose bytes these are, flat; a complex number is two elements."""
+    """A flat array over the bytes of the tensor `info`; a complex number is two elements."""
     return np.frombuffer(data, _number_dtype(info))
 
 
 def to_json(data: memoryview, info: TensorInfo) -> Any:
-    """The JSON value of a tensor's bytes: nested lists, a plain value if it has no dimensions.
+    """Convert the bytes of a tensor to nested lists, or to a plain value if it has no dimensions.
 
-    A tensor without elements is an empty list, whatever its shape: a shape such as (2^40, 0) nests
-    into more lists than there is memory.
+    A tensor without elements is an empty list: a shape such as (2^40, 0) would be nested into more
+    lists than there is memory for.
     """
     if not data:
         return []
@@ -77,7 +77,7 @@ def to_json(data: memoryview, info: TensorInfo) -> Any:
 
 
 def _number_dtype(info: TensorInfo) -> np.dtype[Any]:
-    """The dtype of the numbers in JSON: those of a complex number are a pair of float32."""
+    """The dtype of the numbers in JSON; a complex number is a pair of float32."""
     return NUMPY_DTYPES["F32" if info.dtype == "C64" else info.dtype]
 
 

@@ -1,8 +1,9 @@
 """A call as multipart/form-data: `curl -F x=@photo.npy -F dims=2,0,1`.
 
-A part with a file name holds tensors, any other part is a parameter. The name of the part is the name
-of the input for a .npy file, and for a .safetensors file of one tensor. The tensors of a larger
-.safetensors file have their own names. The parser's data are copied to aligned places in the arena.
+A part with a file name holds tensors, any other part is a parameter. The name of the part is the
+name of the input for a .npy file, and for a .safetensors file of one tensor. The tensors of a
+larger .safetensors file have their own names. The parser's data are copied to aligned places in the
+arena.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from warpcall_service.text import brief
 
 MAX_PARTS = 128
 MAX_TEXT_BYTES = 64 << 10  # of one parameter
-# The parser handles the bytes around each boundary one by one, in Python. A file may contain bytes that
-# look like a boundary, so that there may be more of them than parts.
+# The parser handles the bytes around each boundary one by one, in Python. A file may contain bytes
+# that look like a boundary, so that there may be more of them than parts.
 MAX_BOUNDARIES = 1024
-# A part takes the parser about 0.2 ms. Data with more boundaries than this are fed in small pieces, so
-# that the event loop serves other requests in between.
+# A part takes the parser about 0.2 ms. Data with more boundaries than this are fed in small pieces,
+# so that the event loop serves other requests in between.
 MANY_PARTS = 8
 PIECE_BYTES = 2 << 10
 MAX_PADDING = 64  # spaces and tabs between a boundary and the end of its line
@@ -80,7 +81,7 @@ class Form:
         )
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Split the next bytes of the body into pieces for `feed`; other requests can run between them."""
+        """Split the next bytes into pieces for `feed`; other requests can run between them."""
         many = data.count(self._delimiter) > MANY_PARTS
         step = PIECE_BYTES if many else len(data)
         for begin in range(0, len(data), step):
@@ -198,7 +199,7 @@ class Form:
         return memory
 
     def _add_safetensors(self, field: str, header: bytes) -> memoryview:
-        """Add the tensors and parameters of a safetensors header; returns the memory for the data."""
+        """Add the contents of a safetensors header; returns the memory for the data."""
         decoded = wire.decode_header(header[8:])
         begin, memory = self._reserve(decoded.data_nbytes, field)
         for t in decoded.tensors:

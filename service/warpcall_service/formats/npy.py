@@ -1,4 +1,4 @@
-"""The .npy format: the description of one array, then its bytes. Never a pickle.
+"""The .npy format: a header that describes one array, then its bytes. Pickles are refused.
 
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
@@ -24,14 +24,14 @@ MAX_HEADER_BYTES = 2 << 10  # 64 dims of 20 digits need 1.5 KiB; most headers ha
 MAX_TOKENS = 256  # words and signs; 64 dims need 150. Python's parser takes 1 us for each
 _TOKEN = re.compile(rb"\w+|[^\w\s]")
 
-# Wire code of each numpy dtype that both sides know. bfloat16 and float8 have no .npy name.
+# Wire codes by the names that .npy has for dtypes. bfloat16 and float8 have none.
 _CODES = {dtype.str: code for code, dtype in NUMPY_DTYPES.items() if dtype.isbuiltin == 1}
 _NAMES = {code: name for name, code in _CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What a .npy header says: wire code, shape, and whether the bytes lie column by column."""
+    """A decoded .npy header; `dtype` is a wire code."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,14 +43,14 @@ class NpyHeader:
 
     @property
     def strides(self) -> tuple[int, ...] | None:
-        """In elements; None for C order."""
+        """In elements; None means C order."""
         if not self.fortran_order:
             return None
         return tuple(accumulate(self.shape[:-1], operator.mul, initial=1)) if self.shape else ()
 
 
 def header_nbytes(start: bytes, field: str) -> int | None:
-    """Length of the whole header, magic included; None while `start` is too short to tell."""
+    """The length of the header, magic included; None if `start` is too short to tell."""
     if start[: len(MAGIC)] != MAGIC[: len(start)]:
         raise InvalidInput(f"{field} must be a .npy file, its first bytes are not", field=field)
     if len(start) < 8:
@@ -73,10 +73,12 @@ def header_nbytes(start: bytes, field: str) -> int | None:
 
 
 def decode_header(header: bytes, field: str) -> NpyHeader:
-    """Read a whole .npy header.
+    """Check and decode a .npy header.
 
     Raises:
-        InvalidInput: a header numpy cannot read, objects (a pickle), or big-endian numbers.
+        InvalidInput: numpy cannot read the header; the array holds Python objects, which .npy
+        stores
+            as a pickle; or a dtype or shape that the wire does not have.
     """
     tokens = len(_TOKEN.findall(header))
     if tokens > MAX_TOKENS:
@@ -93,7 +95,7 @@ def decode_header(header: bytes, field: str) -> NpyHeader:
             else numpy_format.read_array_header_2_0
         )
         shape, fortran_order, dtype = read(file, max_header_size=MAX_HEADER_BYTES)
-    except Exception:  # noqa: BLE001 - numpy stumbles as it may, also by IndexError and TokenError
+    except Exception:  # noqa: BLE001 - numpy raises many types, TokenError too
         raise InvalidInput(
             f"{field} must have a .npy header that numpy reads", field=field
         ) from None
@@ -115,10 +117,10 @@ def decode_header(header: bytes, field: str) -> NpyHeader:
 
 
 def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The bytes before the data of a C-ordered array.
+    """The header of a C-ordered array.
 
     Raises:
-        UnsupportedMedia: a dtype that .npy has no name for.
+        UnsupportedMedia: .npy has no name for the dtype.
     """
     if dtype not in _NAMES:
         raise UnsupportedMedia(

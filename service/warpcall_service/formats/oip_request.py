@@ -1,4 +1,4 @@
-"""The JSON of an inference request of the Open Inference Protocol, checked and taken apart.
+"""Checks and decodes the JSON of an inference request of the Open Inference Protocol.
 
 {"id": "7", "parameters": {"dims": "1,0", "binary_data_output": true},
  "inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}],
@@ -24,12 +24,12 @@ WHAT = "the request"  # in messages
 _CODES = {datatype: code for code, datatype in OIP_DATATYPES.items()}
 _MEMBERS = frozenset({"id", "model_name", "model_version", "parameters", "inputs", "outputs"})
 _SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
-_HINTS = frozenset({"content_type"})  # some clients tell themselves what an array was
+_HINTS = frozenset({"content_type"})  # written by some clients for their own use; ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes of a shared memory region."""
+    """A range of bytes in a shared memory region."""
 
     region: str
     offset: int
@@ -38,7 +38,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RequestInput:
-    """An input: `data` as JSON has it or as an array, or bytes after the JSON (`binary`), or in `shared` memory."""
+    """An input, with one source of its values.
+
+    Attributes:
+        data: the values in the JSON, or an array of them.
+        binary: whether the values follow the JSON as bytes.
+        shared: where they lie in shared memory.
+    """
 
     info: TensorInfo
     data: object = None
@@ -48,7 +54,12 @@ class RequestInput:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output by name: as bytes after the JSON, in `shared` memory, or else in the JSON."""
+    """An output that the request names, and where it goes.
+
+    Attributes:
+        binary: as bytes after the JSON of the response.
+        shared: to shared memory. If neither is set, it goes into the JSON.
+    """
 
     name: str
     binary: bool
@@ -57,13 +68,13 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """All that the JSON says.
+    """A decoded inference request.
 
     Attributes:
-        parameters: but for the protocol's own.
-        outputs: None: all.
-        binary: how outputs go that do not say it themselves.
-        timeout_s: after which nobody waits.
+        parameters: of the op; those of the protocol are removed.
+        outputs: None means all outputs.
+        binary: whether outputs go as bytes after the JSON unless they say otherwise.
+        timeout_s: seconds that the client waits; None means no limit of its own.
     """
 
     id: str | None
@@ -75,16 +86,17 @@ class InferRequest:
 
 
 def decode_request(text: bytes) -> InferRequest:
-    """Read and check the JSON; NaN and Infinity are taken, which tritonclient writes.
+    """Parse and check the JSON. NaN and Infinity are allowed, because tritonclient writes them.
 
     Raises:
-        InvalidInput: anything but the object above; it names the tensor or member at fault.
+        InvalidInput: the JSON is no inference request; the message names the tensor or member at
+            fault.
     """
     return check_request(from_json(text, WHAT, constants=True))
 
 
 def check_request(body: Mapping[str, Any]) -> InferRequest:
-    """Check the JSON of a request; raises as `decode_request`."""
+    """Check the parsed JSON of a request; raises as `decode_request`."""
     for member in body:
         if member not in _MEMBERS:
             raise _bad(f"a request has {', '.join(sorted(_MEMBERS))}, got {brief(member)}", member)
@@ -105,7 +117,7 @@ def check_request(body: Mapping[str, Any]) -> InferRequest:
 
 
 def params_of(request: InferRequest, op: Mapping[str, Any]) -> Params:
-    """The op's parameters among the request's, text in the type that `op` declares."""
+    """The parameters of a request, with texts converted to the kinds that `op` declares."""
     texts = {name: v for name, v in request.parameters.items() if isinstance(v, str)}
     return {**request.parameters, **from_text(texts.items(), op)}
 
@@ -181,7 +193,7 @@ def _list(body: Mapping[str, Any], member: str) -> list[object]:
 
 
 def _parameters(owner: Mapping[str, Any], name: str) -> dict[str, str | int | float | bool]:
-    """A copy, from which the known ones are then taken."""
+    """A copy of the parameters, from which callers remove those that they know."""
     given = owner.get("parameters")
     if given is None:
         return {}

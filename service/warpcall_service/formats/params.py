@@ -1,7 +1,7 @@
-"""An op's parameters as they come: text in a query string or a form, JSON beside the tensors.
+"""Reads an op's parameters: text of a query string or a form, or JSON beside the tensors.
 
-Text is converted by the declared kind (`dims=1,0`, `causal=true`, `scale=0.5`); whether a value is
-allowed is then for the op's own declaration to say, so names and ranges are not checked here.
+Text is converted to the kind that the op declares (`dims=1,0`, `causal=true`, `scale=0.5`). Names
+and ranges are checked later, by the op's declaration in the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warpcall_service.text import brief
 
 Params = dict[str, object]
 
-MAX_PARAMS = 128  # of one request, in its query string
+MAX_PARAMS = 128  # in the query string of a request
 MAX_ENTRIES = 64  # of a parameter that is a list
 MAX_MEMBERS = 1024  # of one JSON object; a call has at most 256 tensors
 
@@ -38,10 +38,10 @@ def from_query(raw: bytes, op: Mapping[str, Any]) -> Params:
 
 
 def from_text(pairs: Iterable[tuple[str, str]], op: Mapping[str, Any]) -> Params:
-    """Values by name from text, each in the type that `op` declares for it.
+    """Convert texts by name to the kinds that `op` declares.
 
     Raises:
-        InvalidInput: a parameter given twice, or text that is not of its kind.
+        InvalidInput: a parameter is given twice, or a text is not of its kind.
     """
     kinds = {param["name"]: param["kind"] for param in op["params"]}
     params: Params = {}
@@ -52,14 +52,15 @@ def from_text(pairs: Iterable[tuple[str, str]], op: Mapping[str, Any]) -> Params
 
 
 def from_json(text: str | bytes, field: str, *, constants: bool = False) -> dict[str, Any]:
-    """A strict JSON object: no name twice; `field` names it in messages.
+    """Parse a strict JSON object, in which no name is given twice.
 
     Args:
-        constants: take NaN and Infinity, which are not JSON, and numbers that only Infinity can
-            stand for, such as 1e999.
+        field: names the text in messages.
+        constants: allow NaN and Infinity, which are not JSON, and numbers beyond float64 such as
+            1e999, which become Infinity.
 
     Raises:
-        InvalidInput: anything else, integers of thousands of digits included.
+        InvalidInput: the text is anything else, or has an integer of thousands of digits.
     """
     try:
         value = json.loads(
@@ -76,7 +77,7 @@ def from_json(text: str | bytes, field: str, *, constants: bool = False) -> dict
 
 
 def merge(one: Params, other: Mapping[str, object]) -> Params:
-    """Both together; a name in both is an error, since one of the two would be ignored."""
+    """Merge two sets of parameters; raises InvalidInput for a name that is in both."""
     for name in other:
         _refuse_repeat(name, one)
     return {**one, **other}
@@ -115,7 +116,7 @@ def _decoded(item: bytes) -> tuple[str, str]:
 
 def _convert(name: str, text: str, kind: str | None) -> object:
     if kind is None:
-        return text  # an unknown name; the op's declaration refuses it and says what it knows
+        return text  # an unknown name, which the op's declaration refuses
     if kind == "bool" and text in ("true", "false"):
         return text == "true"
     if kind == "int" and _INTEGER.fullmatch(text):

@@ -1,4 +1,4 @@
-"""The formats of an answer: what each writes before the tensors' bytes, or instead of them."""
+"""The formats of responses: safetensors, .npy and JSON."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from warpcall_service.formats.json_messages import Hole
 from warpcall_service.formats.media_types import JSON, Media
 from warpcall_service.lanes.plan import Plan
 
-StoredTensors = Mapping[str, Mapping[str, Any]]  # outputs that stay on the device, as JSON, by name
+StoredTensors = Mapping[str, Mapping[str, Any]]  # descriptions by output
 NO_TENSORS: StoredTensors = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseBody:
-    """Bytes to send: `head`, then `data`, which lies in the arena."""
+    """The bytes of a response: `head` on the heap, then `data` in the arena."""
 
     head: bytes
     data: memoryview
 
 
 class Writer(Protocol):
-    """Writes JSON; large documents in another process, into the arena."""
+    """Writes JSON documents; large ones are written into the arena by another process."""
 
     @property
     def allocate(self) -> Callable[[int], Awaitable[memoryview]]: ...
@@ -44,21 +44,26 @@ class Writer(Protocol):
 
 
 class Format(Protocol):
-    """A format of answers."""
+    """A format of responses."""
 
     media_type: bytes
 
     def check(self, plan: Plan) -> None:
-        """Refuse, before anything is computed, a plan whose outputs this cannot write."""
+        """Raise a Problem if this format cannot write the outputs of a plan, before it runs."""
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
     ) -> ResponseBody:
-        """The answer from the bytes of the output region, and what it says of outputs that stay."""
+        """The body of the response.
+
+        Args:
+            outputs: the output region.
+            stored: outputs that became stored tensors; the response describes them.
+        """
 
 
 class SafetensorsFormat:
-    """All outputs, as the region has them."""
+    """All outputs. The output region already has the layout of safetensors data."""
 
     media_type = wire.MEDIA_TYPE.encode()
 
@@ -66,7 +71,7 @@ class SafetensorsFormat:
         self._head = functools.lru_cache(1024)(wire.encode_header)
 
     def check(self, plan: Plan) -> None:
-        """Everything can be written."""
+        """Safetensors can hold every plan's outputs."""
 
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
@@ -78,7 +83,7 @@ class SafetensorsFormat:
 
 
 class NpyFormat:
-    """A single output, of a dtype that numpy has a name for."""
+    """A single output of a dtype that .npy has a name for."""
 
     media_type = npy.MEDIA_TYPE.encode()
 
@@ -101,7 +106,11 @@ class NpyFormat:
 
 
 class JsonFormat:
-    """Small outputs, as values."""
+    """Small outputs as JSON values.
+
+    Args:
+        limit: on the bytes of all outputs.
+    """
 
     media_type = JSON.encode()
 
@@ -111,7 +120,7 @@ class JsonFormat:
     def check(self, plan: Plan) -> None:
         if plan.output_nbytes > self._limit:
             raise TooLarge(
-                f"a JSON answer holds at most {self._limit} bytes of tensors, {plan.op} gives "
+                f"a JSON response holds at most {self._limit} bytes of tensors, {plan.op} gives "
                 f"{plan.output_nbytes}; ask for {wire.MEDIA_TYPE}",
                 field="accept",
             )
@@ -129,7 +138,7 @@ class JsonFormat:
 
 
 def formats(max_json_bytes: int) -> Mapping[Media, Format]:
-    """Every format by the name that Accept comes down to."""
+    """All formats, by the names that `media_types.accepted` returns."""
     return {
         "safetensors": SafetensorsFormat(),
         "npy": NpyFormat(),

@@ -1,4 +1,4 @@
-"""Where the inputs of an inference request lie in a call's memory."""
+"""The places of an inference request's inputs in the memory of a call."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
 from warpcall_service.formats.oip_request import RequestInput
 
-MAX_LIST = 64  # entries of a parameter that comes as a tensor; the op's declaration may allow fewer
+MAX_LIST = 64  # entries of a list parameter that is sent as a tensor; an op may allow fewer
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of inputs.
+    """The places of inputs in a slot.
 
     Attributes:
-        tensors: where each lies.
-        pieces: (begin, end) that the bytes after the JSON fill, in order.
-        nbytes: of all.
+        tensors: the inputs by name, with their offsets.
+        pieces: ranges (begin, end) that the bytes after the JSON fill, in order.
+        nbytes: size of all inputs, with the padding between them.
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -33,7 +33,10 @@ class Layout:
 
     @staticmethod
     def of(inputs: Iterable[RequestInput]) -> Layout:
-        """Put binary inputs first, as they come: one piece, unless one would not be aligned."""
+        """Put the binary inputs first, without gaps unless one would not be aligned.
+
+        The body then fills them in few pieces.
+        """
         tensors: dict[str, TensorInfo] = {}
         pieces: list[tuple[int, int]] = []
         end = 0
@@ -51,7 +54,7 @@ class Layout:
         return Layout(tensors, tuple(pieces), end)
 
     def view(self, name: str, memory: memoryview) -> memoryview:
-        """The bytes of an input."""
+        """The bytes of an input in the slot's memory."""
         tensor = self.tensors[name]
         return memory[tensor.begin : tensor.end]
 
@@ -68,7 +71,7 @@ def check_list(given: RequestInput) -> None:
 
 
 def list_of(given: RequestInput, data: memoryview | None) -> list[int]:
-    """The integers in a parameter's tensor, from its JSON or else from these bytes."""
+    """The integers of a tensor that is a parameter, from `data` or else from its JSON."""
     if data is None:
         array = json_values.to_array(given.data, given.info)
     else:

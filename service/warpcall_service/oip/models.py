@@ -1,8 +1,9 @@
-"""The ops as models of the Open Inference Protocol: names of dtypes, metadata, configuration.
+"""The ops as models of the Open Inference Protocol: their metadata and configuration.
 
-A model has one datatype for each tensor, and a fixed number of dims; an op often takes several. The
-protocol's members then have FP32, or what comes first, and a -1 for each size that the op names; all
-that is taken stands in `parameters`.
+The protocol describes a tensor by one datatype and a fixed number of dims; an op often takes
+several of both. The datatype is then FP32 if the op takes it, else the first that it takes. The
+shape has a -1 for each size that the op names. `parameters` lists every datatype, and the shape as
+the op declares it.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import NotFound
 from warpcall_service.text import brief
 
-VERSION = "1"  # of every model: ops have none, their source has a hash
+VERSION = "1"  # of every model; ops have no versions, but the metadata has a hash of their source
 PLATFORM = "warpcall"
 
 Model = dict[str, Any]
 
 
 class Models:
-    """The catalog's ops, by name, as models.
+    """The ops of the engine's catalog, as models.
 
-    Args:
-        catalog: as the engine has it.
+    Attributes:
+        ops: the catalog's entries, by name.
     """
 
     def __init__(self, catalog: Iterable[Mapping[str, Any]]) -> None:
         self.ops = {op["name"]: op for op in catalog}
 
     def op(self, name: str, version: str | None = None) -> Mapping[str, Any]:
-        """The op behind a model.
+        """The op of a model.
 
         Raises:
-            NotFound: no such model, or no such version of it.
+            NotFound: there is no such model, or no such version of it.
         """
         op = self.ops.get(name)
         if op is None:
@@ -47,7 +48,7 @@ class Models:
         return op
 
     def metadata(self, op: Mapping[str, Any]) -> Model:
-        """What GET /v2/models/{model} says."""
+        """The response to GET /v2/models/{model}."""
         return {
             "name": op["name"],
             "versions": [VERSION],
@@ -62,7 +63,7 @@ class Models:
         }
 
     def config(self, op: Mapping[str, Any]) -> Model:
-        """What GET /v2/models/{model}/config says: as Triton's model configuration."""
+        """The response to GET /v2/models/{model}/config, in the form of Triton's configurations."""
         metadata = self.metadata(op)
         return {
             "name": op["name"],
@@ -85,7 +86,7 @@ def _input_datatypes(given: Mapping[str, Any]) -> list[str]:
 
 
 def _output_datatypes(given: Mapping[str, Any], op: Mapping[str, Any]) -> list[str]:
-    """What an output may have: its own, or any of the inputs'."""
+    """The datatypes of an output: its own, or those of the first input."""
     if given["dtype"] is not None:
         return [OIP_DATATYPES[given["dtype"]]]
     return _input_datatypes(op["inputs"][0])
@@ -105,7 +106,7 @@ def _tensor(given: Mapping[str, Any], datatypes: list[str]) -> Model:
 
 
 def _shape(text: str) -> list[int]:
-    """A -1 for each size in a text such as "[..., K]"."""
+    """A -1 for each size in a declared shape such as "[..., K]"."""
     return [-1] * (text.count(",") + 1 if text.startswith("[") else 1)
 
 
@@ -118,6 +119,6 @@ def _configured(tensor: Model) -> Model:
 
 
 def _describe_param(param: Mapping[str, Any]) -> str:
-    """A parameter in words."""
+    """One line about a parameter."""
     need = "required" if param["required"] else f"default {param['default']}"
     return f"{param['kind']}, {need}: {param['doc']}"

@@ -1,7 +1,8 @@
-"""Who is at the other end of a connection, if it is a program of this machine.
+"""Finds the user id of the process at the other end of a local connection.
 
-What a program here may ask for, such as shared memory, depends on the account it runs under. For a
-Unix socket the kernel tells the account; for TCP on the loopback the kernel's table of sockets does.
+Access to shared memory depends on the account under which the client's process runs. For a Unix
+socket the kernel reports it (SO_PEERCRED); for TCP over the loopback it is in the kernel's table of
+sockets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from warpcall.errors import Forbidden
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.exchange import Exchange
 
-# What comes through a proxy is somebody else's, what a web page sends is not its reader's.
+# A request with one of these headers was made for somebody else: a proxy forwards the requests of
+# others, and a browser sends what a web page asks for, not its reader.
 INDIRECT = (b"x-forwarded-for", b"x-real-ip", b"forwarded", b"via", b"origin")
 TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 
@@ -24,16 +26,16 @@ Address = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
 
 
 class PeerUids:
-    """Remembers each connection's account: it does not change, and the table is long."""
+    """User ids by connection. They are cached, because the table of sockets is long."""
 
     def __init__(self) -> None:
         self._uids: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
 
     def uid(self, exchange: Exchange) -> int:
-        """The uid of the program that sent the request.
+        """The user id of the process that sent a request.
 
         Raises:
-            Forbidden: it is no program of this machine, or it speaks for somebody else.
+            Forbidden: the process is not on this machine, or it made the request for somebody else.
         """
         for name in INDIRECT:
             if name in exchange.headers:
@@ -73,7 +75,7 @@ def _address(name: tuple[str, int]) -> Address:
 
 
 def _owner(peer: Address, ours: Address) -> int | None:
-    """Who has the socket that is connected from `peer` to `ours`."""
+    """The owner of the socket that is connected from `peer` to `ours`."""
     wanted = [_written(peer), _written(ours)]
     with TABLES[peer[0].version].open() as table:
         for line in table:
@@ -84,7 +86,7 @@ def _owner(peer: Address, ours: Address) -> int | None:
 
 
 def _written(address: Address) -> str:
-    """As the table has it: words of four bytes, each in the machine's order."""
+    """An address as in the kernel's table: words of four bytes, each in the machine's order."""
     host, port = address
     words = struct.unpack(f"={len(host.packed) // 4}I", host.packed)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

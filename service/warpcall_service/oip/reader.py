@@ -1,7 +1,6 @@
-"""From the body of an inference request to a call whose inputs lie in the arena.
+"""Reads inference requests: their inputs into the arena, and their JSON into the call to plan.
 
-What comes as bytes goes from the socket to its place, as in the other formats, and what lies in
-shared memory is copied there.
+Binary inputs are received directly into the arena. Inputs in shared memory are copied there.
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ from warpcall_service.oip.shared_memory import Region, SharedMemory
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-# A repeated request is parsed once: 20 of the 350 microseconds that a small one takes.
-_decode_again = functools.lru_cache(256)(oip_request.decode_request)
+# Small requests are often repeated. Parsing takes 20 of the 350 microseconds of such a call.
+_decode_cached = functools.lru_cache(256)(oip_request.decode_request)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A call for whose inputs there is room, and whose JSON is done with.
+    """A call whose JSON has been read, with a slot for its inputs.
 
     Attributes:
-        late: parameters that come as bytes; there is a plan only when they are here.
+        late: inputs that are parameters of the op and are sent as bytes after the JSON.
+        plan: None if there are such inputs: the call can be planned only after they are read.
     """
 
     request: InferRequest
@@ -69,10 +69,10 @@ class InferReader:
     async def read_call(
         self, exchange: Exchange, body: Body, op: Mapping[str, Any]
     ) -> tuple[Upload, InferResponse]:
-        """Read a call of `op`, and what its response is to be.
+        """Read a call of `op`, and the response that it asks for.
 
         Raises:
-            Problem: what is wrong with it, or that there is no room; no memory is kept then.
+            Problem: the call is invalid, or there is no memory for it. No slot is allocated then.
         """
         nbytes = self._json_nbytes(exchange, body)
         if nbytes is not None and nbytes <= INLINE_BYTES:
@@ -93,7 +93,7 @@ class InferReader:
             raise
 
     def _json_nbytes(self, exchange: Exchange, body: Body) -> int | None:
-        """How long the JSON is; None: as long as the body, of which nobody says how long it is."""
+        """The length of the JSON; None if it is that of a chunked body."""
         given = exchange.headers.get(HEADER_LENGTH.lower().encode())
         nbytes = body.declared
         if given is not None:
@@ -122,7 +122,10 @@ class InferReader:
     async def _place_large(
         self, exchange: Exchange, body: Body, op: Mapping[str, Any], nbytes: int | None
     ) -> _Placed:
-        """The text waits in the arena; what it becomes is on the heap, for few calls at a time."""
+        """Read a large JSON into the arena, and parse it.
+
+        The values that it becomes lie on the heap, so that few calls may parse at a time.
+        """
         limit = int(self._settings.max_json_bytes)
         slot = await self._uploads.allocate(body, limit if nbytes is None else nbytes)
         try:
@@ -146,7 +149,7 @@ class InferReader:
         request: InferRequest,
         json_nbytes: int,
     ) -> _Placed:
-        """Make room for the inputs, and for the outputs if it is known how large they are."""
+        """Allocate a slot for the inputs, and for the outputs if the call can be planned now."""
         body.watchdog.pause()
         lists = {param["name"] for param in op["params"] if param["kind"] == "ints"}
         tensors = [given for given in request.inputs if given.info.name not in lists]
@@ -160,7 +163,7 @@ class InferReader:
         for given in as_params:
             check_list(given)
             if given not in late:
-                params = merge(params, {given.info.name: await _early(given, regions)})
+                params = merge(params, {given.info.name: await _list_param(given, regions)})
         arrays = {
             given.info.name: json_values.to_array(given.data, given.info)
             for given in tensors
@@ -177,7 +180,7 @@ class InferReader:
         return _Placed(request, response, regions, layout, params, late, plan, slot)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:
-        """Take the rest of the body, and what is in shared memory."""
+        """Read the bytes after the JSON, and the inputs in shared memory."""
         slot, layout = placed.slot, placed.layout
         for begin, end in layout.pieces:
             await body.into(slot.view[begin:end], "the binary data after the JSON")
@@ -215,7 +218,7 @@ class InferReader:
         return plan
 
     def _check_length(self, body: Body, json_nbytes: int, request: InferRequest) -> None:
-        """Refuse binary sizes that do not add up before a byte of them is read."""
+        """Raise InvalidInput if the binary sizes do not add up to the length of the body."""
         binary = sum(given.info.nbytes for given in request.inputs if given.binary)
         if body.declared is not None and body.declared != json_nbytes + binary:
             raise InvalidInput(
@@ -225,7 +228,7 @@ class InferReader:
             )
 
     def _regions(self, exchange: Exchange, request: InferRequest) -> dict[str, Region]:
-        """The shared memory that a request names, all of it the caller's own."""
+        """The shared memory regions that a request names; all of them belong to the caller."""
         named = [given.shared for given in request.inputs]
         named += [wanted.shared for wanted in request.outputs or ()]
         spans = [span for span in named if span is not None]
@@ -239,12 +242,12 @@ class InferReader:
 
 
 def _decode(text: bytes) -> InferRequest:
-    decode = _decode_again if len(text) <= CACHED_HEADER_BYTES else oip_request.decode_request
+    decode = _decode_cached if len(text) <= CACHED_HEADER_BYTES else oip_request.decode_request
     return decode(text)
 
 
-async def _early(given: RequestInput, regions: Mapping[str, Region]) -> list[int]:
-    """A parameter that comes as a tensor in the JSON or in shared memory."""
+async def _list_param(given: RequestInput, regions: Mapping[str, Region]) -> list[int]:
+    """A list parameter that is sent as a tensor in the JSON or in shared memory."""
     if given.shared is None:
         return list_of(given, None)
     data = bytearray(given.info.nbytes)

@@ -1,4 +1,4 @@
-"""The response to an inference request: JSON, then the bytes of those outputs that go as bytes."""
+"""Responses to inference requests: JSON, then the bytes of the binary outputs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """What a request asks for.
+    """The response that a request asks for.
 
     Attributes:
-        regions: the shared memory that outputs go to, by the region's name.
-        max_json_bytes: of outputs that go as JSON.
+        regions: the shared memory regions that the request names, by name.
+        max_json_bytes: limit on the bytes of outputs that go as JSON.
     """
 
     request: InferRequest
@@ -37,7 +37,7 @@ class InferResponse:
     max_json_bytes: int
 
     def check(self, plan: Plan) -> None:
-        """Refuse, before anything is computed, a plan whose outputs cannot go as they are asked for."""
+        """Raise a Problem if the outputs of a plan cannot go where the request asks for."""
         given = {info.name for info in plan.outputs}
         for named in self.request.outputs or ():
             if named.name not in given:
@@ -70,7 +70,11 @@ class InferResponse:
     async def write(
         self, plan: Plan, outputs: memoryview, writer: Writer
     ) -> tuple[Headers, ResponseBody]:
-        """The response from the bytes of the output region, where those to send are moved together."""
+        """Write the response; returns its headers and body.
+
+        Args:
+            outputs: the output region. Binary outputs are moved together in it, over others.
+        """
         entries: list[dict[str, Any]] = []
         holes: list[Hole] = []
         binary: list[TensorInfo] = []
@@ -125,7 +129,7 @@ class InferResponse:
 
 
 def _together(infos: list[TensorInfo], outputs: memoryview) -> memoryview:
-    """The bytes of these outputs one after the other; what lies between them is overwritten."""
+    """Move these outputs together; the bytes between them are overwritten."""
     begin = end = infos[0].begin
     for info in infos:
         if info.begin != end:

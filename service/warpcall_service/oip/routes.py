@@ -26,7 +26,7 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statis
 
 
 class ServerMetadata(Model):
-    """The server; `extensions` are those of the protocol that it has."""
+    """The server, and the extensions of the protocol that it implements."""
 
     name: str
     version: str
@@ -34,7 +34,7 @@ class ServerMetadata(Model):
 
 
 class TensorMetadata(Model):
-    """A tensor of a model: -1 is any size; all datatypes that it may have are in `parameters`."""
+    """A tensor of a model. A size of -1 means any size; `parameters` lists all its datatypes."""
 
     name: str
     datatype: str
@@ -54,7 +54,7 @@ class ModelMetadata(Model):
 
 
 class ModelState(Model):
-    """A model and whether it can run: READY, or UNAVAILABLE for a reason."""
+    """A model and its state, READY or UNAVAILABLE; `reason` says why it is unavailable."""
 
     name: str
     version: str
@@ -105,12 +105,12 @@ def routes(
 
     @router.get("", response_model=ServerMetadata)
     async def server_metadata() -> Response:
-        """What this server is, and which extensions of the protocol it has."""
+        """Name, version and extensions of this server."""
         return JSONResponse(server)
 
     @router.get("/health/live", response_model=Live)
     async def live() -> Response:
-        """200 as long as the server answers at all."""
+        """200 while the server runs."""
         return JSONResponse({"live": True})
 
     @router.get(
@@ -119,12 +119,12 @@ def routes(
         responses={503: {"model": Ready, "description": "No model can run now"}},
     )
     async def server_ready() -> Response:
-        """200 while models can run, 503 while they cannot; why: /readyz."""
+        """200 while models can run, 503 while they cannot; /readyz says why."""
         return JSONResponse({"ready": ready()}, 200 if ready() else 503)
 
     @router.get("/models/stats")  # before a model of any name
     async def all_stats() -> dict[str, Any]:
-        """How often and how long each model ran for clients of this protocol."""
+        """Counts and durations of the inference requests of each model."""
         return {"model_stats": [statistics.of(name) for name in models.ops]}
 
     @router.get("/models/{name}", response_model=ModelMetadata, responses=not_found)
@@ -132,13 +132,13 @@ def routes(
         "/models/{name}/versions/{version}", response_model=ModelMetadata, responses=not_found
     )
     async def model_metadata(name: str, version: str | None = None) -> Response:
-        """A model's inputs and outputs."""
+        """Inputs and outputs of a model."""
         return JSONResponse(models.metadata(models.op(name, version)))
 
     @router.get("/models/{name}/config", responses=not_found)
     @router.get("/models/{name}/versions/{version}/config", responses=not_found)
     async def model_config(name: str, version: str | None = None) -> dict[str, Any]:
-        """A model's configuration, with its parameters."""
+        """Configuration of a model, with the parameters of the op."""
         return models.config(models.op(name, version))
 
     @router.get(
@@ -159,7 +159,7 @@ def routes(
     @router.get("/models/{name}/stats", responses=not_found)
     @router.get("/models/{name}/versions/{version}/stats", responses=not_found)
     async def model_stats(name: str, version: str | None = None) -> dict[str, Any]:
-        """How often and how long a model ran for clients of this protocol."""
+        """Counts and durations of the inference requests of a model."""
         op = models.op(name, version)
         return {"model_stats": [statistics.of(op["name"])]}
 
@@ -169,7 +169,7 @@ def routes(
         responses=error_responses([InvalidInput]),
     )
     async def repository_index(request: Request) -> Response:
-        """All models; with `{"ready": true}` those that can run now."""
+        """List all models; with `{"ready": true}` only those that can run now."""
         asked = await json_of(request)
         only_ready = asked.get("ready", False)
         if not isinstance(only_ready, bool):

@@ -1,8 +1,8 @@
-"""Tensors in shared memory: regions of POSIX segments that local clients lend to the server.
+"""Shared memory: regions of POSIX segments that local clients register for their tensors.
 
-A segment is opened by its name for each use and read and written like a file, never mapped. So a
-client that shortens or removes it gets an error where a mapping would kill the server (SIGBUS), and a
-region that is left behind holds neither memory nor a descriptor.
+A segment is opened by its name for each use, and read and written like a file. It is never mapped:
+if its client shortened a mapped segment, the server would be killed by SIGBUS. No descriptor stays
+open, so that a forgotten region holds no memory of a segment that its client has removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANYONE = stat.S_IROTH | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who registered a region: a user, from an account of this machine."""
+    """The owner of regions: a user, connected from an account of this machine."""
 
     user: str
     uid: int
@@ -37,13 +37,13 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of a segment.
+    """A registered range of a segment.
 
     Attributes:
-        name: the owner's name for it.
-        key: of the segment, as it was given.
-        offset: where it begins in the segment.
-        segment: device and inode of what had that key when it was registered.
+        name: chosen by the owner.
+        key: the name of the segment, as the owner gave it.
+        offset: of the range, in bytes from the start of the segment.
+        segment: device and inode of the segment that had this name at the registration.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Region:
 
     @property
     def gone(self) -> bool:
-        """Whether its segment was removed."""
+        """Whether the segment was removed or replaced."""
         try:
             with self._open(os.O_RDONLY):
                 return False
@@ -71,10 +71,10 @@ class Region:
             )
 
     async def read(self, offset: int, target: memoryview) -> None:
-        """Fill `target` from byte `offset` of the region on.
+        """Fill `target` with the bytes of the region from `offset` on.
 
         Raises:
-            InvalidInput: the segment is gone, or shorter than it was.
+            InvalidInput: the segment was removed, replaced or shortened.
         """
         filled = 0
         with self._open(os.O_RDONLY) as segment:
@@ -85,13 +85,15 @@ class Region:
                     raise self._too_short(os.fstat(segment).st_size)
                 filled += nbytes
                 if filled < len(target):
-                    await asyncio.sleep(0)  # others have their turn
+                    await asyncio.sleep(0)  # other requests can run
 
     async def write(self, offset: int, data: memoryview) -> None:
-        """Put `data` from byte `offset` of the region on.
+        """Write `data` to the region from `offset` on.
 
         Raises:
-            InvalidInput: the segment is gone, shorter than it was, or the system has no memory left.
+            InvalidInput: the segment was removed, replaced or shortened, or the system has no
+            memory
+                left for it.
         """
         written = 0
         with self._open(os.O_WRONLY) as segment:
@@ -130,10 +132,10 @@ class Region:
 
 
 class SharedMemory:
-    """The regions of all owners; nobody sees another one's.
+    """The registry of regions. An owner sees only their own.
 
     Args:
-        max_nbytes: that one owner may have registered; 0 has all refused.
+        max_nbytes: limit on the registered bytes of one owner; 0 disables shared memory.
     """
 
     def __init__(self, max_nbytes: int) -> None:
@@ -143,26 +145,26 @@ class SharedMemory:
 
     @property
     def allowed(self) -> bool:
-        """Whether there can be any."""
+        """Whether shared memory is enabled."""
         return self._max_nbytes > 0
 
     def owner(self, exchange: Exchange) -> Owner:
-        """For whom a request speaks.
+        """The owner whose regions a request may use.
 
         Raises:
-            Forbidden: it comes from elsewhere, or shared memory is switched off.
+            Forbidden: the client is not on this machine, or shared memory is disabled.
         """
         if not self.allowed:
             raise Forbidden("this server takes no tensors in shared memory")
         return Owner(exchange.caller.name, self._peers.uid(exchange))
 
     def register(self, owner: Owner, name: str, key: str, offset: int, nbytes: int) -> None:
-        """Lend the server `nbytes` bytes from byte `offset` of the segment `key`.
+        """Register `nbytes` bytes of the segment `key` from `offset` on, as the region `name`.
 
         Raises:
-            InvalidInput: no such segment, not so long, or a name that is taken.
-            Forbidden: the segment is another account's.
-            TooLarge: more than one owner may have.
+            InvalidInput: there is no such segment, it is too short, or the name is taken.
+            Forbidden: the segment belongs to another account.
+            TooLarge: the owner would have too many regions, or too many bytes.
         """
         if not 1 <= len(name) <= MAX_NAME:
             raise InvalidInput(
@@ -194,18 +196,18 @@ class SharedMemory:
         self._regions[owner] = regions
 
     def regions(self, owner: Owner) -> list[Region]:
-        """All of this owner's."""
+        """All regions of an owner."""
         return list(self._regions.get(owner, {}).values())
 
     def region(self, owner: Owner, name: str) -> Region:
-        """One of this owner's; NotFound if there is none of that name."""
+        """A region of an owner; raises NotFound if there is none of that name."""
         region = self._regions.get(owner, {}).get(name)
         if region is None:
             raise NotFound(f"you have registered no shared memory region {brief(name)}", field=name)
         return region
 
     def unregister(self, owner: Owner, name: str | None = None) -> None:
-        """Forget one of this owner's, or all; what is not there is forgotten already."""
+        """Remove a region of an owner, or all of them. It is no error if there is none."""
         regions = self._regions.get(owner, {})
         if name is not None:
             regions.pop(name, None)
@@ -215,10 +217,10 @@ class SharedMemory:
 
 @contextlib.contextmanager
 def _opened(key: str, how: int) -> Iterator[tuple[int, os.stat_result]]:
-    """The segment of this name, as shm_open opens it.
+    """Open a segment by its name, as shm_open does.
 
     Raises:
-        InvalidInput: no name of a segment, or there is none of this name that the server may open.
+        InvalidInput: the name is invalid, or there is no such segment that the server may open.
     """
     named = _KEY.fullmatch(key)
     if named is None:

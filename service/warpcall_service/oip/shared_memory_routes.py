@@ -1,4 +1,4 @@
-"""The system shared memory extension of the Open Inference Protocol: who lends what."""
+"""The system shared memory extension of the Open Inference Protocol: its routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RegionModel(Model):
 
 
 def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
-    """Register, see and unregister regions; each owner has his own."""
+    """Routes to register, list and unregister regions. A caller sees only their own."""
     router = APIRouter(prefix="/v2/systemsharedmemory", tags=["open inference protocol"])
     local_only = error_responses([Forbidden])
 
@@ -56,7 +56,7 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
         responses=error_responses([Forbidden, InvalidInput, TooLarge]),
     )
     async def register(request: Request, region: str) -> dict[str, Any]:
-        """Lend the server a piece of a POSIX shared memory segment: `{key, offset, byte_size}`."""
+        """Register a range of a POSIX shared memory segment: `{key, offset, byte_size}`."""
         owner = owner_of(request)
         asked = await json_of(request)
         for member in asked:
@@ -74,13 +74,13 @@ def routes(settings: Settings, shared: SharedMemory) -> APIRouter:
 
     @router.post("/unregister", responses=local_only)
     async def unregister_all(request: Request) -> dict[str, Any]:
-        """Take back all of the caller's regions."""
+        """Unregister all of the caller's regions."""
         shared.unregister(owner_of(request))
         return {}
 
     @router.post("/region/{region}/unregister", responses=local_only)
     async def unregister(request: Request, region: str) -> dict[str, Any]:
-        """Take back a region; one that is not there is taken back already."""
+        """Unregister a region of the caller. It is no error if there is none."""
         shared.unregister(owner_of(request), region)
         return {}
 

@@ -1,4 +1,4 @@
-"""How often and how long the models ran for clients of the Open Inference Protocol."""
+"""Counts and durations of inference requests, by model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.oip.models import VERSION
 
-# The protocol's names for our stages.
+# Our stages by the names that the protocol has for them.
 _STAGES = {
     "queue": "queue",
     "compute_input": "h2d",
@@ -31,18 +31,18 @@ class _Duration:
 
 @dataclass(slots=True)
 class _ModelStatistics:
-    last_ms: int = 0  # when the last inference ended, since 1970
+    last_ms: int = 0  # end of the last successful inference, in milliseconds since 1970
     durations: defaultdict[str, _Duration] = field(default_factory=lambda: defaultdict(_Duration))
 
 
 class Statistics:
-    """Counts since the server's start, by model."""
+    """The statistics of all models since the server started."""
 
     def __init__(self) -> None:
         self._models: defaultdict[str, _ModelStatistics] = defaultdict(_ModelStatistics)
 
     def record(self, exchange: Exchange, *, ok: bool) -> None:
-        """Count an inference that came to its end; one whose client left in between failed."""
+        """Count a request that has ended. It failed if its client left before the end."""
         counts = self._models[exchange.op]
         took_ms = (time.monotonic() - exchange.began) * 1e3
         counts.durations["success" if ok else "fail"].add(took_ms)
@@ -52,7 +52,7 @@ class Statistics:
                 counts.durations[name].add(exchange.stages_ms[stage])
 
     def of(self, model: str) -> dict[str, Any]:
-        """What GET /v2/models/{model}/stats says of it."""
+        """The response to GET /v2/models/{model}/stats."""
         counts = self._models[model]
         names = ("success", "fail", *_STAGES, "cache_hit", "cache_miss")
         count = counts.durations["success"].count

@@ -1,4 +1,4 @@
-"""What users may keep beside each other, and what becomes of it when the lane dies."""
+"""Limits on stored tensors of several users, and their loss with the worker of a lane."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_a_full_quota_harms_nobody_else(users: tuple[httpx.Client, httpx.Client]
     others = put(bob, "b", np.zeros(20 * KB, np.uint8)), put(bob, "c", np.zeros(20 * KB, np.uint8))
 
     said = problem_of(busy, 429, "busy", "tensors")
-    assert said.startswith("alice keeps 61440 bytes between calls, with 20480 more")
+    assert said.startswith("alice stores 61440 bytes, with 20480 more")
     assert 40 < int(busy.headers["retry-after"]) <= 50
-    assert "alice keeps at most 65536" in problem_of(too_large, 413, "too-large", "tensors")
+    assert "alice may store at most 65536" in problem_of(too_large, 413, "too-large", "tensors")
     problem_of(kept_output, 429, "busy", "tensors")
     assert plain.status_code == 200
     assert [answer.status_code for answer in others] == [200, 429]
-    assert "cpu keeps 81920 bytes" in others[1].json()["detail"]
+    assert "cpu stores 81920 bytes" in others[1].json()["detail"]
     assert listed(alice) == ["t0", "t1", "t2"]
     alice.delete(f"{ALL}/t0")
     assert put(alice, "more", np.zeros(20 * KB, np.uint8)).status_code == 200
