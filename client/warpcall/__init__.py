@@ -74,9 +74,9 @@ _LAZY = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import the clients, and numpy with them, at their first use.
+    """Import the clients at their first use.
 
-    The server imports this package too, but only its errors and its wire format.
+    The server imports this package too, but needs only its errors and its wire format.
     """
     if name in _LAZY:
         from warpcall import _client

@@ -1,6 +1,6 @@
-"""numpy arrays and torch tensors to bytes of the wire and back, copying only what must be copied.
+"""Converts numpy arrays and torch tensors to bytes of the wire and back, without needless copies.
 
-torch is never imported here: a tensor can only come from a program that has imported it.
+This module never imports torch. A caller who passes a torch tensor has imported it already.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "torch.Tensor")
 
-# The wire is little-endian, so is every machine with a GPU; a big-endian caller's arrays are swapped.
+# The wire is little-endian. Arrays of another byte order are swapped before they are sent.
 _WIRE_ORDER: Literal["<"] = "<"
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A tensor as the wire has it: what it is, and its bytes in C order (a view where possible)."""
+    """A tensor in the form of the wire: its description, and its bytes in C order."""
 
     info: TensorInfo
     data: Bytes
@@ -39,36 +39,36 @@ class Flat:
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[ArrayT]):
-    """Which library the caller's arrays are of, and for torch the device they are on."""
+    """The library of the caller's arrays: numpy if `device` is None, or torch on that device."""
 
     device: torch.device | None = None
 
     def build(self, data: Bytes, info: TensorInfo) -> ArrayT:
-        """The tensor `info` out of `data` (its bytes): a view for numpy and for torch on the CPU."""
+        """Make an array from its bytes: a view of `data` for numpy and for torch on the CPU."""
         if self.device is None:
             return cast(ArrayT, data.view(NUMPY_DTYPES[info.dtype]).reshape(info.shape))
         return cast(ArrayT, _to_torch(data, info, self.device))
 
 
 def kind_of(inputs: Mapping[str, ArrayT]) -> Kind[ArrayT]:
-    """What all of `inputs` are, so that the outputs can be the same; numpy if there are none.
+    """The kind of all `inputs`, which the outputs will have too; numpy if there are no inputs.
 
     Raises:
-        InvalidInput: numpy arrays and torch tensors, or torch devices, mixed in one call.
+        InvalidInput: `inputs` mix numpy arrays with torch tensors, or torch devices.
     """
-    homes = {name: _home(value) for name, value in inputs.items()}
-    first = next(iter(homes), None)
-    for name, home in homes.items():
-        if first is not None and home != homes[first]:
+    devices = {name: _device_of(value) for name, value in inputs.items()}
+    first = next(iter(devices), None)
+    for name, device in devices.items():
+        if first is not None and device != devices[first]:
             raise InvalidInput(
-                f"{name} must be {_home_name(homes[first])} as {first} is, got {_home_name(home)}",
+                f"{name} must be {_origin(devices[first])} as {first} is, got {_origin(device)}",
                 field=name,
             )
-    return Kind(None if first is None else homes[first])
+    return Kind(None if first is None else devices[first])
 
 
 def is_array(value: object) -> bool:
-    """Whether `value` is something that travels as a tensor."""
+    """Whether `value` is a numpy array or a torch tensor."""
     return isinstance(value, np.ndarray) or _is_tensor(value)
 
 
@@ -76,7 +76,7 @@ def flatten(name: str, value: object) -> Flat:
     """The bytes of an array, in C order and little-endian.
 
     Raises:
-        InvalidInput: not an array, or of a dtype that the wire does not have.
+        InvalidInput: it is not an array, or has a dtype that the wire does not have.
     """
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)
@@ -101,7 +101,7 @@ def _from_numpy(name: str, array: Array) -> Flat:
     code = CODES.get(native)
     if code is None:
         raise _unsupported(name, str(array.dtype), [str(d) for d in NUMPY_DTYPES.values()])
-    # asarray, because ascontiguousarray would turn 0-dim into 1-dim.
+    # Not ascontiguousarray: it would turn an array of no dims into one of one dim.
     wire_dtype: np.dtype[Any] = native.newbyteorder(_WIRE_ORDER)
     plain = np.asarray(array, dtype=wire_dtype, order="C")
     return Flat(TensorInfo(name, code, array.shape), plain.reshape(-1).view(np.uint8))
@@ -118,7 +118,8 @@ def _from_torch(name: str, tensor: torch.Tensor) -> Flat:
         what = "a meta" if tensor.is_meta else f"a {str(tensor.layout).removeprefix('torch.')}"
         raise InvalidInput(f"{name} must be a dense tensor, got {what} tensor", field=name)
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    # Not reshape(-1), which leaves an odd stride to a tensor of one element or none.
+    # Not reshape(-1): it keeps the strides of a tensor of one element or none, and
+    # view(uint8) needs stride 1.
     flat = plain.as_strided((plain.numel(),), (1,))
     return Flat(TensorInfo(name, code, tuple(tensor.shape)), flat.view(lib.uint8).numpy())
 
@@ -138,7 +139,7 @@ def _to_torch(data: Bytes, info: TensorInfo, device: torch.device) -> Any:
 
 @functools.cache
 def _torch_dtypes() -> dict[str, torch.dtype]:
-    """Wire codes to torch dtypes, less those that an older torch does not have."""
+    """torch dtypes by wire code. An older torch lacks some of them."""
     lib = sys.modules["torch"]
     names = {code: str(dtype) for code, dtype in NUMPY_DTYPES.items()}
     return {code: getattr(lib, name) for code, name in names.items() if hasattr(lib, name)}
@@ -149,13 +150,13 @@ def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return lib is not None and isinstance(value, lib.Tensor)
 
 
-def _home(value: object) -> torch.device | None:
-    """The device of a torch tensor; None for everything else, which `flatten` judges."""
+def _device_of(value: object) -> torch.device | None:
+    """The device of a torch tensor; None for any other value, which `flatten` checks."""
     return value.device if _is_tensor(value) else None
 
 
-def _home_name(home: torch.device | None) -> str:
-    return "a numpy array" if home is None else f"a torch tensor on {home}"
+def _origin(device: torch.device | None) -> str:
+    return "a numpy array" if device is None else f"a torch tensor on {device}"
 
 
 def _unsupported(name: str, got: str, allowed: list[str]) -> InvalidInput:

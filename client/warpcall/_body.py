@@ -53,7 +53,8 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
         UnicodeEncodeError
     ):  # a lone surrogate, such as Python reads from an argument that is not UTF-8
         raise InvalidInput(
-            f"the names of tensors must be Unicode text, got {_brief(list(flats))}", field="inputs"
+            f"the names of tensors must be Unicode text, got {wire.brief(list(flats))}",
+            field="inputs",
         ) from None
     metadata = {wire.PARAMS_KEY: _params_json(params)} if params else None
     header = wire.encode_header(placed, metadata)
@@ -108,7 +109,7 @@ def _params_json(params: Mapping[str, object]) -> str:
         except (TypeError, ValueError, RecursionError):
             raise InvalidInput(
                 f"{name} must be made of booleans, finite numbers and lists of them, "
-                f"got {_brief(value)}",
+                f"got {wire.brief(value)}",
                 field=name,
             ) from None
     return f"{{{','.join(parts)}}}"
@@ -124,8 +125,3 @@ def _plain(value: Any) -> Any:
 
 
 _PARAM_JSON = json.JSONEncoder(allow_nan=False, default=_plain, separators=(",", ":"))
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

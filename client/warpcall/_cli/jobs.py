@@ -15,6 +15,7 @@ from rich.text import Text
 
 from warpcall import Client, JobFailed
 from warpcall._cli.files import UsageError
+from warpcall._cli.main import INTERRUPTED
 from warpcall._cli.output import Json, Url, console, print_json, write_lines
 from warpcall._cli.sweep_args import OURS, implementations_of, sweep_of
 from warpcall._cli.tables import (
@@ -48,7 +49,6 @@ OPTIONS = {  # the option for each field that an error of the server can name
 }
 MAX_LISTED = 500
 LOOK_S = 1.0  # between two requests of `top`
-INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job, from `warpcall jobs`.")]
 
