@@ -1,4 +1,4 @@
-"""The application: the routes and the calls over one engine, behind the gateway."""
+"""The application: every route and handler, built over one engine, behind the gateway."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def create_app(
     json: JsonPool,
     stopping: Callable[[], bool],
 ) -> Gateway:
-    """The ASGI application over an engine that was started.
+    """Build the ASGI application over an engine that was started.
 
     Args:
-        account_sync: has the authenticator of requests and the counter of what users use.
-        job_service: takes benchmark jobs.
+        account_sync: has the authenticator of requests, and the counter of usage.
+        job_service: accepts benchmark jobs.
         json: reads and writes the JSON of calls.
-        stopping: whether the server is about to leave, for /readyz.
+        stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
     tensors = TensorRegistry(settings, engine)

@@ -1,4 +1,4 @@
-"""The door of the server: every request enters here, says who sends it, is counted and logged."""
+"""The ASGI entry point: it authenticates, limits, dispatches, counts and logs every request."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger("warpcall")
 class Gateway:
     """Passes requests that move tensors to the handlers of `direct`, and all others to `app`.
 
-    Nothing passes unless `authenticator` admits it: a new route, on either road, is closed from the start. Who
-    was admitted is held to his limits. Every request has a `ClientWatchdog`, so that no route waits
-    for its client without end.
+    Every request is authenticated before it is dispatched, so that a new route needs a key without
+    doing anything for it. Then the limits of its user apply. Every request has a `ClientWatchdog`,
+    so that no route waits for its client without end.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
-            return  # lifespan and websockets are off, and must not be a way around the authenticator
+            return  # uvicorn sends no others; if it did, they would not be authenticated
         exchange = Exchange(scope, receive, send)
         watchdog = ClientWatchdog(exchange.connection, self._timeout_s, self._min_rate)
         try:
@@ -65,7 +65,7 @@ class Gateway:
                 await exchange.refuse(problem)
         except ClientGone:
             exchange.abandon()
-        except asyncio.CancelledError:  # once more, while it told the client of the first time
+        except asyncio.CancelledError:  # a second time, while the first problem was being sent
             exchange.connection.abort()
             exchange.abandon()
         finally:
@@ -73,7 +73,7 @@ class Gateway:
             self._record(exchange)
 
     async def _handle(self, exchange: Exchange, watchdog: ClientWatchdog) -> Problem | None:
-        """Answer a request, or return the problem that is to be its answer."""
+        """Respond to a request, or return the problem that the response must be."""
         try:
             exchange.check_head()
             if query := exchange.scope["query_string"]:
@@ -98,7 +98,7 @@ class Gateway:
         return None
 
     async def _run_limited(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
-        if exchange.scope["path"] in OPEN:  # for probes: no limits
+        if exchange.scope["path"] in OPEN:  # probes have no user, and no limits
             await self._serve(exchange, watchdog)
             return
         account = self._limits.acquire(exchange.caller.name, exchange.began)

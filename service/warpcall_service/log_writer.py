@@ -1,8 +1,7 @@
-"""Writes lines to a file descriptor from a thread, so that a reader that stops reading stops nobody.
+"""Writes lines to a file descriptor from a thread, so that only this thread can block.
 
-A write to a pipe that nobody reads, or to a terminal that was paused, blocks in the kernel for as
-long as that lasts. Here only this thread blocks. Up to MAX_LINES lines wait for it; further lines
-are dropped and counted.
+A write to a pipe that nobody reads, or to a paused terminal, blocks for as long as that lasts.
+Up to MAX_LINES lines wait for the thread. Further lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,47 +14,47 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-MAX_LINES = 8192  # that wait: 2 s of access lines of 4,000 calls/s, some 3 MB
-MAX_BATCH = 512  # lines of one write
-GATHER_S = 0.05  # between the first line of a batch and its write: one wake-up for many lines
+MAX_LINES = 8192  # waiting lines: 2 s of access lines at 4,000 calls/s, some 3 MB
+MAX_BATCH = 512  # lines in one write
+GATHER_S = 0.05  # from the first line of a batch to its write: one wake-up serves many lines
 
 
 class LogWriter:
     """A bounded queue of lines and the thread that writes them.
 
-    The queue is a SimpleQueue because its `put` may be interrupted by a `put` of the same thread:
-    a finalizer or a signal handler may log at any moment, and would find a lock taken.
+    The queue is a SimpleQueue because its `put` may be interrupted by another `put` of the same
+    thread: a finalizer or a signal handler may log at any moment. With a lock this would deadlock.
 
     Args:
         fd: file descriptor to write to; the caller keeps it open.
-        report: makes the line that says how many lines were dropped.
+        report: returns the line that says how many lines were dropped.
     """
 
     def __init__(self, fd: int, report: Callable[[int], str]) -> None:
         self._fd = fd
         self._report = report
-        self._refused = 0  # lines that came while too many waited
+        self._refused = 0  # lines that were dropped because too many waited
         self._failed = 0  # lines whose write failed
         self._reported = 0
-        self._cut = False  # the last write ended within a line
+        self._cut = False  # whether the last write ended within a line
         self._queue: SimpleQueue[str | threading.Event] = SimpleQueue()
-        # A daemon: the interpreter does not wait for it at its end, when it may be blocked.
+        # A daemon thread, since the interpreter must not wait for it at exit: it may be blocked.
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     @property
     def dropped(self) -> int:
-        """Lines that were not written so far, because too many waited or a write failed."""
+        """The number of lines that were dropped: too many waited, or their write failed."""
         return self._refused + self._failed
 
     def put(self, line: str) -> None:
-        """Have a line written, without its newline; drop it if too many wait."""
+        """Enqueue a line, without its newline. It is dropped if too many lines wait."""
         if self._queue.qsize() < MAX_LINES:
             self._queue.put(line)
         else:
             self._refused += 1
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all lines so far are written, for `timeout_s` at most."""
+        """Wait until all lines so far are written, for at most `timeout_s` seconds."""
         written = threading.Event()
         self._queue.put(written)
         written.wait(timeout_s)
@@ -79,7 +78,7 @@ class LogWriter:
         return batch
 
     def _write(self, lines: list[str]) -> None:
-        """Write lines, and after them how many were dropped, once that can be written."""
+        """Write lines, then a line about dropped lines if there are new ones."""
         lost = self._write_all(lines)
         self._failed += lost
         dropped = self.dropped
@@ -96,7 +95,7 @@ class LogWriter:
         while rest:
             try:
                 written = os.write(self._fd, rest)
-            except BlockingIOError:  # whoever gave us the descriptor made it non-blocking
+            except BlockingIOError:  # the descriptor was made non-blocking outside of this process
                 select.select([], [self._fd], [])
             except OSError:  # the disk is full, or the reader has closed its end
                 return min(len(lines), bytes(rest).count(b"\n"))

@@ -1,8 +1,8 @@
-"""The log: one JSON object a line, on stderr. Never what a body holds, and never a key.
+"""The log: JSON lines on stderr. They never contain data of a body, or a key.
 
-The server writes it from a thread (`log_writer.py`), so that a log that nobody reads, or a disk that
-is full, holds up no request. Its worker and job processes write to pipes that the server reads
-(`processes/child_log.py`): they depend on the server, and not on whoever reads the server's log.
+The server writes the log from a thread (`log_writer.py`). So a log that nobody reads, or a full
+disk, delays no request. Worker and job processes write to pipes that the server reads
+(`processes/child_log.py`). So they do not depend on who reads the server's log.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import TextIO
 from warpcall_service.log_writer import LogWriter
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-FLUSH_S = 1.0  # at the end of the server, for the lines that still wait
-MAX_TEXT = 16_000  # characters of a message, and of a traceback, that one line may hold
-_FIELDS = ("id", "client", "user", "key", "action", "role")  # what a message may carry as `extra`
-_writer: LogWriter | None = None  # of the server's process, once it is set up
+FLUSH_S = 1.0  # at the end of the server, for lines that are not written yet
+MAX_TEXT = 16_000  # characters of a message, and of a traceback, in one line
+_FIELDS = ("id", "client", "user", "key", "action", "role")  # members that `extra` may have
+_writer: LogWriter | None = None  # in the server's process, after `set_up`
 _quiet = False
 
 log = logging.getLogger("warpcall.log")
 
 
 def set_up(*, quiet: bool) -> None:
-    """Log what the server's process has to say, without blocking; `quiet` leaves out requests."""
+    """Set up the log of the server's process. With `quiet`, requests are not logged."""
     global _writer, _quiet
     _writer, _quiet = LogWriter(_fd_of(sys.stderr), _dropped), quiet
     atexit.register(_writer.flush, FLUSH_S)
     _configure(_Handler(_writer), "INFO")
     for chatty in ("uvicorn", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # What Python itself would write to stderr, which may block, becomes lines of the log.
+    # Python itself would write these to stderr, and might block. They become lines of the log.
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     sys.unraisablehook = lambda args: log.error(
@@ -49,28 +49,28 @@ def set_up(*, quiet: bool) -> None:
 
 
 def set_up_child() -> None:
-    """Log warnings of a worker or job process to its stderr, which the server reads."""
+    """Set up the log of a worker or job process: warnings on stderr, which the server reads."""
     _configure(logging.StreamHandler(), "WARNING")
 
 
 def dropped() -> int:
-    """Lines that the server could not write so far."""
+    """The number of lines that the server could not write so far."""
     return 0 if _writer is None else _writer.dropped
 
 
 def write(line: str) -> None:
-    """Write a line as it is: one that a child process logged, or that is no part of the log."""
+    """Write a line unchanged: of the access log, of a child process, or one that is not JSON."""
     if _writer is not None:
         _writer.put(line)
 
 
 def writes_requests() -> bool:
-    """Whether each request is logged: not before `set_up`, and not if it was told to be quiet."""
+    """Whether requests are logged: not before `set_up`, and not with `quiet`."""
     return _writer is not None and not _quiet
 
 
 def announce(line: str) -> None:
-    """Write a line to stdout from a thread of its own: it may block, for ever."""
+    """Write a line to stdout from a thread of its own, because this may block for ever."""
     fd, data = _fd_of(sys.stdout), f"{line}\n".encode()
 
     def write_all() -> None:
@@ -81,7 +81,7 @@ def announce(line: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Hands messages to a LogWriter."""
+    """Passes messages to a LogWriter."""
 
     def __init__(self, writer: LogWriter) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._writer.put(self.format(record))
-        except Exception as error:  # noqa: BLE001  # logging's own way is to write to stderr
+        except Exception as error:  # noqa: BLE001  # logging itself would write it to stderr
             name, place = record.name, f"{record.filename}:{record.lineno}"
             self._writer.put(
                 _line("error", name, f"no message could be made at {place}: {error!r}")
@@ -98,7 +98,7 @@ class _Handler(logging.Handler):
 
 
 class _Json(logging.Formatter):
-    """What is not a request: messages, with the cause of an error as one string."""
+    """Formats a message as JSON, with the traceback of an error as one string."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = {name: str(getattr(record, name)) for name in _FIELDS if hasattr(record, name)}
@@ -108,7 +108,7 @@ class _Json(logging.Formatter):
 
 
 def _fd_of(stream: TextIO | None) -> int:
-    """The descriptor of a standard stream; of /dev/null if the server was started without it."""
+    """The descriptor of a standard stream, or of /dev/null if the server has no such stream."""
     return os.open(os.devnull, os.O_WRONLY) if stream is None else stream.fileno()
 
 

@@ -1,4 +1,4 @@
-"""The server: one event loop that starts the lanes, serves HTTP, and leaves in good order."""
+"""The server: one event loop that starts the lanes, serves HTTP, and stops everything in order."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
 
-STOP_MARGIN_S = 10  # added to twice `drain_timeout_s`: then the kernel ends the process
-KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them and not we
+STOP_MARGIN_S = 10  # after twice `drain_timeout_s` and this, the kernel ends the process
+KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that clients close them
 
 log = logging.getLogger("warpcall")
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal says to stop: SIGTERM or SIGINT once to drain, twice to leave at once.
+    """Serve until SIGTERM or SIGINT. The first signal lets requests end, a second does not.
 
     Raises:
-        ServerError: the database, the certificate or the address is not to be had, others could
-            come in without a key, or no lane can start.
+        ServerError: the database, the certificate or the address cannot be used, other machines
+            could call without a key, or no lane can start.
     """
-    # Threads read the database and render large answers. By default a thread keeps the interpreter's
-    # lock for 5 ms while the event loop waits for it. With 1 ms, and eight streams of 100,000 events
-    # beside it, a small call takes 5.5 instead of 9.6 ms.
+    # Threads read the database and build large responses. By default a thread keeps the lock of the
+    # interpreter for 5 ms while the event loop waits for it. With 1 ms, a small call takes 5.5
+    # instead of 9.6 ms while eight clients read streams of 100,000 events.
     sys.setswitchinterval(0.001)
     marker = KeysMarker(settings.data_dir)
     store, keys = _open_store(settings, marker)
@@ -87,7 +87,8 @@ async def _serve(
         app = create_app(
             settings, engine, account_sync, job_service, json, lambda: server.should_exit
         )
-        # What is there now stays: a full pass over it would stop the event loop for some 60 ms.
+        # The objects made so far stay until the end. Without freeze, each full pass of the garbage
+        # collector would scan them, and stop the event loop for some 60 ms.
         gc.collect()
         gc.freeze()
         server = HttpServer(
@@ -124,10 +125,10 @@ async def _serve(
 
 
 class _Stop:
-    """What SIGTERM and SIGINT do, from the first moment to the last.
+    """Handles SIGTERM and SIGINT, from before the lanes start until the process ends.
 
     Args:
-        end_s: after the first signal, when the process ends whatever it is waiting for.
+        end_s: seconds after the first signal at which the kernel ends the process in any case.
     """
 
     def __init__(self, end_s: float) -> None:
@@ -140,7 +141,7 @@ class _Stop:
             loop.add_signal_handler(number, self._on_signal, number)
 
     async def or_done(self, start: Coroutine[Any, Any, None]) -> bool:
-        """Await `start`, unless a stop is requested first; whether it came to its end."""
+        """Run `start`, and cancel it if a signal comes first. Return whether it has ended."""
         starting = asyncio.create_task(start)
         requested = asyncio.create_task(self._requested.wait())
         await asyncio.wait((starting, requested), return_when=asyncio.FIRST_COMPLETED)
@@ -155,7 +156,7 @@ class _Stop:
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("%s: the server stops", signal.Signals(number).name)
         if not self._requested.is_set():
-            # Should a thread, or the event loop itself, be stuck by then, no code of ours would run.
+            # If a thread or the event loop is blocked then, no Python code can end the process.
             signal.alarm(math.ceil(self._end_s))
         self._requested.set()
         if self.server is not None:
@@ -164,11 +165,11 @@ class _Stop:
 
 
 def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot]:
-    """The database, of today's schema, and the keys in it.
+    """Open the database, migrate it to the current schema, and read its keys.
 
-    Where none is yet and none can be made there are no keys either: calls work without it, and the
-    log says so. A database that is there and cannot be read might hold keys: no start then. The
-    same holds if `marker` says that there were keys, and now there are none.
+    If there is no database yet and none can be created, there are no keys: calls work without a
+    database, and the log says so. A database that exists and cannot be read may hold keys, so the
+    server does not start. Nor does it if `marker` says that there were keys and there are none.
     """
     url = settings.database_url
     try:
@@ -176,7 +177,7 @@ def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot
     except StoreError as error:
         raise ServerError(error.reason) from None
     if not store.exists:
-        marker.check(Snapshot(), store.label)  # before an empty database is made in its place
+        marker.check(Snapshot(), store.label)  # before `migrate` creates an empty database
     try:
         store.migrate()
         with store.read() as session:
@@ -192,7 +193,7 @@ def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot
 
 
 def _check_access(settings: Settings, keys: Snapshot) -> None:
-    """Let nobody in by mistake, and fail before the lanes start if TLS cannot be."""
+    """Refuse to start without keys where they are needed, or with a certificate that is no good."""
     if settings.require_keys and not keys.keys:
         raise ServerError(
             "WARPCALL_REQUIRE_KEYS is set and the database has no API key; make one "

@@ -76,12 +76,12 @@ def kernels(engine: LocalEngine) -> APIRouter:
 
     @router.get("", response_model=KernelList)
     async def list_kernels() -> Response:
-        """All ops: their inputs, outputs, parameters, limits, and the torch expression that each equals."""
+        """All ops: inputs, outputs, parameters, limits, and an equivalent torch expression."""
         return JSONResponse({"kernels": engine.catalog})
 
     @router.get("/{name}", response_model=KernelModel, responses=problem_responses([NotFound]))
     async def get_kernel(name: str) -> Response:
-        """One op: its inputs, outputs, parameters, limits, and the torch expression that it equals."""
+        """One op: inputs, outputs, parameters, limits, and an equivalent torch expression."""
         if name not in declarations:
             known = ", ".join(declarations)
             raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")

@@ -17,8 +17,9 @@ from warpcall_service.settings import Settings
 class UserLimits(Model):
     """The limits of one user. A request beyond one of them is answered `busy`.
 
-    A single call may have more bytes than `bytes_in_flight`, if the user has no other call.
-    `requests_in_flight` is null, which is no limit, for the user `local`: everyone on a server without keys.
+    A single call may have more than `bytes_in_flight` bytes, if the user has no other bytes in
+    flight. `requests_in_flight` is null, which means no limit, for the user `local`: that is
+    everyone on a server without keys.
     """
 
     requests_in_flight: int | None

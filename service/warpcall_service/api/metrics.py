@@ -35,7 +35,7 @@ _BUCKETS_S = (
 
 
 class Metrics:
-    """Counts requests and collects the state of the server. Each application has its own registry."""
+    """Counts requests, and collects the state of the server. Each application has one."""
 
     def __init__(self, state: Callable[[], Iterable[Metric]]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

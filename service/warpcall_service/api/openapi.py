@@ -19,15 +19,15 @@ from warpcall_service.oip.openapi import (
     error_responses,
 )
 
-# Operations refer to these by name: FastAPI does not know models that only `openapi_extra` has.
+# Operations refer to these models by name in `openapi_extra`, where FastAPI does not see them.
 MODELS = (Problem, Tensor, Program, InferenceRequest, InferenceResponse, InferenceError)
 UNUSED = ("HTTPValidationError", "ValidationError")  # FastAPI's form of a 422 response
 KEY: Schema = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "wc_<name>_<secret>",
-    "description": "An API key, which is needed once the server has any. `x-warpcall-role` is the role "
-    "that an operation needs.",
+    "description": "An API key, which is needed once the server has any. `x-warpcall-role` is the "
+    "role that an operation needs.",
 }
 
 
@@ -49,7 +49,7 @@ def describe(generated: Mapping[str, Any]) -> Schema:
 
 
 def _with_access(path: str, operation: Schema) -> Schema:
-    """An operation with the role that it needs, as `caller.needs` left it, and more problems."""
+    """Add the role that an operation needs (see `caller.needs`), and problems of all routes."""
     if path in OPEN:
         return {**operation, "x-warpcall-role": "none", "security": []}
     role = operation.get("x-warpcall-role", "call")

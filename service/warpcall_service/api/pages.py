@@ -1,4 +1,4 @@
-"""The pages for people: the front door and the API's documentation, without anything from outside."""
+"""The web pages: an index, and the documentation of the API. They load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse
 
 from warpcall.errors import NotFound
 
-# Swagger UI's own files, from a package that carries them so that no page needs the internet.
+# The files of Swagger UI come from a package, so that no page needs the internet.
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui.css": "text/css",
@@ -40,7 +40,7 @@ td{{padding:.2rem 1rem .2rem 0;vertical-align:top}}</style>
 
 
 def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
-    """`/`, `/docs` and the files of the latter."""
+    """The routes `/`, `/docs`, and the files that `/docs` loads."""
     router = APIRouter(include_in_schema=False)
     front = _FRONT.format(
         rows="".join(
@@ -82,7 +82,7 @@ def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
 
 @functools.cache
 def _policy(text: str) -> str:
-    """What lets a page run its own scripts only, speak to this server only, and be in no frame."""
+    """A Content-Security-Policy: only the page's own scripts, only this server, and in no frame."""
     scripts = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in re.findall(r"<script>(.*?)</script>", text, re.DOTALL)

@@ -1,1 +1,1 @@
-"""The HTTP connection: receive a request, identify its caller, send a response, bound the time of both."""
+"""HTTP connections: receive requests, identify callers, send responses, bound the time of each."""

@@ -1,4 +1,4 @@
-"""The line that the log has for each request."""
+"""The access log: one JSON line for each request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from warpcall_service.http.exchange import Exchange
 
 
 def log_request(exchange: Exchange, seconds: float) -> None:
-    """The line of one request, put together by hand: json.dumps would take three times as long.
+    """Write the line of one request.
 
-    It goes past the logging module, which would add half as much again.
+    The line is formatted by hand because json.dumps takes three times as long. It is written
+    without the logging module, which would add half as much again.
     """
     if not logs.writes_requests():
         return

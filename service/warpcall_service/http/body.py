@@ -6,14 +6,14 @@ from warpcall.errors import InvalidInput, TooLarge
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import ClientWatchdog
 
-DIRECT_BYTES = 128 << 10  # from here on a body goes straight to its place: less comes in one read
+DIRECT_BYTES = 128 << 10  # a body of this size or more is received without a copy
 
 
 class Body:
     """Reads the body of a request as the transport delivers it.
 
     Args:
-        limit: bytes; more is TooLarge, before a byte is read if the length is declared.
+        limit: of bytes. A longer body is TooLarge; if its length is declared, before it is read.
     """
 
     def __init__(self, exchange: Exchange, watchdog: ClientWatchdog, limit: int) -> None:
@@ -26,16 +26,16 @@ class Body:
 
     @property
     def user(self) -> str:
-        """Who sends it."""
+        """The name of the user who sends it."""
         return self._exchange.caller.name
 
     @property
     def declared(self) -> int | None:
-        """Bytes by Content-Length, None if the body is chunked."""
+        """Bytes by Content-Length; None if the body is chunked."""
         return self._exchange.declared
 
     async def chunk(self) -> memoryview | bytes:
-        """The next bytes, as many as have come; empty at the end of the body."""
+        """Return the bytes that have arrived, or wait for some. Empty bytes mean the end."""
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
@@ -51,7 +51,7 @@ class Body:
         return b""
 
     async def exactly(self, nbytes: int) -> bytes:
-        """The next `nbytes` bytes, or fewer if the body ends before."""
+        """Return the next `nbytes` bytes, or fewer if the body ends before."""
         data = await self.chunk()
         if len(data) < nbytes:
             parts = bytearray(data)
@@ -63,7 +63,7 @@ class Body:
         return bytes(view[:nbytes])
 
     async def into(self, target: memoryview, what: str) -> None:
-        """Fill `target` with the next bytes; `what` names them in messages."""
+        """Fill `target` with the next bytes. Messages call these bytes `what`."""
         filled, size = 0, len(target)
         while filled < size:
             if self._is_rest(size - filled):
@@ -82,7 +82,7 @@ class Body:
             filled += len(data)
 
     async def all_into(self, target: memoryview, what: str) -> int:
-        """Put the whole body into `target`; returns its length."""
+        """Read the whole body into `target`, and return the body's length."""
         filled = 0
         if self._exchange.declared is not None and self._is_rest(self._exchange.declared):
             filled = self._exchange.declared
@@ -97,14 +97,14 @@ class Body:
         return filled
 
     async def end(self, what: str) -> None:
-        """Check that nothing follows."""
+        """Raise InvalidInput if the body has more bytes. `what` should have been its last part."""
         if data := await self.chunk():
             raise InvalidInput(
                 f"{what} must end the body, {len(data)} bytes or more follow", field="body"
             )
 
     def _is_rest(self, nbytes: int) -> bool:
-        """Whether exactly so many are to come, enough to make it worth taking them directly."""
+        """Whether exactly `nbytes` are left, and these are enough to receive them directly."""
         exchange = self._exchange
         return (
             nbytes >= DIRECT_BYTES

@@ -1,4 +1,4 @@
-"""The caller of a request: how handlers and routes find them, and the role that a route needs."""
+"""The caller of a request, as routes get it, and the role that a route needs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from warpcall_service.identity import Caller, Role
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Who sent the request of this ASGI scope, on whichever road it goes."""
+    """The user who sent the request of this ASGI scope."""
     caller: Caller = scope["state"]["caller"]
     return caller
 
 
-# Dependencies of routes are coroutines although they await nothing: FastAPI runs plain functions in
-# a thread, which costs more than they do, and of which the first needs descriptors.
+# Dependencies of routes are coroutines although they await nothing. FastAPI would run a plain
+# function in a thread: that costs more than the function, and the first thread needs descriptors,
+# which may be used up.
 async def _caller(request: Request) -> Caller:
     return caller_of(request.scope)
 
 
-CurrentCaller = Annotated[Caller, Depends(_caller)]  # the caller as an argument of a route
+CurrentCaller = Annotated[Caller, Depends(_caller)]  # the type of a route's argument
 
 
 def needs(role: Role) -> dict[str, Any]:
-    """What a route with a higher role than "call" adds to its decorator, as `**needs("admin")`."""
+    """Arguments of a route's decorator that refuse callers without `role`: `**needs("admin")`."""
 
     async def check(caller: CurrentCaller) -> None:
         caller.check(role)

@@ -1,11 +1,14 @@
-"""The HTTP connection: uvicorn's, with bounds on what it lacks and three things for the hot path.
+"""The HTTP connection: uvicorn's, with more limits, and with three functions for the hot path.
 
-Bounded: the bytes of a request's head (and of trailers), the time a head may take, and the requests
-that are parsed before they are answered, which is one; httptools limits none of them. Upgrades of
-the protocol are ignored, and trailers are dropped. Added for the application, as `scope["extensions"]["warpcall"]["connection"]`: a
-call back when the client leaves, without a task that waits for it; a body that is received straight
-into its place; and a drain that returns once every byte handed over has reached the socket, so that
-the memory those bytes lie in can be used again.
+uvicorn and its parser, httptools, limit neither the bytes of a request's head and trailers, nor the
+time that a head may take, nor the number of requests that are parsed ahead. Here all are limited:
+one request is parsed at a time. Requests to upgrade the protocol are ignored, and trailers are
+dropped.
+
+The application finds the connection as `scope["extensions"]["warpcall"]["connection"]`. It adds a
+callback when the client leaves, so that no task has to wait for that; receiving a body directly
+into memory of the caller; and waiting until the socket has taken every byte of a response, so that
+the memory of the response can be used again.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ from warpcall_service.http.problems import BadRequest, HeadTooLarge, render
 from warpcall_service.http.receive import DirectReceive, ParserFeed
 
 MAX_HEAD_BYTES = 64 << 10
-HELD_BYTES = 32 << 10  # of requests behind one that is not answered; one more read may exceed it
-MAX_HEADERS = 128  # of a request; each costs the parser a call of a Python function
+HELD_BYTES = 32 << 10  # kept of later requests; the last read may exceed it
+MAX_HEADERS = 128  # of a request; the parser calls a Python function for each
 HEAD_TIMEOUT_S = 10.0
-LINGER_S = 2.0  # time to read and drop what a refused client still sends: closing at once resets it
-HALF_CLOSE_S = 2.0  # for a response to begin after the client closed its sending side, or left
+LINGER_S = 2.0  # for reading what a refused client still sends: closing at once would reset it
+HALF_CLOSE_S = 2.0  # for a response to begin after the client has closed its sending side
 
 
 class Connection(HttpToolsProtocol):
@@ -43,32 +46,32 @@ class Connection(HttpToolsProtocol):
 
     _on_gone: Callable[[], None] | None = None
     _head_nbytes = 0  # of request line, headers and trailers, as the parser reports them
-    _silent_nbytes = 0  # fed to the parser since it last reported anything
-    _parsed = False  # whether the parser reported anything for the bytes at hand
-    _upgrading = False  # the parser would stop at the end of this head, for another protocol
-    _held = b""  # read behind a request that is not answered yet, and not parsed
+    _silent_nbytes = 0  # given to the parser since it last called one of our methods
+    _parsed = False  # whether the parser called one of our methods for the current bytes
+    _upgrading = False  # the head asks for another protocol: the parser stops at its end
+    _held = b""  # bytes of later requests, not parsed until the current request is answered
     _head_timer: asyncio.TimerHandle | None = None
     _refusal: Problem | None = None
     _lingering = False
     _received: asyncio.Future[None] | None = None
-    _ended = False  # the body will not go on, although it should
+    _ended = False  # the body ended early: no more bytes of it will come
 
-    # What the application uses
+    # For the application
 
     def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call `callback` when the client leaves; at once if it has left; None to forget it."""
+        """Call `callback` when the client leaves, or now if it has left. None removes it."""
         self._on_gone = callback
         if callback is not None and self.transport.is_closing():
             callback()
 
     async def receive_into(self, target: memoryview, progress: Callable[[int], None]) -> int:
-        """Receive the rest of the body, whose length `target` has, straight into it.
+        """Receive the rest of the body, which has the length of `target`, directly into `target`.
 
-        Cancelled, or cut short by the client, it leaves a connection that can still answer and
-        then has to be closed.
+        If this is cancelled, or the client stops early, the connection can still send one response
+        and must be closed after it. `progress` is called with the number of bytes of each read.
 
         Returns:
-            The bytes received, fewer than asked for if the client stopped.
+            The number of bytes received: fewer than the length of `target` if the client stopped.
         """
         cycle = self.cycle
         if cycle.waiting_for_100_continue and not self.transport.is_closing():
@@ -96,20 +99,20 @@ class Connection(HttpToolsProtocol):
 
     @property
     def exhausted(self) -> bool:
-        """Whether the body will have no byte more than were received, although it should."""
+        """Whether the body ended early and all its bytes were received."""
         return self._ended and not self.cycle.body
 
     @property
     def fault(self) -> Problem | None:
-        """What was wrong with the bytes that ended the body, if it was not the client's leaving."""
+        """The problem of the bytes that ended the body early; None if the client simply stopped."""
         return self._refusal
 
     async def drained(self) -> None:
-        """Wait until nothing handed to the transport is still unsent (or the client has left).
+        """Wait until the socket has taken all bytes of the transport, or the client has left.
 
-        uvicorn's own `send` returns while up to 64 KiB wait in the transport, as references to the
-        memory they lie in. With TLS a limit of 0 pauses writing although nothing is unsent, and
-        nothing would resume it if the client sends no more.
+        uvicorn's `send` returns while the transport still has up to 64 KiB to send. It keeps
+        references to the memory of these bytes. If nothing is unsent this returns before it sets
+        a limit of 0: with TLS that would pause writing, and nothing might resume it.
         """
         if self.transport.is_closing() or not self.transport.get_write_buffer_size():
             return
@@ -119,27 +122,27 @@ class Connection(HttpToolsProtocol):
             self.transport.set_write_buffer_limits(UNSENT_BYTES)
 
     def abort(self) -> None:
-        """Drop the connection now, unsent bytes and all."""
+        """Close the connection now, without sending what is unsent."""
         self.transport.abort()
 
     def close(self) -> None:
-        """Close the connection; drop it if that takes longer than LINGER_S.
+        """Close the connection, and abort it if that takes longer than LINGER_S.
 
-        `transport.close()` alone waits without end: for a client to read what is unsent, and with
-        TLS for its closing message.
+        `transport.close()` alone could wait for ever: until the client has read what is unsent,
+        and with TLS until it has sent its closing message.
         """
         self.transport.close()
         self.loop.call_later(LINGER_S, self.transport.abort)
 
-    # What the server calls
+    # Called by the server
 
     def shutdown(self) -> None:
-        """Close an idle connection; let a request that runs be the last one."""
+        """Close the connection if it is idle, or else after the response to the current request."""
         super().shutdown()
         if self._idle and not self.transport.get_write_buffer_size():
             self.close()
 
-    # What the transport and the parser call
+    # Called by the transport and the parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -159,13 +162,13 @@ class Connection(HttpToolsProtocol):
             self._on_gone()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """The client closed its sending side, or left: the two look the same.
+        """The client closed its sending side, or the whole connection: the two look the same.
 
-        In the middle of a body it is told that the rest is missing. Behind a whole request it gets
-        the response if that begins soon: otherwise a call whose client has left would keep its
-        memory and its place. With TLS the transport closes anyway.
+        In the middle of a body, the response is that the rest is missing. A complete request gets
+        its response if that begins within HALF_CLOSE_S: the call of a client that has left would
+        otherwise keep its memory and its place in the queue. With TLS the transport closes anyway.
         """
-        self.flow.holding = True  # a transport that reads on reports the end once more
+        self.flow.holding = True  # if the transport read on, it would report the end again
         cycle = self.cycle
         if self._idle or cycle.response_started:
             return None
@@ -175,7 +178,7 @@ class Connection(HttpToolsProtocol):
         else:
             cycle.keep_alive = False
             self.loop.call_later(HALF_CLOSE_S, self._on_no_response, cycle)
-        return self.transport.can_write_eof() or None  # with TLS it would only log a warning
+        return self.transport.can_write_eof() or None  # with TLS, True would only log a warning
 
     def data_received(self, data: bytes) -> None:
         if not self._lingering:
@@ -195,7 +198,7 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
         if not self._framing.in_head:
-            return  # a trailer, which must not pass for a header
+            return  # a trailer, which must not be taken for a header
         if len(self.headers) >= MAX_HEADERS:
             self._refusal = HeadTooLarge(
                 f"a request must have at most {MAX_HEADERS} headers", field="headers"
@@ -229,7 +232,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
-            if not self._framing.complete:  # a refused one, which has had its time to stop sending
+            if not self._framing.complete:  # the client was refused, and had time to stop sending
                 self.close()
         elif not self._framing.complete:
             self.loop.call_later(LINGER_S, self._on_no_end, self.cycle)
@@ -245,7 +248,7 @@ class Connection(HttpToolsProtocol):
         self.close()
 
     def _feed(self, data: bytes) -> None:
-        """Parse one request, or a part of it, and hold what follows until it is answered."""
+        """Parse one request, or a part of it, and keep the bytes behind it until it is answered."""
         at = 0
         while at < len(data):
             if self._framing.complete and not self._idle:
@@ -263,9 +266,9 @@ class Connection(HttpToolsProtocol):
             self._stop_head_timer()
 
     def _hold(self, data: bytes) -> None:
-        """Keep the bytes of later requests; from HELD_BYTES on read no further.
+        """Keep the bytes of later requests. From HELD_BYTES on, pause reading.
 
-        Below it reading goes on, since a client that leaves is only noticed while it does.
+        Until then reading goes on, because the server notices that a client has left by reading.
         """
         self._stop_head_timer()
         self._held += data
@@ -289,11 +292,11 @@ class Connection(HttpToolsProtocol):
                 self._refuse(self._too_large())
 
     def _parse_without_upgrade(self) -> None:
-        """Ignore that the client would rather speak another protocol, as a server may.
+        """Ignore the Upgrade header, as a server may: a new parser reads the head without it.
 
-        The parser skips the body of such a request, so that the body would be taken for the next
-        request: whoever chose the body could pass a proxy with it that forbids that request. A new
-        parser reads the same head without its Upgrade header.
+        The first parser does not read the body of such a request, so that the body would be taken
+        for the next request. Whoever chose the body could send a request that a proxy in front of
+        this server forbids.
         """
         self._upgrading = False
         version = self.parser.get_http_version().encode()
@@ -303,13 +306,13 @@ class Connection(HttpToolsProtocol):
         self._parse(b"\r\n".join((*lines, b"", b"")))
 
     def _end_body(self) -> None:
-        """Wake an application that waits for more, and serve nothing after its answer."""
+        """Wake the application if it waits for more of the body, and close after its response."""
         self._ended = True
         self.cycle.keep_alive = False
         self.cycle.message_event.set()
 
     def _on_full(self) -> None:
-        """Read no further: what follows, if anything, is the next request."""
+        """Pause reading: bytes behind the body belong to the next request."""
         self.flow.pause_reading()
         self._stop_receiving()
 
@@ -328,7 +331,7 @@ class Connection(HttpToolsProtocol):
             self._received.set_result(None)
 
     def _read_with(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have the transport give what it reads to `protocol`; it looks only when it starts."""
+        """Make `protocol` receive the data. The transport looks at it when reading starts."""
         self.flow.pause_reading()
         self.transport.set_protocol(protocol)
         self.flow.resume_reading()
@@ -350,14 +353,14 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer on the bare connection, if no application runs, and close it."""
+        """Answer with `problem`, if the application does not have a request, and close."""
         report(self.client, problem)
         self._stop_head_timer()
         if not self._idle:
             self._lingering = True
-            self.cycle.keep_alive = False  # it gives its answer, then the connection closes
+            self.cycle.keep_alive = False  # the application responds, then the connection closes
             if self.cycle.more_body:
-                self._refusal = problem  # and this is the answer if it reads on
+                self._refusal = problem  # the application gets it if it reads more of the body
                 self._end_body()
             return
         status, headers, body = render(problem, None)
@@ -367,7 +370,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.loop.call_later(LINGER_S, self.transport.abort)
-        else:  # TLS, where closing reads and drops what still comes
+        else:  # with TLS, closing the transport reads and drops what still comes
             self.close()
 
     def _on_slow_head(self) -> None:
@@ -375,12 +378,12 @@ class Connection(HttpToolsProtocol):
         self.close()
 
     def _on_no_response(self, cycle: RequestResponseCycle) -> None:
-        """A client that closed its sending side has waited for a response that did not begin."""
+        """HALF_CLOSE_S have passed since the client closed its sending side."""
         if not cycle.response_started:
             self.transport.abort()
 
     def _on_no_end(self, cycle: RequestResponseCycle) -> None:
-        """A request that was answered before its end has had time to end."""
+        """LINGER_S have passed since a response that was complete before its request."""
         if self.cycle is cycle and not self._framing.complete:
             self.close()
 
@@ -391,7 +394,7 @@ class Connection(HttpToolsProtocol):
 
 
 def _parser(connection: Connection) -> httptools.HttpRequestParser:
-    """A new one, as uvicorn makes it."""
+    """A new parser with uvicorn's settings."""
     parser = httptools.HttpRequestParser(connection)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser

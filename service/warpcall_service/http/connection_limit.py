@@ -1,7 +1,8 @@
 """Bounds the number of open connections, so that the server keeps descriptors for itself.
 
-Each connection takes a descriptor. Without a bound, idle connections could take all of them: a lane
-that dies could not be replaced, no job could be started, and the database could not be opened.
+Each connection takes a descriptor. Without a limit, idle connections could take all descriptors of
+the process. Then a worker that died could not be replaced, no job could be started, and the
+database could not be opened.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from uvicorn.server import ServerState
 
 from warpcall_service.http.connection import Connection
 
-RESERVED = 256  # descriptors for lanes, jobs, the database, logs and what Python opens
+RESERVED = 256  # descriptors for workers, jobs, the database, logs, and files that Python opens
 
 log = logging.getLogger("warpcall")
 
 
 class ConnectionLimit:
-    """Makes the protocol of each new connection.
+    """Makes the asyncio protocol of each new connection.
 
-    A connection beyond the limit is closed at once, without an answer: to hold it until an answer
-    is read would take the descriptor that is to be saved.
+    A connection beyond the limit is closed at once and without a response: it would keep its
+    descriptor until the client has read the response.
 
     Attributes:
-        limit: connections that may be open at a time.
+        limit: connections that may be open at the same time.
     """
 
     def __init__(self) -> None:
@@ -39,14 +40,16 @@ class ConnectionLimit:
     def protocol(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> asyncio.Protocol:
-        """A `Connection`, or a protocol that closes its connection."""
+        """Return a `Connection`, or beyond the limit a protocol that closes its connection."""
         count = len(server_state.connections)
         if count >= self.limit:
             if not self._full:
                 log.error("%d connections are open, more of them are closed at once", count)
             self._full = True
             return _Closed()
-        if self._full and count < 0.9 * self.limit:  # else each new connection would be two lines
+        if (
+            self._full and count < 0.9 * self.limit
+        ):  # at the limit itself this would log far too often
             log.info("%d connections are open, more of them are served again", count)
             self._full = False
         return Connection(config, server_state, app_state)

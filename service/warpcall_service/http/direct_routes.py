@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 from starlette.routing import compile_path
 
-# Takes the exchange, its watchdog and the parameters of the path. It reads the request and sends the
-# response itself.
+# Takes the exchange, its watchdog and the parameters of the path. It reads the request and sends
+# the response itself.
 Handler = Callable[..., Awaitable[None]]
 
 

@@ -1,4 +1,4 @@
-"""One request and its answer: what the door knows about it, and the two ways to answer."""
+"""One request and its response: its state, its limits, and how it is received and sent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from warpcall_service.http.problems import BadRequest, Headers, render
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.text import brief
 
-SLICE_BYTES = 512 << 10  # moved at once, then other connections have their turn
-JOIN_BYTES = 64 << 10  # up to here one copy costs less than a second write and a held slot
-REST_BYTES = (
-    256 << 10
-)  # a refused body with no more than this to come is read, so the connection lives
-DISCARD_BYTES = 256 << 20  # of a larger one, read before the connection is closed
+SLICE_BYTES = 512 << 10  # sent or copied at once; between two slices other requests run
+JOIN_BYTES = 64 << 10  # up to here a copy costs less than a second write and keeping the slot
+# If no more than this is left of a refused body, it is read, and the connection stays open.
+REST_BYTES = 256 << 10
+DISCARD_BYTES = 256 << 20  # read at most of a longer rest before the connection is closed
 
 CODING = b"transfer-encoding"
-ONCE = (b"host", b"authorization")  # of two, another program might believe the other one
+ONCE = (b"host", b"authorization")  # of two such headers, a proxy might believe the other one
 HOSTLESS = ("0.9", "1.0")  # versions of HTTP that came before the Host header
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -37,24 +36,26 @@ _numbers = itertools.count(1)
 
 
 class ClientGone(Exception):
-    """The client left before its answer; there is nobody to tell."""
+    """The client left before its response; nobody would receive one."""
 
 
 class Exchange:
-    """A request on its way, until its answer is sent.
+    """A request, from its head until its response is sent.
 
     Attributes:
-        headers: by lower-case name; of several with one name the last.
-        request_id: the caller's X-Request-Id if it is sane, else a new one.
+        headers: by lower-case name; of several headers with one name, the last.
+        request_id: the caller's X-Request-Id if it matches `_SANE_ID`, else a new one.
         began: when the head was read, by time.monotonic().
-        caller: who sent it, once the gate knows.
-        op: what is called, once known; for metrics and the log.
+        caller: the user who sent it; NOBODY until it is authenticated.
+        op: the op that is called, empty for other requests; for metrics and the log.
         stages_ms: of a call that has run, milliseconds by stage; for the log and the usage_counter.
-        declared: bytes of the body by Content-Length, 0 without a body, None if it is chunked.
-        received: bytes of the body so far; `complete` once it has ended.
-        status: of the answer, 0 before it, 499 if the client left first.
-        outcome: the code of the problem that was the answer, else "ok"; for the log.
-        sent: bytes of the answer's body; `response_complete` once it has ended.
+        declared: bytes of the body by Content-Length; 0 without a body; None if it is chunked.
+        received: bytes of the body so far.
+        complete: whether the whole body was received.
+        status: of the response; 0 before it begins; 499 if the client left first.
+        outcome: "ok", the code of the problem that was sent, or "gone"; for the log.
+        sent: bytes of the response's body so far.
+        response_complete: whether the whole response was sent.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +64,7 @@ class Exchange:
         self._send = send
         ours = scope["extensions"]["warpcall"]
         self.connection: Connection = ours["connection"]
-        self._cycle: RequestResponseCycle = ours.pop("cycle")  # it has the scope: no circle
+        self._cycle: RequestResponseCycle = ours.pop("cycle")  # the cycle refers to the scope
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = (
@@ -86,23 +87,23 @@ class Exchange:
         self.response_complete = False
 
     def identify(self, caller: Caller) -> None:
-        """Note who sent it, here and for the routes."""
+        """Set the caller, for this exchange and for the routes."""
         self.caller = self.scope["state"]["caller"] = caller
 
     def cancel_with(self, problem: Problem) -> None:
-        """End it wherever it is, with `problem`; cut off what is already being answered."""
+        """Cancel the request. It responds with `problem`, or aborts a response that has begun."""
         if self._cancellation is None and self._task is not None:
             self._cancellation = problem
             self._task.cancel()
 
     def cancellation(self) -> Problem | None:
-        """What `cancel_with` was given, if that is why there was a CancelledError."""
+        """The problem that `cancel_with` was given; None if it was not called."""
         if self._cancellation is not None and self._task is not None:
             self._task.uncancel()
         return self._cancellation
 
     def check_head(self) -> None:
-        """Raise BadRequest if a proxy could read this head in another way than we do."""
+        """Raise BadRequest if a proxy could read this head in another way than this server."""
         if self.declared is None:
             self._check_coding()
         fields = self.scope["headers"]
@@ -119,9 +120,9 @@ class Exchange:
             raise BadRequest("an HTTP/1.1 request must have a Host header", field="host")
 
     def _check_coding(self) -> None:
-        """The parser takes a list that ends in chunked, or several headers of which the last is.
+        """Raise BadRequest if the body has a transfer coding besides chunked.
 
-        Nobody here undoes any other coding.
+        The parser accepts a list of codings that ends in chunked. Nothing here decodes the others.
         """
         given = [value.lower() for name, value in self.scope["headers"] if name == CODING]
         if given not in ([], [b"chunked"]):
@@ -132,12 +133,12 @@ class Exchange:
             )
 
     async def receive(self) -> Message:
-        """ASGI's receive, counting the body.
+        """ASGI's receive. It counts the bytes of the body.
 
         Raises:
-            ClientGone: there is nobody to receive from.
+            ClientGone: the client has left.
             InvalidInput: the client stopped before the end of the body.
-            BadRequest: its chunks are none.
+            BadRequest: the body is not made of valid chunks.
         """
         if self.connection.exhausted:
             raise self._ended()
@@ -152,7 +153,7 @@ class Exchange:
         return message
 
     async def receive_into(self, target: memoryview, progress: Callable[[int], None]) -> None:
-        """Receive the whole rest of the body straight into `target`, which has its length.
+        """Receive the rest of the body directly into `target`, which has the length of the rest.
 
         Raises:
             InvalidInput: the client stopped before the end.
@@ -163,10 +164,12 @@ class Exchange:
             raise self._ended()
 
     async def send(self, message: Message) -> None:
-        """ASGI's send, noting what passes, adding the request id, and forbidding guesses.
+        """ASGI's send. It records status and bytes, and adds two headers to the response.
+
+        X-Content-Type-Options forbids browsers to guess another type than the response declares.
 
         Raises:
-            ClientGone: nobody is there to send to.
+            ClientGone: the client has left.
         """
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -178,25 +181,28 @@ class Exchange:
         elif message["type"] == "http.response.body":
             self.sent += len(message.get("body", b""))
             self.response_complete = not message.get("more_body", False)
-        if self.connection.transport.is_closing():  # uvicorn hears of it a round of the loop later
+        if (
+            self.connection.transport.is_closing()
+        ):  # uvicorn notices in the next iteration of the loop
             raise ClientGone
         await self._send(message)
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a small answer at once; `headers` has the Content-Length."""
+        """Send a small response in one piece. `headers` must have the Content-Length."""
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 
     async def stream(
         self, headers: Headers, head: bytes, data: memoryview, progress: Callable[[int], None]
     ) -> None:
-        """Send `head`, then `data`; once it is over, well or not, nothing refers to the memory of
-        `data`.
+        """Send a response with status 200: `head`, then `data`.
+
+        When this returns or raises, the transport no longer refers to the memory of `data`.
 
         Args:
-            headers: of a 200 answer, with the Content-Length.
-            data: sent without a copy, in slices, unless it is small.
-            progress: told the bytes of each slice.
+            headers: must have the Content-Length.
+            data: sent in slices without a copy, unless it is small.
+            progress: called with the number of bytes of each slice.
         """
         if len(head) + len(data) <= JOIN_BYTES:
             await self.respond(200, headers, b"".join((head, data)))
@@ -207,39 +213,44 @@ class Exchange:
             await self.send_part(data, progress)
             await self.send({"type": "http.response.body", "body": b""})
         except BaseException:
-            self.connection.abort()  # else who only stopped sending reads what is written there next
+            # The transport still refers to `data`. A client that half-closed the connection would
+            # otherwise receive bytes of the call that uses this memory next.
+            self.connection.abort()
             raise
 
     async def send_part(self, data: memoryview, progress: Callable[[int], None]) -> None:
-        """Send a part of the body in slices, and wait until the socket has taken all of it.
+        """Send a part of the body in slices, and wait until the socket has taken every byte.
 
         Raises:
             ClientGone: the connection was closed.
         """
-        if self.connection.transport.is_closing():  # it may have no socket any more
+        if self.connection.transport.is_closing():  # it may no longer have a socket
             raise ClientGone
         step = slice_nbytes(self.connection.transport.get_extra_info("socket"), SLICE_BYTES)
         for begin in range(0, len(data), step):
             if begin:
-                await asyncio.sleep(0)  # a client that reads at once would keep others waiting
+                await asyncio.sleep(
+                    0
+                )  # else a client that reads fast would keep other requests waiting
             part = data[begin : begin + step]
             await self.send({"type": "http.response.body", "body": part, "more_body": True})
             progress(len(part))
         await self.connection.drained()
 
     async def refuse(self, problem: Problem) -> None:
-        """Answer with a problem, in such a way that a client still sending sees it.
+        """Respond with a problem, so that a client that is still sending receives it.
 
-        Closing a connection with bytes unread resets it, and the client may then lose the answer:
-        a short rest of the body is read first, a long one after the answer, within bounds. Whoever
-        is told that time is up has waited enough, and who is dismissed is told at once.
+        Closing a connection with unread bytes resets it, and the client may then lose the response.
+        So the rest of the body is read and dropped: a short rest before the response, a long one
+        after it, both within limits. The response comes first if the request has timed out or was
+        cancelled by `cancel_with`.
         """
         if self.response_complete:
             return
         self.outcome = problem.code
         if self.status:
-            self.connection.abort()  # in the middle of an answer; cut short it cannot be mistaken
-            self._cycle.disconnected = True  # for uvicorn, which would log an error
+            self.connection.abort()  # a part of the response was sent: it must not look complete
+            self._cycle.disconnected = True  # else uvicorn would log an error
             return
         status, headers, body = render(problem, self.request_id, self.scope["path"])
         waits = not isinstance(problem, TimedOut) and self._cancellation is None
@@ -254,10 +265,10 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": b""})
 
     async def skip_rest(self) -> bool:
-        """Read and drop what is left of the body if it is short and comes at once.
+        """Read and drop the rest of the body, if it is short and comes within LINGER_S.
 
         Returns:
-            Whether the body is complete. If not, this answer must be the connection's last.
+            Whether the body is complete. If not, the connection must close after the response.
         """
         expects = b"expect" in self.headers and not self.received
         if (
@@ -270,15 +281,18 @@ class Exchange:
         return self.complete
 
     async def skip_long_rest(self) -> None:
-        """After the answer, read and drop what still comes: the client may lose an answer whose
-        connection is closed with bytes unread."""
+        """After the response, read and drop the rest of the body, up to a limit of bytes and time.
+
+        A client may lose a response whose connection is closed with unread bytes.
+        """
         if not self.complete:
             await self._discard(DISCARD_BYTES)
 
     def abandon(self) -> None:
-        """Give no answer: the client has left. uvicorn knows only of the last of its requests."""
+        """Record that the client has left before its response was complete."""
         self.outcome = "gone"
-        self.status = self.status or 499  # as proxies log it; nobody receives it
+        self.status = self.status or 499  # the status that proxies log for this; nobody receives it
+        # uvicorn sets this for the last request of the connection only; else it logs an error.
         self._cycle.disconnected = True
 
     def _ended(self) -> Problem:

@@ -6,16 +6,18 @@ import asyncio
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-PROGRESS_BYTES = 64 << 10  # a client must send or take this much, or the rest, in each timeout
-UNSENT_BYTES = 64 << 10  # with more than this unsent, nothing is added before the client reads
+PROGRESS_BYTES = 64 << 10  # a client must send or read this much, or the rest, in each timeout
+UNSENT_BYTES = 64 << 10  # with more than this unsent, senders wait until the client reads
 
 
 class Flow(FlowControl):
-    """uvicorn's, which resumes reading after every response and never ends a slow connection.
+    """uvicorn's flow control, with a reason to keep reading paused, and a measure of slow clients.
+
+    uvicorn resumes reading after every response, and never ends a connection that is slow.
 
     Attributes:
-        holding: whether reading stays paused, whoever resumes it: bytes that were read already wait
-            for the response before them, or the client has closed its sending side.
+        holding: whether `resume_reading` does nothing. That is so while enough bytes of later
+            requests are kept, and after the client has closed its sending side.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -32,15 +34,15 @@ class Flow(FlowControl):
             super().resume_reading()
 
     def resume_writing(self) -> None:
-        """The transport has sent most of what was unsent."""
+        """Called by the transport once it has sent most of what was unsent."""
         self._taken = True
         super().resume_writing()
 
     def stalled_s(self, now: float) -> float:
-        """Seconds since the client last took PROGRESS_BYTES of the unsent bytes, or all of them.
+        """Seconds since the client last read PROGRESS_BYTES of the unsent bytes, or all of them.
 
-        It has to be called about once a second: it compares the number of unsent bytes with the
-        number at earlier calls. No timer has to be started for each response this way.
+        The server calls this about once a second. It compares the number of unsent bytes with the
+        numbers at earlier calls, so that a response needs no timer.
         """
         unsent = self._transport.get_write_buffer_size()
         if not unsent or self._taken or unsent <= self._most - PROGRESS_BYTES:

@@ -1,13 +1,12 @@
-"""How many of the bytes at hand belong to the request that is being read.
+"""Finds how many of the bytes that were read belong to the current request.
 
 httptools cannot be paused: it parses everything it is given. A read of 32 KiB can hold 1,800 small
-requests, and parsing them makes an object of some KB for each, before the first one is answered.
-So the parser is given one request at a time, and the bytes behind it wait until it is answered.
+requests, and parsing them all makes an object of some KB for each before the first is answered. So
+the parser gets one request at a time, and the bytes behind it wait until it is answered.
 
-The parser alone decides what a request is, and refuses what is none. This class follows what the
-parser reports, and only chooses where to cut the bytes. It cannot cut too late: a head ends at an
-empty line, which the parser accepts as CRLF only, and lengths are read from the same bytes by the
-same rules.
+Only the parser decides what a valid request is. `Framing` follows what the parser reports, and
+decides where to cut the bytes. It cannot cut too late: a head ends at an empty line, for which the
+parser accepts CRLF only, and lengths are read from the same bytes by the same rules.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import re
 
 HEAD_END = b"\r\n\r\n"
 EMPTY_LINES = b"\r\n"
-MAX_LINE = 32  # bytes kept of an unfinished line with a chunk's size, which has 16 digits at most
+MAX_LINE = 32  # bytes kept of an unfinished line with a chunk's size, of at most 16 digits
 
 _SIZE = re.compile(rb"[0-9A-Fa-f]+")
 
 
 class Framing:
-    """Follows one connection's requests, each from the first byte of its head to its last byte.
+    """Follows the requests of one connection, each from its first byte to its last.
 
     Attributes:
         in_head: whether the next byte belongs to a head.
@@ -32,7 +31,7 @@ class Framing:
     def __init__(self) -> None:
         self.in_head = True
         self.complete = True
-        self._head_tail = b""  # the last bytes of an unfinished head: its end may be split
+        self._head_tail = b""  # the last bytes of an unfinished head: two reads may share its end
         self._left: int | None = None  # bytes of the body to come; None if it is chunked
         self._chunk_left = 0  # bytes of the chunk to come, with the CRLF behind it
         self._line = b""  # the beginning of an unfinished line with a chunk's size
@@ -55,7 +54,7 @@ class Framing:
                 self._left = int(value)
 
     def read(self, nbytes: int) -> None:
-        """The parser has read so many bytes of the body itself."""
+        """The parser has read `nbytes` bytes of the body, not counting the chunks' lines."""
         if self._left is not None:
             self._left -= nbytes
 
@@ -64,7 +63,7 @@ class Framing:
         self.in_head = self.complete = True
 
     def cut(self, data: bytes, at: int) -> int:
-        """The end of what to give the parser of `data`, which it has up to `at`."""
+        """Return up to where `data` is for the parser now. The parser has the bytes before `at`."""
         if self.in_head or self._in_trailers:
             return self._cut_head(data, at)
         if self._left:
@@ -72,9 +71,9 @@ class Framing:
         return self._cut_chunks(data, at)
 
     def _cut_head(self, data: bytes, at: int) -> int:
-        """The end of a head, or of the trailers: an empty line."""
+        """Return the end of a head, or of trailers: behind an empty line, or the end of `data`."""
         tail, self._head_tail = self._head_tail, b""
-        if self.complete and data[at] in EMPTY_LINES:  # which may stand before a head
+        if self.complete and data[at] in EMPTY_LINES:  # empty lines may precede a head
             at = len(data) - len(data[at:].lstrip(EMPTY_LINES))
             if at == len(data):
                 return at
@@ -89,7 +88,7 @@ class Framing:
         return len(data)
 
     def _cut_chunks(self, data: bytes, at: int) -> int:
-        """The end of the chunks, or of the line that says that there are no more."""
+        """Return the end of the line that ends the chunks, or the end of `data`."""
         at += self._chunk_left
         while at < len(data):
             newline = data.find(b"\n", at)
@@ -103,7 +102,7 @@ class Framing:
                 size = _SIZE.match(data, at)
             at = newline + 1
             nbytes = int(size[0], 16) if size else 0
-            if not nbytes:  # the last chunk, or what the parser refuses
+            if not nbytes:  # the last chunk, or a line that the parser will refuse
                 self._in_trailers, self._head_tail, self._chunk_left = True, b"\r\n", 0
                 return at
             at += nbytes + 2

@@ -1,4 +1,4 @@
-"""The sockets that the server listens on: an address, and a file for callers on this machine."""
+"""The sockets that the server listens on: a TCP address, and a Unix socket for local callers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BACKLOG = 2048
-DESCRIPTORS = 65_536  # most of them for connections; the usual soft limit is 1,024
-MODE = 0o660  # of the file: its owner and its group may connect
+DESCRIPTORS = 65_536  # to ask for, mostly for connections; the usual soft limit is 1,024
+MODE = 0o660  # of the socket file: its owner and its group may connect
 
 
 class ServerError(Exception):
@@ -20,7 +20,7 @@ class ServerError(Exception):
 
 
 def allow_connections() -> None:
-    """Raise the number of open descriptors as far as the system lets us, and we need."""
+    """Raise the limit of open descriptors to DESCRIPTORS, or as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -29,7 +29,7 @@ def allow_connections() -> None:
 
 @contextlib.contextmanager
 def listen(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen at once: who comes while the lanes start waits for them."""
+    """Listen on a TCP address. Clients that connect while the lanes start wait for them."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -43,7 +43,10 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def listen_unix(path: Path) -> Iterator[socket.socket]:
-    """The same on a socket file; one that a server left behind is replaced, and ours is removed."""
+    """Listen on a Unix socket.
+
+    A socket file that a dead server left is replaced. The file is removed at the end.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
             _remove_stale(path)
@@ -66,7 +69,7 @@ def listen_unix(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Unlink a socket that nobody listens on; anything else stays, and `bind` says so."""
+    """Remove a socket file that nobody listens on. Any other file stays, and `bind` fails."""
     if not (path.exists() and stat.S_ISSOCK(path.stat().st_mode)):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

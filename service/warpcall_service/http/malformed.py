@@ -1,4 +1,4 @@
-"""The log of requests that are not HTTP: anyone can send them, so their lines are bounded."""
+"""Logs requests that are not valid HTTP, with a limit: anyone can send them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import time
 
 from warpcall.errors import Problem
 
-REPORT_S = 10.0  # at most one line in this time, whoever sent how many
+REPORT_S = 10.0  # at most one line is logged in this time
 
 log = logging.getLogger("warpcall.protocol")
 
 
 class _Reports:
-    """Counts malformed requests, and the time of the last line about them."""
+    """Counts malformed requests, and limits how often they are logged."""
 
     def __init__(self) -> None:
         self._unreported = 0
         self._next = 0.0
 
     def record(self, client: tuple[str, int] | None, problem: Problem) -> None:
-        """Log this request and those since the last line, or count it for the next line."""
+        """Log this request with those since the last line, or count it for the next line."""
         self._unreported += 1
         now = time.monotonic()
         if now >= self._next:

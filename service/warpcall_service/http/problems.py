@@ -1,4 +1,4 @@
-"""Problems as the server writes them: RFC 9457 JSON, and the few that only HTTP itself raises."""
+"""Problems that only the HTTP layer raises, and the responses of all problems (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BadRequest(Problem):
 
 
 class MethodNotAllowed(Problem):
-    """A method that the route does not have."""
+    """The path exists, but not with this method."""
 
     status, code, title = 405, "method-not-allowed", "Method not allowed"
 
@@ -29,13 +29,13 @@ class MethodNotAllowed(Problem):
 
 
 class HeadTooLarge(Problem):
-    """A request line and headers of more bytes than the server takes."""
+    """The request line and headers have more bytes, or more lines, than the server accepts."""
 
     status, code, title = 431, "head-too-large", "Request header fields too large"
 
 
 class Internal(Problem):
-    """A fault of the server, told without its insides; the log has them under the request id."""
+    """A fault of the server. The response has no details; the log has them with the request id."""
 
     status, code, title = 500, "internal", "Internal error"
 
@@ -44,14 +44,14 @@ class Internal(Problem):
 
 
 def is_oip(path: str) -> bool:
-    """Whether this route speaks the Open Inference Protocol."""
+    """Whether this path belongs to the Open Inference Protocol."""
     return path == "/v2" or path.startswith("/v2/")
 
 
 def render(problem: Problem, request_id: str | None, path: str = "") -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer that tells `problem`, as clients of `path` read it."""
+    """Return status, headers and body of the response, in the form of the protocol of `path`."""
     members: dict[str, Any]
-    detail = problem.detail[:MAX_DETAIL_CHARS]  # messages quote names that callers chose
+    detail = problem.detail[:MAX_DETAIL_CHARS]  # messages quote names that callers have chosen
     if is_oip(path):
         members, media_type = {"error": detail}, "application/json"
     else:

@@ -1,7 +1,7 @@
-"""What FastAPI's routes receive and send, under the same limits of time as the calls.
+"""ASGI's receive and send for FastAPI's routes, with the same time limits as for calls.
 
-A route is not cancelled while it works, nor when its client leaves: only while the server waits for
-the client, in `RouteIO.receive` and `RouteIO.send`.
+The watchdog cancels such a route only while it waits for its client, in `RouteIO.receive` and
+`RouteIO.send`: not while it works, and not because the client has left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warpcall_service.http.watchdog import ClientWatchdog
 
 
 class RouteIO:
-    """ASGI's receive and send of one request, whose client `watchdog` limits in time."""
+    """ASGI's receive and send of one request. `watchdog` runs while they wait for the client."""
 
     def __init__(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
         self._exchange = exchange
@@ -23,7 +23,7 @@ class RouteIO:
         watchdog.pause()
 
     async def receive(self) -> Message:
-        """The next piece of the body; at its end, that the client has left."""
+        """Receive the next piece of the body; after the body, wait until the client leaves."""
         if self._exchange.complete:
             return await self._exchange.receive()
         self._watchdog.resume()
@@ -35,9 +35,10 @@ class RouteIO:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer, and wait until the client took it.
+        """Send a part of the response, and wait until the client has taken it.
 
-        Each part has its own time: the parts of an event stream come when something happens.
+        The time limits start again with each part, because an event stream sends a part whenever
+        something happens.
         """
         if message["type"] == "http.response.start":
             if not await self._exchange.skip_rest():
@@ -54,11 +55,11 @@ class RouteIO:
 
 
 async def body_of(request: Request, limit: int, what: str) -> bytes:
-    """The whole body of a request to a route; `what` it is, for messages.
+    """Receive the whole body of a request to a route. Messages call the body `what`.
 
     Raises:
-        TooLarge: it has more than `limit` bytes.
-        TimedOut: it does not come in time.
+        TooLarge: the body has more than `limit` bytes.
+        TimedOut: the body came too slowly.
     """
     exchange: Exchange = request.scope["state"]["exchange"]
     body = bytearray()

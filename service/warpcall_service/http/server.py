@@ -1,4 +1,4 @@
-"""uvicorn's server, with bounds on how long a connection may stand still and how long stopping takes."""
+"""uvicorn's server, with time limits for clients that do not read, and for stopping."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import uvicorn
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.connection_limit import ConnectionLimit
 
-HANDSHAKE_S = 10.0  # for TLS, before a connection is closed; as long as for the head of a request
-LAST_ANSWERS_S = 1.0  # for requests that were cancelled at the end of the drain time to answer so
-POLL_S = 0.05
-TICKS = 10  # of uvicorn's main loop in a second
+HANDSHAKE_S = 10.0  # for the TLS handshake; as long as for the head of a request
+LAST_ANSWERS_S = 1.0  # for the responses of requests that were cancelled after the drain time
+POLL_S = 0.05  # between two looks at the open connections while the server stops
+TICKS = 10  # iterations of uvicorn's main loop in a second
 
 
 class HttpServer(uvicorn.Server):
     """Serves on sockets that listen already.
 
-    Its signals are left to us: uvicorn raises them again at its end, before our own end.
+    uvicorn's handling of signals is off, since it would raise a signal again before the lanes and
+    the database are closed.
 
     Args:
-        unix_listener: a Unix socket to serve as well. It never uses TLS: its bytes cross no network.
-        drain_s: for requests that run when the server stops.
-        unread_s: a connection whose client takes too little of what is unsent is dropped after it.
+        unix_listener: a Unix socket to serve as well, always without TLS: it crosses no network.
+        drain_s: seconds for requests that run when the server stops.
+        unread_s: seconds in which a client must read PROGRESS_BYTES, or it is disconnected.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class HttpServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and end those there are within `drain_s` and 2 s.
+        """Accept no more connections, and end the open ones within `drain_s` plus 2 s.
 
-        At first the requests that run may end. Then they are cancelled, which they answer with
-        `unavailable`. Connections that are left after this, since their clients read nothing, are
-        dropped. uvicorn would wait for these without end.
+        At first, running requests may end. After `drain_s` they are cancelled and answered with
+        `unavailable`. Connections that are still open 1 s later, since their clients do not read,
+        are aborted; uvicorn would wait for them without end.
         """
         for server in self.servers:
             server.close()
@@ -107,10 +108,10 @@ class HttpServer(uvicorn.Server):
         await self._are_gone(LAST_ANSWERS_S, also_forced=True)
 
     async def _are_gone(self, timeout_s: float, *, also_forced: bool = False) -> bool:
-        """Wait for connections and their requests to end; whether they did.
+        """Wait until all connections and requests have ended, and return whether they have.
 
         Args:
-            also_forced: wait although the server was told to leave at once.
+            also_forced: wait even if a second signal asked to stop at once.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

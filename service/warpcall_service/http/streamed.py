@@ -1,4 +1,4 @@
-"""Answers that are sent while they are made, piece by piece."""
+"""Responses that are sent piece by piece while they are made."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from starlette.types import Receive, Scope, Send
 from warpcall.errors import Problem
 from warpcall_service.http.exchange import ClientGone, Exchange
 
-WHOLE_BYTES = 64 << 10  # an answer of up to so many bytes is sent at once, with its length
+WHOLE_BYTES = 64 << 10  # up to here a response is sent in one piece, with its length
 
 
 class Streamed(Response):
-    """An answer of unknown length.
+    """A response of unknown length.
 
-    The next piece is made when the client has taken the last ones but some 64 KiB. What makes the
-    pieces is closed at the end, also when the client leaves. A failure amid the answer drops the
-    connection, so that nobody takes what was sent for the whole.
+    The next piece is made when at most some 64 KiB of the last ones are unsent. The generator of
+    the pieces is closed at the end, also when the client leaves. A problem in the middle of the
+    response aborts the connection, so that what was sent is not taken for the whole.
 
     Args:
         first: the first piece.
-        pieces: the others. An empty one is not sent; it is an occasion to see that the client left.
+        pieces: the others. An empty piece is not sent: it makes this check whether the client left.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Streamed(Response):
 
 
 async def streamed(pieces: AsyncGenerator[bytes, None], media_type: str) -> Response:
-    """An answer out of pieces; a problem that arises before a small answer is whole is the answer."""
+    """A response out of pieces. If the first WHOLE_BYTES raise a problem, that is the response."""
     made = bytearray()
     try:
         async for piece in pieces:

@@ -1,4 +1,4 @@
-"""The time that a client may take: to send its request, and to read its answer."""
+"""Limits the time in which a client must send its request and read the response."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from warpcall_service.http.connection import Connection
 from warpcall_service.http.exchange import ClientGone
 from warpcall_service.http.flow_control import PROGRESS_BYTES
 
-CHECK_S = 1.0  # the timer runs at most once in this time
+CHECK_S = 1.0  # shortest time between two checks
 
 
 class ClientWatchdog:
     """Limits the time that a request waits for its client.
 
-    Two rules hold while it is the client's turn to send or to read. PROGRESS_BYTES, or the rest,
-    must move in each `timeout_s`. And beyond the first `timeout_s` the request as a whole, and then
-    the answer as a whole, must move `bytes_per_s` on average: without this rule, a client that moves
-    just PROGRESS_BYTES in each `timeout_s` would keep the memory of a large call for days. The time
-    in which the client waits for the server does not count.
+    Two rules hold while the server waits for the client. In each `timeout_s`, the client must send
+    or read PROGRESS_BYTES, or the rest. And beyond the first `timeout_s`, the whole request, and
+    then the whole response, must reach `bytes_per_s` on average. Without the second rule, a client
+    that moves just PROGRESS_BYTES in each `timeout_s` would keep the memory of a large call for
+    days. The time in which the client waits for the server (between `pause` and `resume`) does not
+    count.
 
     The watchdog cancels the request's task instead of waiting in a task of its own, so that a call
     that goes well pays for one timer only. `reason` says afterwards why the task was cancelled.
 
     Args:
-        timeout_s: setting `body_timeout_s`.
-        bytes_per_s: setting `min_rate_bytes_per_s`.
+        timeout_s: the setting `body_timeout_s`.
+        bytes_per_s: the setting `min_rate_bytes_per_s`.
     """
 
     def __init__(self, connection: Connection, timeout_s: float, bytes_per_s: int) -> None:
@@ -36,10 +37,12 @@ class ClientWatchdog:
         self._bytes_per_s = bytes_per_s
         self._loop = asyncio.get_running_loop()
         self._what = "body"
-        self._turn_began = self._since = self._loop.time()
-        self._earlier_s = 0.0  # the client's time in this direction before the current turn
+        self._resumed_at = self._since = self._loop.time()
+        self._earlier_s = (
+            0.0  # time that the client took in this direction before the last `resume`
+        )
         self._moved = 0  # bytes in this direction
-        self._next = PROGRESS_BYTES  # the bytes at which the client has made progress again
+        self._next = PROGRESS_BYTES  # the value of `_moved` at which the timeout starts again
         self._idle = False
         self._is_refusal = False
         self._reason: Problem | ClientGone | None = None
@@ -50,7 +53,7 @@ class ClientWatchdog:
         self._deadline: asyncio.TimerHandle | None = None
 
     def progress(self, nbytes: int) -> None:
-        """The client sent or took this many bytes."""
+        """Record that the client sent or read `nbytes` bytes."""
         self._moved += nbytes
         if self._moved >= self._next:
             self._next = self._moved + PROGRESS_BYTES
@@ -60,28 +63,28 @@ class ClientWatchdog:
         """Pause the progress timeout while the server works; `resume` restarts it."""
         if not self._idle:
             self._idle = True
-            self._earlier_s += self._loop.time() - self._turn_began
+            self._earlier_s += self._loop.time() - self._resumed_at
 
     def resume(self) -> None:
         """Restart the progress timeout: the request waits for the client again."""
         if self._idle:
             self._idle = False
             self._next = self._moved + PROGRESS_BYTES
-            self._turn_began = self._since = self._loop.time()
+            self._resumed_at = self._since = self._loop.time()
 
     def begin_response(self) -> None:
-        """The client is to read: from here on the bytes and the time of the answer count."""
+        """Start the limits of the response: its bytes and its time count from here on."""
         self._what = "answer"
         self._moved, self._next, self._earlier_s = 0, PROGRESS_BYTES, 0.0
         self._idle = False
-        self._turn_began = self._since = self._loop.time()
+        self._resumed_at = self._since = self._loop.time()
 
     def cancel_when_client_leaves(self) -> None:
-        """Cancel the request also when its client leaves: nobody else needs what it computes."""
+        """Cancel the request also when its client leaves: nobody needs its result then."""
         self._connection.on_gone(self._gone)
 
     def begin_refusal(self) -> None:
-        """What is left is to send a problem: when time is up now, the connection is dropped."""
+        """Start the limits of a problem's response; if it times out, the connection is aborted."""
         self._connection.on_gone(None)
         self.clear_deadline()
         self.begin_response()
@@ -90,7 +93,7 @@ class ClientWatchdog:
         self._timer = self._loop.call_later(self._timeout_s, self._check)
 
     def reason(self) -> Problem | ClientGone | None:
-        """Why this watchdog cancelled the task; None if it was somebody else."""
+        """Why this watchdog cancelled the request; None if it did not."""
         if self._reason is not None:
             self._task.uncancel()
         return self._reason
@@ -100,12 +103,12 @@ class ClientWatchdog:
         self._deadline = self._loop.call_later(timeout_s, self._expire)
 
     def clear_deadline(self) -> None:
-        """The engine has the call, and keeps its deadline from here on."""
+        """End the deadline of `set_deadline`: the engine has the call, and keeps its deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop all timers, and the callback for a client that leaves."""
         self._connection.on_gone(None)
         self._timer.cancel()
         self.clear_deadline()
@@ -121,7 +124,7 @@ class ClientWatchdog:
         if left_s > 0:
             self._timer = self._loop.call_later(max(left_s, CHECK_S), self._check)
         elif self._is_refusal:
-            self._connection.abort()  # whatever waits for it goes on, and finds the client gone
+            self._connection.abort()  # what waits for the client goes on, with ClientGone
         else:
             self._cancel(TimedOut(self._complaint(), field=self._what))
 
@@ -129,11 +132,11 @@ class ClientWatchdog:
         return self._since + self._timeout_s - self._loop.time()
 
     def _rate_left_s(self) -> float:
-        """Time in which the client, if it moved nothing more, would fall below the average."""
+        """Seconds until the client falls below the average rate if it moves no more bytes."""
         return self._timeout_s + self._moved / self._bytes_per_s - self._spent_s()
 
     def _spent_s(self) -> float:
-        return self._earlier_s + self._loop.time() - self._turn_began
+        return self._earlier_s + self._loop.time() - self._resumed_at
 
     def _complaint(self) -> str:
         what, timeout_s = self._what, self._timeout_s

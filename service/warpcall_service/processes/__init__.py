@@ -1,1 +1,1 @@
-"""What every process of the server shares: its log, its end with its parent."""
+"""Code for the processes that the server starts: their log, and their end with the server."""

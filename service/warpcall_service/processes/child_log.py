@@ -1,7 +1,7 @@
-"""What a worker or job process writes to its stderr becomes lines of the server's log.
+"""Adds what a worker or job process writes to its stderr to the log of the server.
 
-The process gets a pipe that the server reads. With the server's own stderr it would stand still as
-soon as nobody reads that: in a print of a library, a compiler or CUDA as well as in a message.
+The process gets a pipe that the server reads. With the server's own stderr, it would block as soon
+as nobody reads that: in its log, but also in a print of a library, a compiler or CUDA.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 from warpcall_service import logs
 
 CHUNK_BYTES = 64 << 10  # read at a time
-GATHER_S = 0.05  # before a read: one message for a traceback; 1.3 MB/s of what writes without end
-MAX_LINE_BYTES = 64 << 10  # of a line whose end has not come; what is longer is cut
-MAX_LAST_BYTES = 1 << 20  # read at most once the process has ended
-OURS = '{"time": "'  # how lines begin that its own log has made
+GATHER_S = 0.05  # before a read: makes a traceback one message, and limits the pipe to 1.3 MB/s
+MAX_LINE_BYTES = 64 << 10  # of a line without its end; a longer line is cut into several
+MAX_LAST_BYTES = 1 << 20  # read at most after the process has ended
+OURS = '{"time": "'  # how the lines of `logs.py` begin
 
 log = logging.getLogger("warpcall.child")
 
@@ -26,10 +26,10 @@ class ChildLog:
     """The server's end of a pipe to which one child process writes its log.
 
     Args:
-        name: of the child, for what it did not log itself.
+        name: of the child, for messages about output that is not from its log.
 
     Attributes:
-        fd: the end for the child; `started` closes the server's copy of it.
+        fd: the end of the pipe for the child; `started` closes the server's copy of it.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,11 +42,11 @@ class ChildLog:
         self._loop.add_reader(self._pipe, self._on_readable)
 
     def started(self) -> None:
-        """The child has its end, or never will."""
+        """Close the server's copy of `fd`, once the child has started or failed to start."""
         os.close(self.fd)
 
     def close(self) -> None:
-        """Log what the child left in the pipe, and close it."""
+        """Log what is left in the pipe, and close it."""
         self._loop.remove_reader(self._pipe)
         if self._timer is not None:
             self._timer.cancel()
@@ -68,13 +68,13 @@ class ChildLog:
             self._loop.add_reader(self._pipe, self._on_readable)
 
     def _read(self) -> bytes | None:
-        """What the pipe has: empty at its end, None if there is nothing at present."""
+        """Read what is in the pipe. Empty bytes mean its end; None means nothing at present."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self._pipe, CHUNK_BYTES)
         return None
 
     def _take(self, data: bytes) -> None:
-        """Log the lines that are complete: its own as they are, others together as one message."""
+        """Log complete lines: those of its log unchanged, all others together as one message."""
         text, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             text, newline, self._rest = text + newline + self._rest, b"\n", b""
