@@ -65,7 +65,7 @@ RUN mkdir /driver && gcc -shared -x c /dev/null -Wl,-soname,libcuda.so.1 -o /dri
     && find "${TRITON_CACHE_DIR}" -name '*.source' -delete
 
 FROM ${BASE_IMAGE} AS runtime
-ARG VERSION=0.1.0 REVISION=unknown
+ARG VERSION=unknown REVISION=unknown
 LABEL org.opencontainers.image.title="Warpcall" \
     org.opencontainers.image.description="GPU kernels as a service: tensors up, kernel, tensors back" \
     org.opencontainers.image.licenses="Apache-2.0" \

@@ -55,7 +55,8 @@ def build(target: str) -> str:
     """Build the target, and return the image's name."""
     name = f"{NAME}:{target}"
     arguments = dict(_pip_arguments())
-    arguments["REVISION"] = _told("git", "-C", str(ROOT), "rev-parse", "HEAD") or "unknown"
+    arguments["VERSION"] = _version()
+    arguments["REVISION"] = _output_of("git", "-C", str(ROOT), "rev-parse", "HEAD") or "unknown"
     for variable in ("BASE_IMAGE", "TORCH_CPU_INDEX", "GPUS"):
         if variable in os.environ:
             arguments[variable] = os.environ[variable]
@@ -101,7 +102,7 @@ def _base() -> str:
 
 def _pip_arguments() -> Iterator[tuple[str, str]]:
     """pip's options here, as the build arguments that say the same."""
-    lines = _told(sys.executable, "-m", "pip", "config", "list").splitlines()
+    lines = _output_of(sys.executable, "-m", "pip", "config", "list").splitlines()
     said = dict(line.split("=", 1) for line in lines if "=" in line)
     for option in OPTIONS:
         value = said.get(f":env:.{option}") or said.get(f"global.{option}")
@@ -142,7 +143,13 @@ def _succeeds(*command: str, timeout_s: float | None = None) -> bool:
     )
 
 
-def _told(*command: str) -> str:
+def _version() -> str:
+    """The version of both distributions."""
+    text = (ROOT / "client/warpcall/__init__.py").read_text()
+    return text.partition('__version__ = "')[2].partition('"')[0]
+
+
+def _output_of(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # of both distributions
 __all__ = [
     "Answer",
     "AsyncClient",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 
+from warpcall import __version__
 from warpcall_service.api import errors, health, kernels, me, openapi, pages
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.auth.rate_limits import Limits
@@ -71,7 +71,7 @@ def create_app(
     inference = Inference(settings, calls, models, reader, statistics)
     direct = DirectRoutes()
     app = FastAPI(
-        title="Warpcall", summary=SUMMARY, version=_version(), docs_url=None, redoc_url=None
+        title="Warpcall", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None
     )
     for router in (
         kernels.kernels(engine),
@@ -109,10 +109,3 @@ def create_app(
         account_sync.usage_counter,
         metrics,
     )
-
-
-def _version() -> str:
-    try:
-        return version("warpcall-server")
-    except PackageNotFoundError:  # run from its sources
-        return "0"
