@@ -1,13 +1,13 @@
 """Measure what a program of many steps costs beside one call: `python -m bench.programs`.
 
-In turn, and in one order and then in the other: a call of the identity permute, whose kernel is a
+In each round, in one order and then in the other: a call of the identity permute, whose kernel is a
 plain copy; a program of 20 such steps; one of 20 sums, which move every byte on any device; a put, a
-program whose output is kept, and a get; and 20 calls between a put and a get, each on what the one
-before it kept. The server says how long kernels ran. What is left of the time is the overhead, and a
+program whose output is stored, and a get; and 20 calls between a put and a get, each on what the one
+before it stored. The server says how long kernels ran. What is left of the time is the overhead, and a
 program's should be one call's: it is sent once up and once down. The ratio of overheads is taken within
 a round; beside it stands that of the shortest ones, which other work on the machine spoils less.
 
-On a cpu lane the steps of the program of permutes are views, which cost nothing; what a call keeps is
+On a cpu lane the steps of the program of permutes are views, which cost nothing; what a call stores is
 a copy, which counts as its kernel. Stored tensors are deleted between the samples: a CPU gives memory
 back to its system in that time, a GPU does not.
 """
@@ -90,7 +90,7 @@ def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tenso
     for _ in range(steps - 1):
         total = sums.transpose_add(total, total)
 
-    def kept() -> Tensor:
+    def through_program() -> Tensor:
         program = gpu.program()
         copy = program.permute(gpu.put(x), dims=(0, 1))
         for _ in range(steps - 1):
@@ -98,7 +98,7 @@ def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tenso
         result: Tensor = program.run(y=copy, store=["y"]).outputs["y"].get()
         return result
 
-    def through_stored_tensors() -> Tensor:
+    def through_calls() -> Tensor:
         now = gpu.put(x)
         for _ in range(steps):
             now = gpu.stored.permute(now, dims=(0, 1))
@@ -113,8 +113,8 @@ def _callers(gpu: Client, x: Tensor, steps: int) -> dict[str, Callable[[], Tenso
         ONE: one,
         "program of permutes": lambda: copies.run(y=copy).outputs["y"],
         "program of sums": lambda: sums.run(y=total).outputs["y"],
-        "put, program, get": kept,
-        f"put, {steps} calls, get": through_stored_tensors,
+        "put, program, get": through_program,
+        f"put, {steps} calls, get": through_calls,
     }
 
 

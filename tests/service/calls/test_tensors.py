@@ -1,4 +1,4 @@
-"""Tensors that stay on a device: put, used, got, deleted, expired, refused, lost with their lane."""
+"""Stored tensors: put, used, got, deleted, expired, refused, lost with their lane."""
 
 from __future__ import annotations
 
