@@ -22,9 +22,12 @@ the same messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from warpcall._text import clean
+
+if TYPE_CHECKING:
+    from warpcall.jobs import JobInfo
 
 TYPE_PREFIX = "urn:warpcall:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -49,14 +52,14 @@ class JobFailed(WarpcallError):
     """A benchmark job ended without success. The server keeps the cases that it had measured.
 
     Args:
-        job: the job as the server describes it; see docs/http-api.md.
+        job: the job at its end.
     """
 
-    def __init__(self, job: Mapping[str, Any]) -> None:
-        reasons = dict.fromkeys(str(job.get(name)) for name in ("state", "exit_class"))
-        why = f": {job['detail']}" if job.get("detail") else ""
-        super().__init__(clean(f"the job {job['id']} did not succeed: {', '.join(reasons)}{why}"))
-        self.job = dict(job)
+    def __init__(self, job: JobInfo) -> None:
+        reasons = dict.fromkeys((job.state, str(job.exit_class)))
+        why = f": {job.detail}" if job.detail else ""
+        super().__init__(clean(f"the job {job.id} did not succeed: {', '.join(reasons)}{why}"))
+        self.job = job
 
 
 class Problem(WarpcallError):

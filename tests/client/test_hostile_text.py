@@ -12,6 +12,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.client import job_answers
 from tests.client.command import Command
 from tests.client.flavours import Flavour
 from tests.client.scripted import Script, ScriptedServer, Visit, permute
@@ -19,8 +20,10 @@ from tests.client.scripted_ops import DECLARED, OpsServer
 from warpcall import JobFailed, Problem, TransportError, WarpcallError
 from warpcall._cli.output import console, table_of
 from warpcall._jobs.events import MAX_EVENT_BYTES, Parser
+from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar
 from warpcall._text import clean, clean_json
+from warpcall.jobs import JobEvent, JobInfo
 
 EVIL = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202etxt.exe\x7f\r\nsecond\u2028line \ud800"
 STORED = {
@@ -31,8 +34,13 @@ STORED = {
     "expires": "2030-01-01T00:00:00+00:00",
 }
 JOB = {
-    "id": "j1", "user": EVIL, "op": EVIL, "state": EVIL, "precision": EVIL, "tags": [EVIL],
-    "cases_total": 2, "cases_done": 1, "created_at": "2026-01-01T00:00:00+00:00", "note": EVIL,
+    **job_answers.DETAILS, "user": EVIL, "op": EVIL, "state": EVIL, "precision": EVIL, "tags": [EVIL],
+    "cases_total": 2, "cases_done": 1, "note": EVIL, "reused": EVIL,
+}  # fmt: skip
+INFO = {name: JOB[name] for name in job_answers.JOB}
+COMPARISON = {
+    "a": EVIL, "b": EVIL, "same_environment": False, "rows": [], "only_a": [EVIL], "only_b": [],
+    "differences": {EVIL: [EVIL, EVIL]},
 }  # fmt: skip
 
 
@@ -137,16 +145,16 @@ def test_headers_of_an_answer_are_without_control_characters(flavour: Flavour) -
 
 
 def test_a_failed_job_is_told_without_control_characters() -> None:
-    payload = {"id": "j1", "state": EVIL, "exit_class": EVIL, "detail": EVIL}
+    job = parse(JobInfo, {**JOB, "exit_class": EVIL, "detail": EVIL}, "a job")
 
-    assert str(JobFailed(payload)).isprintable()
+    assert str(JobFailed(job)).isprintable()
 
 
 @pytest.mark.parametrize("id_", ["", "\x1b[2J", "a; rm -rf ~", "../x", "x" * 65, 7, None])
 def test_a_job_with_an_id_that_none_has_is_refused(id_: Any, flavour: Flavour) -> None:
     with (
         ScriptedServer(answers(200, {**JOB, "id": id_})) as server,
-        pytest.raises(TransportError, match="id of a job") as caught,
+        pytest.raises(TransportError, match=r"id of a job|a job: id must be") as caught,
     ):
         flavour.ask(server, lambda gpu: gpu.jobs.get("j1"))
 
@@ -180,11 +188,11 @@ def evil_declaration() -> dict[str, Any]:
         (["kernels", "permute", "--json"], evil_declaration()),
         (["health"], {"status": EVIL, "reasons": [EVIL], "lanes": [dict.fromkeys(("name", "state", "device"), EVIL)]}),
         (["health", "--json"], {"status": EVIL}),
-        (["jobs"], {"jobs": [JOB]}),
-        (["jobs", "--json"], {"jobs": [JOB]}),
+        (["jobs"], {"jobs": [INFO], "next": None}),
+        (["jobs", "--json"], {"jobs": [INFO], "next": None}),
         (["cancel", "j1"], JOB),
         (["tensors", "list"], {"tensors": [{"id": "x", **STORED}]}),
-        (["compare", "a", "b"], {"rows": [], "only_a": [EVIL], "only_b": [], "differences": {EVIL: [EVIL, EVIL]}}),
+        (["compare", "a", "b"], COMPARISON),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -209,7 +217,12 @@ def test_a_command_prints_a_servers_text_without_its_control_characters(
 
 
 @pytest.mark.parametrize(
-    "payload", [{"jobs": [{**JOB, "cases_done": None, "tags": 7}]}, {"jobs": [{}]}]
+    "payload",
+    [
+        {"jobs": [{**INFO, "cases_done": None, "tags": 7}], "next": None},
+        {"jobs": [{}]},
+        {"jobs": [INFO]},
+    ],
 )
 def test_an_answer_that_cannot_be_shown_is_one_line(
     payload: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -256,14 +269,17 @@ def test_an_output_whose_name_leads_elsewhere_is_not_written(
 
 
 def test_the_bar_of_a_job_takes_what_a_server_may_tell() -> None:
-    bar = Bar({**JOB, "cases_total": EVIL}, True)
+    bar = Bar(parse(JobInfo, JOB, "a job"), True)
     values: list[object] = [EVIL, None, [], 1]
-    for kind in ("state", "case", "progress", EVIL):
+    kinds: list[Any] = ["state", "case", "progress", EVIL]
+    for kind in kinds:
         for value in values:
             names = ("state", "case", "cases_done", "phase", "rounds", "implementation")
-            bar.tell({"kind": kind, "data": dict.fromkeys(names, value)})
-        bar.tell({"kind": kind, "data": {"phase": "rounds", "rounds": EVIL}})
-        bar.tell({"kind": kind, "data": {}})
+            bar.on_event(JobEvent(sequence=1, at=EVIL, kind=kind, data=dict.fromkeys(names, value)))
+        bar.on_event(
+            JobEvent(sequence=1, at=EVIL, kind=kind, data={"phase": "rounds", "rounds": EVIL})
+        )
+        bar.on_event(JobEvent(sequence=1, at=EVIL, kind=kind, data={}))
     bar.close()
 
 
@@ -278,11 +294,11 @@ def test_an_event_without_end_is_given_up() -> None:
 
 def test_an_event_may_come_in_drops() -> None:
     parser = Parser()
-    sent = b'data: {"sequence": 1, "kind": "note", "data": {}}\n\ndata: {"sequence": 2, "kind": "note", "data": {}}\n'
+    sent = b'data: {"sequence": 1, "at": "", "kind": "note", "data": {}}\n\ndata: {"sequence": 2, "at": "", "kind": "note", "data": {}}\n'
 
     found = [event for i in range(len(sent)) for event in parser.feed(sent[i : i + 1])]
 
-    assert [event["sequence"] for event in found] == [1, 2]
+    assert [event.sequence for event in found] == [1, 2]
 
 
 def test_an_event_nested_too_deeply_is_a_transport_error() -> None:

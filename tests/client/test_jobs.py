@@ -1,27 +1,33 @@
-"""Jobs over connections that break, against a real server that behaves as it is told."""
+"""Jobs over connections that break, against a real server that follows a script."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from tests.client.flavours import Flavour
+from tests.client.job_answers import AT, DETAILS, SUBMITTED
 from tests.client.scripted import Script, ScriptedServer, Visit
 from warpcall import Client, InvalidInput, TimedOut, TransportError
 
-JOB = {"id": "j1", "state": "running", "cases_total": 1, "cases_done": 0}
-PROGRESS = {"sequence": 1, "kind": "progress", "data": {"phase": "rounds", "rounds": 3}}
-REQUEUED = {"sequence": 2, "kind": "state", "data": {"state": "interrupted", "detail": "lost"}}
-CASE = {"sequence": 3, "kind": "case", "data": {"case": "c", "cases_done": 1}}
-END = {"sequence": 4, "kind": "state", "data": {"state": "succeeded", "exit_class": "ok"}}
+PROGRESS = {"sequence": 1, "at": AT, "kind": "progress", "data": {"phase": "rounds", "rounds": 3}}
+REQUEUED = {
+    "sequence": 2,
+    "at": AT,
+    "kind": "state",
+    "data": {"state": "interrupted", "detail": "lost"},
+}
+CASE = {"sequence": 3, "at": AT, "kind": "case", "data": {"case": "c", "cases_done": 1}}
+END = {"sequence": 4, "at": AT, "kind": "state", "data": {"state": "succeeded", "exit_class": "ok"}}
 
 
-def told(told: object, status: int = 200) -> Script:
+def answers(payload: object, status: int = 200) -> Script:
     """Answers with JSON."""
-    body = json.dumps(told).encode()
+    body = json.dumps(payload).encode()
     return lambda visit: visit.answer(status, body, {"Content-Type": "application/json"})
 
 
@@ -44,15 +50,15 @@ def streams(*events: dict[str, Any], seen: list[str], whole: bool = False) -> Sc
 
 
 def events(after: int = 0, **options: Any) -> Callable[[Any], Any]:
-    """A question: all events of the job."""
+    """A function that reads all events of the job."""
 
     async def gather(gpu: Any) -> list[Any]:
         job = await gpu.jobs.get("j1")
-        return [event async for event in job.events(after, **options)]
+        return [asdict(event) async for event in job.events(after, **options)]
 
     def ask(gpu: Any) -> Any:
         if isinstance(gpu, Client):
-            return list(gpu.jobs.get("j1").events(after, **options))
+            return [asdict(event) for event in gpu.jobs.get("j1").events(after, **options)]
         return gather(gpu)
 
     return ask
@@ -67,7 +73,7 @@ def test_each_event_comes_once_however_often_the_connection_breaks(flavour: Flav
         streams(CASE, END, seen=seen),
     )
 
-    with ScriptedServer(told(JOB), *scripts) as server:
+    with ScriptedServer(answers(DETAILS), *scripts) as server:
         (found,) = flavour.ask(server, events())
 
     assert found == [PROGRESS, REQUEUED, CASE, END]
@@ -75,7 +81,7 @@ def test_each_event_comes_once_however_often_the_connection_breaks(flavour: Flav
 
 
 def test_a_job_that_has_ended_and_been_seen_has_no_more_events(flavour: Flavour) -> None:
-    with ScriptedServer(told(JOB), lambda visit: visit.answer(204)) as server:
+    with ScriptedServer(answers(DETAILS), lambda visit: visit.answer(204)) as server:
         (found,) = flavour.ask(server, events(after=4))
 
     assert found == []
@@ -88,10 +94,10 @@ def test_events_may_be_left_before_their_end(flavour: Flavour) -> None:
     def ask(gpu: Any) -> Any:
         return next(gpu.jobs.get("j1").events()) if isinstance(gpu, Client) else first(gpu)
 
-    with ScriptedServer(told(JOB), streams(PROGRESS, CASE, seen=[])) as server:
+    with ScriptedServer(answers(DETAILS), streams(PROGRESS, CASE, seen=[])) as server:
         (found,) = flavour.ask(server, ask)
 
-    assert found == PROGRESS
+    assert asdict(found) == PROGRESS
 
 
 def test_who_waits_no_longer_than_so_long_hears_that_the_job_goes_on(flavour: Flavour) -> None:
@@ -100,7 +106,7 @@ def test_who_waits_no_longer_than_so_long_hears_that_the_job_goes_on(flavour: Fl
         visit.sock.recv(1)  # until the client leaves
 
     with (
-        ScriptedServer(told(JOB), silent) as server,
+        ScriptedServer(answers(DETAILS), silent) as server,
         pytest.raises(TimedOut, match="the job j1 had not ended in time; it goes on"),
     ):
         flavour.ask(server, events(timeout_s=0.3))
@@ -108,7 +114,7 @@ def test_who_waits_no_longer_than_so_long_hears_that_the_job_goes_on(flavour: Fl
 
 def test_what_is_no_event_is_an_error_of_the_server(flavour: Flavour) -> None:
     with (
-        ScriptedServer(told(JOB), streams({"sequence": "x"}, seen=[])) as server,
+        ScriptedServer(answers(DETAILS), streams({"sequence": "x"}, seen=[])) as server,
         pytest.raises(TransportError, match="must send events of a job"),
     ):
         flavour.ask(server, events())
@@ -118,13 +124,19 @@ def test_a_server_that_stays_away_is_an_error(direct: Flavour) -> None:
     def leaves(visit: Visit) -> None:
         raise ConnectionAbortedError
 
-    with ScriptedServer(told(JOB), leaves) as server, pytest.raises(TransportError, match="broke"):
+    with (
+        ScriptedServer(answers(DETAILS), leaves) as server,
+        pytest.raises(TransportError, match="broke"),
+    ):
         direct.ask(server, events(), timeout_s=0.4)
 
 
 @pytest.mark.parametrize("id_", ["", "a/b", "..", "a" * 65, "j1?x", "é"])
 def test_an_id_that_cannot_be_one_is_refused_here(id_: str, direct: Flavour) -> None:
-    with ScriptedServer(told(JOB)) as server, pytest.raises(InvalidInput, match="id of a job"):
+    with (
+        ScriptedServer(answers(DETAILS)) as server,
+        pytest.raises(InvalidInput, match="id of a job"),
+    ):
         direct.ask(server, lambda gpu: gpu.jobs.get(id_))
 
     assert server.targets == []
@@ -143,7 +155,7 @@ def test_a_submission_whose_answer_was_lost_is_sent_again_with_the_same_key(
     def found(visit: Visit) -> None:
         assert json.loads(visit.body()) == {"op": "permute", "cases": [{"shape": [2]}]}
         keys.append(visit.headers["idempotency-key"])
-        told(JOB)(visit)
+        answers(SUBMITTED)(visit)
 
     with ScriptedServer(lost, found) as server:
         (job,) = direct.ask(server, lambda gpu: gpu.jobs.submit("permute", cases=[{"shape": (2,)}]))

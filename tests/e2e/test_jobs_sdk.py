@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from demo.server import Server
 from tests.e2e.command import Warpcall
 from warpcall import AsyncClient, Client, InvalidInput, JobFailed, NotFound
+from warpcall.jobs import JobPreview
+from warpcall.results import History
 
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two
@@ -38,13 +39,14 @@ def measured(server: Server) -> str:
         job = gpu.jobs.submit(
             "permute", implementations=("warpcall", "copy"), sweep=sweep, precision="quick"
         )
-        ours, copy = job.wait()["measurements"]
+        ours, copy = job.wait().measurements
 
         assert job.ended
-        assert (job.state, job.told["cases_done"]) == ("succeeded", 1)
-        assert (ours["implementation"], ours["ratio"]) == ("warpcall", None)
-        assert copy["ci_low_us"] <= copy["median_us"] <= copy["ci_high_us"]
-        assert copy["share_of_limit"] == 1
+        assert (job.state, job.cases_done) == ("succeeded", 1)
+        assert (ours.implementation, ours.ratio) == ("warpcall", None)
+        low, median, high = (us or 0 for us in (copy.ci_low_us, copy.median_us, copy.ci_high_us))
+        assert 0 < low <= median <= high
+        assert copy.share_of_limit == 1
         return job.id
 
 
@@ -52,20 +54,21 @@ def test_what_was_measured_is_told_again_and_compared(measured: str, gpu: Client
     job = gpu.jobs.get(measured)
 
     happened = list(job.events())
-    late = list(job.events(after=happened[-2]["sequence"]))
+    late = list(job.events(after=happened[-2].sequence))
     results = gpu.jobs.results(measured, samples=True)
     same = gpu.jobs.compare(measured, measured)
 
-    assert [event["sequence"] for event in happened] == list(range(1, len(happened) + 1))
-    assert happened[-1]["data"]["state"] == "succeeded"
+    assert [event.sequence for event in happened] == list(range(1, len(happened) + 1))
+    assert happened[-1].data["state"] == "succeeded"
     assert late == happened[-1:]
-    case, copied = results["cases"][0], results["measurements"][1]
-    masked = {mask["round"] for mask in case["masked"]}
+    case, copied = results.cases[0], results.measurements[1]
+    masked = {mask["round"] for mask in case.masked}
+    assert case.samples_us is not None
     # The last round has no sample of `copy` if the time was over before its turn.
-    taken = [number for number, us in enumerate(case["samples_us"]["copy"]) if us is not None]
-    assert copied["n"] == len({*taken} - masked)
+    taken = [number for number, us in enumerate(case.samples_us["copy"]) if us is not None]
+    assert copied.n == len({*taken} - masked)
     assert {*range(len(taken))} - {*taken} == set(), "only the last round may lack a sample"
-    assert [row["ratio"] for row in same["rows"]] == [1, 1]
+    assert [row.ratio for row in same.rows] == [1, 1]
     assert measured in [found.id for found in gpu.jobs.list(op="permute", state="succeeded")]
     assert gpu.jobs.list(tag="nobody") == []
 
@@ -73,27 +76,27 @@ def test_what_was_measured_is_told_again_and_compared(measured: str, gpu: Client
 def test_a_series_and_what_a_job_would_come_to(
     measured: str, gpu: Client, server: Server, warpcall: Warpcall
 ) -> None:
-    ours = gpu.jobs.results(measured)["measurements"][0]
+    ours = gpu.jobs.results(measured).measurements[0]
     cases = [CASE, {**CASE, "shape": [8, 9]}]
 
-    async def ask() -> tuple[dict[str, Any], dict[str, Any]]:
+    async def ask() -> tuple[History, JobPreview]:
         async with AsyncClient(server.url) as other:
-            series = await other.jobs.history(ours["case"])
+            series = await other.jobs.history(ours.case)
             return series, await other.jobs.preview("permute", cases=cases, precision="quick")
 
-    series = gpu.jobs.history(ours["case"], limit=1)
-    copies = gpu.jobs.history(ours["case"], implementation="copy")
-    told = gpu.jobs.preview("permute", cases=cases, precision="quick")
-    code, out, _ = warpcall("history", ours["case"], "--limit", "1")
-    nothing = warpcall("history", ours["case"], "--implementation", "torch")
+    series = gpu.jobs.history(ours.case, limit=1)
+    copies = gpu.jobs.history(ours.case, implementation="copy")
+    preview = gpu.jobs.preview("permute", cases=cases, precision="quick")
+    code, out, _ = warpcall("history", ours.case, "--limit", "1")
+    nothing = warpcall("history", ours.case, "--implementation", "torch")
     none = warpcall("history", "")
     dry = warpcall(*BENCH, "--shape", "8x8,8x9", "--precision", "quick", "--dry-run")
     again = warpcall(*QUICK, "--dry-run", "--json")
 
-    assert [(p["job"], p["measurement"]) for p in series["points"]] == [(measured, ours)]
-    assert [p["measurement"]["implementation"] for p in copies["points"]] == ["copy"]
-    assert (told["cases"], told["reuses"]) == (2, None)
-    assert asyncio.run(ask()) == (series, told)
+    assert [(p.job, p.measurement) for p in series.points] == [(measured, ours)]
+    assert [p.measurement.implementation for p in copies.points] == ["copy"]
+    assert (preview.cases, preview.reuses) == (2, None)
+    assert asyncio.run(ask()) == (series, preview)
     assert code == 0
     assert out.splitlines()[0].split()[:4] == ["measured", "job", "user", "us"]
     assert f" {measured} " in out.splitlines()[1]
@@ -111,7 +114,7 @@ def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Serv
             queue = await gpu.jobs.queue()
             watching = asyncio.create_task(job.wait())
             async for event in job.events():
-                if event["kind"] == "progress":
+                if event.kind == "progress":
                     break
             cancelled = await gpu.jobs.cancel(job.id)
             with pytest.raises(JobFailed, match="cancelled") as failure:
@@ -120,12 +123,12 @@ def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Serv
             again = await gpu.jobs.compare(measured, job.id)
             results = await gpu.jobs.results(job.id)
 
-            assert job.id in [entry["id"] for entry in queue["entries"]]
-            assert cancelled.told["cancel_requested"]
-            assert failure.value.job["id"] == job.id
+            assert job.id in [entry.id for entry in queue.entries]
+            assert cancelled.cancel_requested
+            assert failure.value.job.id == job.id
             assert [found.state for found in listed] == ["cancelled"]
-            assert (again["rows"], len(again["only_a"])) == ([], 2)
-            assert results["measurements"] == []
+            assert (again.rows, len(again.only_a)) == ([], 2)
+            assert results.measurements == []
 
     asyncio.run(scenario())
 

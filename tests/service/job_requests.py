@@ -13,7 +13,7 @@ import psutil
 
 from demo.server import Server
 from tests.forks import TEMPLATE
-from warpcall_service.jobs.models import WAITING
+from warpcall.jobs import UNFINISHED
 
 WAIT_S = 60.0
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
@@ -46,7 +46,7 @@ def show(http: httpx.Client, job: Job) -> Job:
 
 def ended(http: httpx.Client, job: Job) -> Job:
     """The job, once it has ended."""
-    return reached(http, job, lambda found: found["state"] not in WAITING)
+    return reached(http, job, lambda found: found["state"] not in UNFINISHED)
 
 
 def reached(http: httpx.Client, job: Job, there: Callable[[Job], bool]) -> Job:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Group
@@ -30,17 +31,12 @@ from warpcall._cli.tables import (
     remarks,
     results_lines,
 )
-from warpcall._jobs.client import JobRequest
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.errors import InvalidInput
+from warpcall.jobs import PRECISIONS, PRIORITIES, STATES, JobPreview, JobRequest, SubmittedJob
+from warpcall.results import Results
 
-PRECISIONS = ("quick", "standard", "publish")
-PRIORITIES = ("high", "normal", "low")
-STATES = (
-    "queued", "preparing", "waiting_gpu", "running", "finalizing", "succeeded", "failed", "invalid",
-    "cancelled", "timed_out", "interrupted",
-)  # fmt: skip
 OPTIONS = {  # the option for each field that an error of the server can name
     "implementations": "--vs",
     "tags": "--tag",
@@ -51,6 +47,8 @@ MAX_LISTED = 500
 LOOK_S = 1.0  # between two requests of `top`
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job, from `warpcall jobs`.")]
+
+T = TypeVar("T")
 
 app = typer.Typer()
 
@@ -146,15 +144,17 @@ def bench(
     \b
     warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
     """
-    _check("--precision", precision, PRECISIONS)
-    _check("--priority", priority, PRIORITIES)
+    wanted: JobRequest = {
+        "precision": _one_of("--precision", precision, PRECISIONS),
+        "priority": _one_of("--priority", priority, PRIORITIES),
+    }
     names = implementations_of(vs)
     with Client(url) as gpu:
         declaration = gpu.kernel(op)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         request: JobRequest = {
-            "implementations": names, "sweep": sweep, "precision": precision, "priority": priority,
-            "tags": tag, "note": note, "fresh": fresh,
+            "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
+            **wanted,
         }  # fmt: skip
         with _options_named([p["name"] for p in declaration["params"]]):
             if dry_run:
@@ -190,14 +190,13 @@ def jobs(
     url: Url = None,
 ) -> None:
     """List your benchmark jobs, the latest first. Administrators see all users' jobs."""
-    if state is not None:
-        _check("--state", state, STATES)
+    known = None if state is None else _one_of("--state", state, STATES)
     with Client(url) as gpu:
-        found = gpu.jobs.list(state=state, op=op, tag=tag, user=user, before=before, limit=limit)
+        found = gpu.jobs.list(state=known, op=op, tag=tag, user=user, before=before, limit=limit)
     if as_json:
-        print_json([job.told for job in found])
+        print_json([asdict(job.info) for job in found])
     elif found:
-        console().print(jobs_table(job.told for job in found))
+        console().print(jobs_table(found))
     else:
         write_lines("no jobs")
 
@@ -217,12 +216,12 @@ def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
         was_over = before.ended
         job = before.cancel()
     if as_json:
-        print_json(job.told)
+        print_json(asdict(job.info))
     elif was_over:
         write_lines(f"{id} had ended before: {job.state}")
     else:
-        measured = f"{job.told['cases_done']} of {job.told['cases_total']} cases are measured"
-        write_lines(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {measured}")
+        kept = f"{job.cases_done} of {job.cases_total} cases are measured"
+        write_lines(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
 
 
 @app.command()
@@ -236,14 +235,14 @@ def compare(
     with Client(url) as gpu:
         found = gpu.jobs.compare(a, b)
     if as_json:
-        print_json(found)
+        print_json(asdict(found))
         return
-    lines = comparison_lines(found) if found["rows"] else ["they have measured nothing in common"]
-    lines += [f"only in a: {key}" for key in found["only_a"]]
-    lines += [f"only in b: {key}" for key in found["only_b"]]
+    lines = comparison_lines(found) if found.rows else ["they have measured nothing in common"]
+    lines += [f"only in a: {key}" for key in found.only_a]
+    lines += [f"only in b: {key}" for key in found.only_b]
     lines += [
         f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
-        for name, (theirs, ours) in found["differences"].items()
+        for name, (theirs, ours) in found.differences.items()
     ]
     write_lines(*lines)
 
@@ -269,8 +268,8 @@ def history(
     with Client(url) as gpu:
         found = gpu.jobs.history(case, implementation=implementation, limit=limit)
     if as_json:
-        print_json(found)
-    elif found["points"]:
+        print_json(asdict(found))
+    elif found.points:
         console().print(history_table(found))
     else:
         write_lines(f"no job of yours has measured {implementation} in that case")
@@ -281,7 +280,7 @@ def top(as_json: Json = False, url: Url = None) -> None:
     """Show the queue and the devices. On a terminal the display is live; Ctrl-C ends it."""
     with Client(url) as gpu:
         if as_json:
-            print_json({"lanes": gpu.health().get("lanes", []), "queue": gpu.jobs.queue()})
+            print_json({"lanes": gpu.health().get("lanes", []), "queue": asdict(gpu.jobs.queue())})
         elif not sys.stdout.isatty():
             console().print(_overview(gpu))
         else:
@@ -300,38 +299,38 @@ def _show_live(gpu: Client) -> None:
 
 def _overview(gpu: Client) -> Group:
     queue = gpu.jobs.queue()
-    waits = sum(entry["position"] > 0 for entry in queue["entries"])
-    runs = len(queue["entries"]) - waits
-    line = f"\n{runs} running, {waits} waiting, on {queue['devices']} for jobs"
-    return Group(lanes_table(gpu.health()), Text(line), queue_table(queue))
+    waits = sum(entry.position > 0 for entry in queue.entries)
+    runs = len(queue.entries) - waits
+    counts = f"\n{runs} running, {waits} waiting, on {queue.devices} for jobs"
+    return Group(lanes_table(gpu.health()), Text(counts), queue_table(queue))
 
 
-def _print_preview(preview: dict[str, Any], *, as_json: bool) -> None:
+def _print_preview(preview: JobPreview, *, as_json: bool) -> None:
     if as_json:
-        print_json(preview)
+        print_json(asdict(preview))
         return
-    line = f"{preview['cases']} cases, some {span(preview['estimated_s'])}"
-    line += f", at most {preview['device_bytes'] / 1e6:,.3g} MB on the device"
-    if preview["reuses"]:
-        line += f"; {preview['reuses']} has measured this already"
-    write_lines(f"{line}")
+    text = f"{preview.cases} cases, some {span(preview.estimated_s)}"
+    text += f", at most {preview.device_bytes / 1e6:,.3g} MB on the device"
+    if preview.reuses:
+        text += f"; {preview.reuses} has measured this already"
+    write_lines(text)
 
 
 def _print_detached(job: Job, *, as_json: bool) -> None:
     if as_json:
-        print_json(job.told)
+        print_json(asdict(job.info))
         return
     if job.ended:
-        line = f"{job.id} has measured this already; --fresh measures again"
+        text = f"{job.id} has measured this already; --fresh measures again"
     else:
-        line = f"{job.id} {waiting(job.told)}, takes some {span(job.told['estimated_s'])}"
-    write_lines(line, f"warpcall watch {job.id}")
+        text = f"{job.id} {waiting(job)}, takes some {span(job.estimated_s)}"
+    write_lines(text, f"warpcall watch {job.id}")
 
 
 def _wait_and_print(job: Job, *, as_json: bool) -> None:
     """Wait for a job and print its results. If it failed, print what it has measured, and raise."""
     failure: JobFailed | None = None
-    measured_before = bool(job.told.get("reused")) and job.ended
+    measured_before = isinstance(job.info, SubmittedJob) and job.info.reused and job.ended
     try:
         results = job.wait()
     except JobFailed as error:
@@ -343,21 +342,21 @@ def _wait_and_print(job: Job, *, as_json: bool) -> None:
         )
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        print_json(results)
+        print_json(asdict(results))
     else:
-        _print_results(job.told, results, " (--fresh measures anew)" if measured_before else "")
+        _print_results(job, results, " (--fresh measures anew)" if measured_before else "")
     if failure is not None:
         raise failure
 
 
-def _print_results(job: dict[str, Any], results: dict[str, Any], hint: str) -> None:
+def _print_results(job: Job, results: Results, hint: str) -> None:
     lines = []
-    if results["measurements"]:
-        lines += results_lines(results, job["implementations"][0])
-    device = f" on {job['device']}" if job["device"] else ""
-    when = f"{ago(job['finished_at'])} ago{hint}" if job["finished_at"] else "just now"
-    took = span(job["took_s"])
-    lines.append(f"{job['id']} {job['state']}{device} in {took}, {when}, {converged(results)}")
+    if results.measurements:
+        lines += results_lines(results, job.implementations[0])
+    device = f" on {job.device}" if job.device else ""
+    when = f"{ago(job.finished_at)} ago{hint}" if job.finished_at else "just now"
+    took = span(job.took_s)
+    lines.append(f"{job.id} {job.state}{device} in {took}, {when}, {converged(results)}")
     lines += remarks(results)
     write_lines(*lines)
 
@@ -380,6 +379,8 @@ def _options_named(params: Collection[str]) -> Iterator[None]:
         raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None
 
 
-def _check(option: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise UsageError(f"{option} must be one of {', '.join(allowed)}, got {given!r}")
+def _one_of(option: str, given: str, allowed: Sequence[T]) -> T:
+    for one in allowed:
+        if one == given:
+            return one
+    raise UsageError(f"{option} must be one of {', '.join(map(str, allowed))}, got {given!r}")

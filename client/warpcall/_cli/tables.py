@@ -10,53 +10,52 @@ from rich.table import Table
 
 from warpcall._cli.output import table_of
 from warpcall._jobs.progress import span, waiting
-
-Payload = Mapping[str, Any]
-
+from warpcall.jobs import JobInfo, Queue
+from warpcall.results import Comparison, History, Results
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
 COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
 
 
-def results_lines(results: Payload, first: str) -> list[str]:
+def results_lines(results: Results, first: str) -> list[str]:
     """A line for each case, and below it a row for each implementation.
 
     Args:
         first: the implementation with which the others are compared.
     """
     rows = []
-    for row in results["measurements"]:
-        ok = row["median_us"] is not None
+    for row in results.measurements:
+        ok = row.median_us is not None
         cells = (
-            microseconds(row["median_us"]),
-            interval(microseconds, row["ci_low_us"], row["ci_high_us"]),
-            ratio(row["ratio"]),
-            interval(ratio, row["ratio_low"], row["ratio_high"]),
-            row["verdict"] or "",
-            "" if row["gb_per_s"] is None else f"{row['gb_per_s']:.4g}",
-            "" if row["share_of_limit"] is None else f"{row['share_of_limit']:.0%}",
+            microseconds(row.median_us),
+            interval(microseconds, row.ci_low_us, row.ci_high_us),
+            ratio(row.ratio),
+            interval(ratio, row.ratio_low, row.ratio_high),
+            row.verdict or "",
+            "" if row.gb_per_s is None else f"{row.gb_per_s:.4g}",
+            "" if row.share_of_limit is None else f"{row.share_of_limit:.0%}",
         )
-        rows.append((row["case"], row["implementation"], cells if ok else (row["status"],)))
+        rows.append((row.case, row.implementation, cells if ok else (row.status,)))
     return [
         f"times in us; ratio and verdict: to {first}, above 1 takes longer; limit: a copy's speed",
         *by_case(RESULTS, rows),
     ]
 
 
-def comparison_lines(found: Payload) -> list[str]:
+def comparison_lines(found: Comparison) -> list[str]:
     """A line for each case, and below it a row for each implementation with both jobs' times."""
     rows = []
-    for row in found["rows"]:
+    for row in found.rows:
         cells = (
-            microseconds(row["a_us"]),
-            microseconds(row["b_us"]),
-            ratio(row["ratio"]),
-            interval(ratio, row["ratio_low"], row["ratio_high"]),
-            row["verdict"],
+            microseconds(row.a_us),
+            microseconds(row.b_us),
+            ratio(row.ratio),
+            interval(ratio, row.ratio_low, row.ratio_high),
+            row.verdict,
         )
-        rows.append((row["case"], row["implementation"], cells))
-    heading = "times in us; ratio and verdict: of b to a, above 1 takes longer"
-    return [heading, *by_case(COMPARED, rows)]
+        rows.append((row.case, row.implementation, cells))
+    head = "times in us; ratio and verdict: of b to a, above 1 takes longer"
+    return [head, *by_case(COMPARED, rows)]
 
 
 def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
@@ -78,85 +77,85 @@ def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]
     return lines
 
 
-def converged(results: Payload) -> str:
+def converged(results: Results) -> str:
     """How many cases converged: their intervals are as narrow as their precision asks for."""
-    cases = results.get("cases", [])
-    return f"{sum(bool(case['converged']) for case in cases)} of {len(cases)} cases converged"
+    cases = results.cases
+    return f"{sum(bool(case.converged) for case in cases)} of {len(cases)} cases converged"
 
 
-def remarks(results: Payload) -> list[str]:
+def remarks(results: Results) -> list[str]:
     """The errors and tags of the results, a line each. A reader needs them to judge the table."""
     lines = []
-    for row in results["measurements"]:
-        if row["error"]:
-            lines.append(f"{row['implementation']}, {row['case']}: {one_line(row['error'])}")
-    tagged = {tag for case in results.get("cases", []) for tag in case["tags"]}
+    for row in results.measurements:
+        if row.error:
+            lines.append(f"{row.implementation}, {row.case}: {one_line(row.error)}")
+    tagged = {tag for case in results.cases for tag in case.tags}
     if tagged:
         lines.append(f"tags: {', '.join(sorted(tagged))}")
     return lines
 
 
-def jobs_table(jobs: Iterable[Payload]) -> Table:
+def jobs_table(jobs: Iterable[JobInfo]) -> Table:
     """A table of jobs."""
     columns = ("id", "user", "op", "state", "cases", "precision", "submitted", "tags")
     rows = [
         (
-            job["id"],
-            job["user"],
-            job["op"],
+            job.id,
+            job.user,
+            job.op,
             waiting(job),
-            f"{job['cases_done']}/{job['cases_total']}",
-            job["precision"],
-            f"{ago(job['created_at'])} ago",
-            " ".join(job["tags"]),
+            f"{job.cases_done}/{job.cases_total}",
+            job.precision,
+            f"{ago(job.created_at)} ago",
+            " ".join(job.tags),
         )
         for job in jobs
     ]
     return table_of(columns, rows)
 
 
-def history_table(found: Payload) -> Table:
+def history_table(found: History) -> Table:
     """A table of one case over time. The last column names what changed since the row below."""
     columns = ("measured", "job", "user", "us", "95 % CI", "limit", "what changed")
     rows = []
-    for point in found["points"]:
-        row = point["measurement"]
-        share = row["share_of_limit"]
+    for point in found.points:
+        row = point.measurement
+        share = row.share_of_limit
         cells = (
-            f"{ago(point['finished_at'])} ago",
-            point["job"],
-            point["user"],
-            microseconds(row["median_us"]) or row["status"],
-            interval(microseconds, row["ci_low_us"], row["ci_high_us"]),
+            f"{ago(point.finished_at)} ago",
+            point.job,
+            point.user,
+            microseconds(row.median_us) or row.status,
+            interval(microseconds, row.ci_low_us, row.ci_high_us),
             "" if share is None else f"{share:.0%}",
-            ", ".join(point["changed"]),
+            ", ".join(point.changed),
         )
         rows.append(cells)
     return table_of(columns, rows)
 
 
-def queue_table(queue: Payload) -> Table:
+def queue_table(queue: Queue) -> Table:
     """A table of all users' jobs that run or wait."""
     columns = ("", "id", "user", "op", "state", "cases", "priority", "starts in", "ends in", "on")
     rows = [
         (
-            entry["position"] or ">",
-            entry["id"],
-            entry["user"],
-            entry["op"],
-            entry["state"],
-            f"{entry['cases_done']}/{entry['cases_total']}",
-            entry["priority"],
-            span(entry["starts_in_s"]) if entry["position"] else "",
-            span(entry["ends_in_s"]),
-            entry["device"] or "",
+            entry.position or ">",
+            entry.id,
+            entry.user,
+            entry.op,
+            entry.state,
+            f"{entry.cases_done}/{entry.cases_total}",
+            entry.priority,
+            span(entry.starts_in_s) if entry.position else "",
+            span(entry.ends_in_s),
+            entry.device or "",
         )
-        for entry in queue["entries"]
+        for entry in queue.entries
     ]
     return table_of(columns, rows)
 
 
-def lanes_table(health: Payload) -> Table:
+def lanes_table(health: Mapping[str, Any]) -> Table:
     """A table of the server's devices."""
     lanes = health.get("lanes", [])
     rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]

@@ -1,33 +1,38 @@
-"""What happens to a benchmark job, as it happens: server-sent events, without a gap over lost connections."""
+"""The events of a benchmark job as they happen, from server-sent events, across lost connections."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from warpcall._jobs.parse import parse
 from warpcall._transport.base import ConnectionFailed
 from warpcall.errors import Busy, TimedOut, TransportError, Unavailable
+from warpcall.jobs import JobEvent
 
 if TYPE_CHECKING:
     from warpcall._core import Core
 
-QUIET_S = 60.0  # without a byte the connection is lost: the server sends a comment each 15 s
-PAUSE_S = 0.5
+QUIET_S = (
+    60.0  # the server sends a comment each 15 s: a connection without a byte for so long is lost
+)
+PAUSE_S = 0.5  # before a lost connection is made again
 MAX_EVENT_BYTES = 1 << 20
 
 
 async def events(
     core: Core, path: str, after: int, deadline: float | None, name: str
-) -> AsyncGenerator[dict[str, Any], None]:
+) -> AsyncGenerator[JobEvent, None]:
     """Events with a `sequence` above `after`, until the job ends.
 
-    A lost connection is made again and goes on after the last event; a server that stays away for
-    as long as a call may take is an error.
+    When a connection is lost, the next one continues after the last event that arrived. It is an
+    error if the server does not answer for as long as a call may take.
 
     Args:
-        deadline: on the clock of time.monotonic; None to wait for as long as it takes.
+        deadline: on the clock of time.monotonic(); None for no limit.
+        name: of the job, for messages.
 
     Raises:
         TimedOut: the deadline passed.
@@ -44,15 +49,15 @@ async def events(
             while piece := await stream.read(quiet_s(deadline, name)):
                 heard = time.monotonic()
                 for event in parser.feed(piece):
-                    after = int(event["sequence"])
+                    after = event.sequence
                     yield event
-                    if is_last(event):
+                    if event.is_last:
                         return
         except (ConnectionFailed, Busy, Unavailable):
             if time.monotonic() > heard + core.timeout_s or not core.retries:
                 raise
         except TransportError:
-            quiet_s(deadline, name)  # it was the deadline that ended the wait
+            quiet_s(deadline, name)  # raises TimedOut if the deadline is why the read failed
             raise
         finally:
             if stream is not None:
@@ -60,26 +65,21 @@ async def events(
         await core.transport.sleep(min(PAUSE_S, quiet_s(deadline, name)))
 
 
-def is_last(event: dict[str, Any]) -> bool:
-    """Whether a job has ended with this; one that is interrupted and queued again has not."""
-    return event["kind"] == "state" and "exit_class" in event["data"]
-
-
 class Parser:
-    """Server-sent events out of pieces of a stream, as our server writes them: JSON in one line."""
+    """Splits a stream into events. Our server writes the JSON of each event in one line."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+    def feed(self, piece: bytes) -> Iterator[JobEvent]:
         """The events that end in this piece.
 
         Raises:
-            TransportError: what comes is none.
+            TransportError: the stream holds something else.
         """
         self._rest += piece
         lines: list[bytearray] = []
-        if b"\n" in piece:  # a long line that comes in small pieces is not split again for each
+        if b"\n" in piece:  # else a long line in small pieces would be split again for each piece
             *lines, self._rest = self._rest.split(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
             raise TransportError("the server must send events of a job, got an endless line")
@@ -89,19 +89,22 @@ class Parser:
                 yield _event(value)
 
 
-def _event(value: bytearray) -> dict[str, Any]:
+def _event(value: bytearray) -> JobEvent:
     try:
-        told = json.loads(value)
-        if isinstance(told["sequence"], int) and isinstance(told["data"], dict) and told["kind"]:
-            event: dict[str, Any] = told
-            return event
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pass
-    raise TransportError(f"the server must send events of a job, got {bytes(value)!r:.60}")
+        payload = json.loads(value)
+    except (ValueError, RecursionError):
+        raise TransportError(
+            f"the server must send events of a job, got {bytes(value)!r:.60}"
+        ) from None
+    return parse(JobEvent, payload, "events of a job")
 
 
 def quiet_s(deadline: float | None, name: str) -> float:
-    """How long to wait for the next piece."""
+    """How many seconds to wait for the next piece.
+
+    Raises:
+        TimedOut: the deadline passed.
+    """
     if deadline is None:
         return QUIET_S
     left_s = deadline - time.monotonic()

@@ -1,47 +1,45 @@
-"""The bar of a benchmark job on a terminal."""
+"""The progress bar of a benchmark job on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warpcall._text import clean
+from warpcall.jobs import JobEvent, JobInfo
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# How far a case has come when it reaches a phase, roughly; the rounds are the most of it.
+# The share of a case that is done when it reaches a phase, roughly. The rounds take most of it.
 PHASES = {"preparing": 0.0, "correctness": 0.1, "warmup": 0.2, "rounds": 0.4, "extras": 0.95}
-ENOUGH_ROUNDS = 30
+ENOUGH_ROUNDS = 30  # the bar reaches the end of the rounds here; there may be more
 WORDS = {"waiting_gpu": "waiting for the device", "preparing": "preparing"}
 
 
 class Bar:
-    """Shows what the events of a job tell.
+    """Shows the progress of a job, event by event.
 
     Args:
-        job: as the server tells of it.
-        wanted: or nothing is shown.
+        visible: if false, nothing is shown.
     """
 
-    def __init__(self, job: Mapping[str, Any], wanted: bool) -> None:
-        self._total = _count(job["cases_total"])
+    def __init__(self, job: JobInfo, visible: bool) -> None:
+        self._total = job.cases_total
         self._done = 0
-        self._case = ""
         self._progress: Progress | None = None
-        if wanted:
-            self._start(str(job["id"]), waiting(job))
+        if visible:
+            self._start(job.id, waiting(job))
 
-    def tell(self, event: Mapping[str, Any]) -> None:
-        """Something has happened."""
-        data = event["data"]
-        if event["kind"] == "state":
+    def on_event(self, event: JobEvent) -> None:
+        """Show what an event tells."""
+        data = event.data
+        if event.kind == "state":
             state = str(data.get("state"))
             self._show(self._done, WORDS.get(state, state))
-        elif event["kind"] == "case":
+        elif event.kind == "case":
             self._done = _count(data.get("cases_done", self._done + 1))
             self._show(self._done, str(data.get("case", "")))
-        elif event["kind"] == "progress":
+        elif event.kind == "progress":
             phase = str(data.get("phase", ""))
             share = PHASES.get(phase, 0.0)
             if phase == "rounds":
@@ -52,15 +50,15 @@ class Bar:
 
     @property
     def shown(self) -> bool:
-        """Whether anyone can see it."""
+        """Whether the bar is on a terminal now."""
         return self._progress is not None
 
     def show(self, what: str) -> None:
-        """Say what the job does."""
+        """Show what the job does now."""
         self._show(self._done, what)
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the bar from the terminal."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -87,21 +85,20 @@ class Bar:
             self._progress.update(task, completed=completed, done=self._done, what=clean(what))
 
 
-def _count(told: object) -> int:
-    """A number that a server told; 0 for anything else."""
-    return told if isinstance(told, int) else 0
+def _count(value: object) -> int:
+    """A number from an event; 0 for a value of another type."""
+    return value if isinstance(value, int) else 0
 
 
-def waiting(job: Mapping[str, Any]) -> str:
-    """What a job waits for, as far as is known: its state, its place in the queue."""
-    state = str(job["state"])
-    if state == "queued" and job.get("position") is not None:
-        return f"queued, number {job['position']}, starts in some {span(job.get('starts_in_s'))}"
-    return WORDS.get(state, state)
+def waiting(job: JobInfo) -> str:
+    """The state of a job, and its place if it is in the queue."""
+    if job.state == "queued" and job.position is not None:
+        return f"queued, number {job.position}, starts in some {span(job.starts_in_s)}"
+    return WORDS.get(job.state, job.state)
 
 
 def span(seconds: float | None) -> str:
-    """A time as one says it: "5 s", "3 min", "2.5 h"."""
+    """A duration as a person writes it: "5 s", "3 min", "2.5 h"."""
     if seconds is None:
         return "?"
     if seconds < 100:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.results import ComparedRow, Comparison
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import exports, results, submissions
 from warpcall_service.jobs.exports import Case
-from warpcall_service.jobs.models import ComparedRow, Comparison
+from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.lanes.messages import frame
 from warpcall_service.store.tables import JobCase
 
@@ -55,7 +56,7 @@ class Pair:
     cases: Sequence[Both]
     empty: Comparison
     only: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: {"a": [], "b": []})
-    _comma: str = ""
+    _comma: bytes = b""
 
     def parts(self) -> Iterator[Sequence[Both]]:
         """A few cases at a time, for a question each."""
@@ -63,29 +64,29 @@ class Pair:
 
     def head(self) -> bytes:
         """The answer up to its rows, as JSON."""
-        return self.empty.model_dump_json().encode().partition(b'"rows":[')[0] + b'"rows":['
+        return to_json(self.empty).partition(b'"rows":[')[0] + b'"rows":['
 
     def rows(self, part: Sequence[Both], answer: Mapping[str, Any]) -> bytes:
         """The rows of some cases, as JSON, from a lane's answer."""
         texts = []
-        for case, told in zip(part, answer["cases"], strict=True):
-            for row in told["rows"]:
-                texts.append(self._comma + ComparedRow(case=case.key, **row).model_dump_json())
-                self._comma = ","
+        for case, compared in zip(part, answer["cases"], strict=True):
+            for row in compared["rows"]:
+                found = checked(ComparedRow, {"case": case.key, **row})
+                texts.append(self._comma + to_json(found))
+                self._comma = b","
             for name, one in (("a", case.a), ("b", case.b)):
                 if one is not None:
-                    names = told[f"only_{name}"]
+                    names = compared[f"only_{name}"]
                     self.only[name] += [(one.position, f"{case.key} by {n}") for n in names]
-        return "".join(texts).encode()
+        return b"".join(texts)
 
     def tail(self) -> bytes:
         """The answer after its rows, as JSON."""
-        only = {
-            f"only_{name}": [text for _, text in sorted(found, key=lambda one: one[0])]
-            for name, found in self.only.items()
-        }
-        whole = self.empty.model_copy(update=only).model_dump_json().encode()
-        return whole.partition(b'"rows":[')[2]
+        only_a, only_b = (
+            [text for _, text in sorted(self.only[name], key=lambda one: one[0])]
+            for name in ("a", "b")
+        )
+        return to_json(replace(self.empty, only_a=only_a, only_b=only_b)).partition(b'"rows":[')[2]
 
 
 def pair(session: Session, caller: Caller, first_id: str, second_id: str) -> Pair:

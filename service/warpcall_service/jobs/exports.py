@@ -13,6 +13,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -21,10 +22,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import UnsupportedMedia
+from warpcall.results import CaseResults, Measurement, Results
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.events import moment
-from warpcall_service.jobs.models import CaseResults, Measurement, Results
+from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.jobs.results import measurement
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
@@ -124,7 +126,7 @@ def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step
         measurements=[],
         cases=[],
     )
-    head, middle, tail = empty.model_dump_json().encode().rpartition(b'],"cases":[')
+    head, middle, tail = to_json(empty).rpartition(b'],"cases":[')
     yield lambda session: head
     for number, part in enumerate(_parts_of_rows(cases)):
         yield partial(_json_rows, job=job, part=part, comma=number > 0)
@@ -135,13 +137,13 @@ def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step
 
 
 def _json_rows(session: Session, job: Job, part: Sequence[Case], comma: bool) -> bytes:
-    return _joined([row.model_dump_json() for row in _rows_of(session, job, part)], comma)
+    return _joined([to_json(row) for row in _rows_of(session, job, part)], comma)
 
 
 def _json_cases(
     session: Session, job: Job, part: Sequence[Case], samples: bool, comma: bool
 ) -> bytes:
-    told = []
+    texts = []
     found = session.execute(
         sa.select(JobCase.position, JobCase.key, JobCase.result, JobCase.finished_ms)
         .where(
@@ -152,24 +154,27 @@ def _json_cases(
     for position, key, stored, finished_ms in found:
         assert stored is not None  # it was there when the export began
         result = pydantic_core.from_json(zlib.decompress(stored))
-        shown = {name: result[name] for name in CaseResults.model_fields if name in result}
         limit = result["limit"]
-        case = CaseResults(
-            **shown,
-            position=position,
-            case=key,
-            limit_us=None if limit is None else limit["median_us"],
-            finished_at=moment(finished_ms or 0),
-            samples_us={i["name"]: i["samples_us"] for i in result["implementations"]}
+        shown = {
+            **{
+                field.name: result[field.name]
+                for field in fields(CaseResults)
+                if field.name in result
+            },
+            "position": position,
+            "case": key,
+            "limit_us": None if limit is None else limit["median_us"],
+            "finished_at": moment(finished_ms or 0),
+            "samples_us": {one["name"]: one["samples_us"] for one in result["implementations"]}
             if samples
             else None,
-        )
-        told.append(case.model_dump_json())
-    return _joined(told, comma)
+        }
+        texts.append(to_json(checked(CaseResults, shown)))
+    return _joined(texts, comma)
 
 
-def _joined(texts: Sequence[str], comma: bool) -> bytes:
-    return (("," if comma and texts else "") + ",".join(texts)).encode()
+def _joined(texts: Sequence[bytes], comma: bool) -> bytes:
+    return (b"," if comma and texts else b"") + b",".join(texts)
 
 
 def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
@@ -200,7 +205,7 @@ def _row_step(session: Session, table: _Table, job: Job, part: Sequence[Case]) -
 class _Csv:
     def __init__(self) -> None:
         self._file = io.StringIO()
-        self._writer = csv.DictWriter(self._file, list(Measurement.model_fields))
+        self._writer = csv.DictWriter(self._file, [field.name for field in fields(Measurement)])
 
     def head(self) -> bytes:
         self._writer.writeheader()
@@ -208,7 +213,7 @@ class _Csv:
 
     def body(self, rows: Rows) -> bytes:
         for row in rows:
-            self._writer.writerow({**row.model_dump(), "tags": " ".join(row.tags)})
+            self._writer.writerow({**vars(row), "tags": " ".join(row.tags)})
         return self._taken()
 
     def tail(self) -> bytes:
@@ -284,9 +289,9 @@ class _Parquet:
             str: pa.string(),
             list: pa.list_(pa.string()),
         }
-        fields = Measurement.model_fields.items()
+        columns = [(field.name, kinds[_kind(str(field.type))]) for field in fields(Measurement)]
         self._pa = pa
-        self._schema = pa.schema((name, kinds[_kind(field.annotation)]) for name, field in fields)
+        self._schema = pa.schema(columns)
         self._file = io.BytesIO()
         self._writer = pq.ParquetWriter(self._file, self._schema)
         self._tables: list[Any] = []
@@ -295,7 +300,7 @@ class _Parquet:
         return b""
 
     def body(self, rows: Rows) -> bytes:
-        table = self._pa.Table.from_pylist([row.model_dump() for row in rows], self._schema)
+        table = self._pa.Table.from_pylist([vars(row) for row in rows], self._schema)
         self._tables.append(table)
         if sum(map(len, self._tables)) >= ROW_GROUP:
             self._write()
@@ -319,7 +324,6 @@ class _Parquet:
         return data
 
 
-def _kind(annotation: Any) -> type:
+def _kind(annotation: str) -> type:
     """The plain type of a column, which may also be null."""
-    text = str(annotation)
-    return next((t for t in (float, int, list) if t.__name__ in text), str)
+    return next((kind for kind in (float, int, list) if kind.__name__ in annotation), str)

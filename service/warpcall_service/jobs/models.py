@@ -1,8 +1,13 @@
-"""What the jobs API takes and gives; times of day are RFC 3339 in UTC, all else has its unit's name."""
+"""What the jobs API accepts, as models, and how it writes what it answers.
+
+The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.results`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import functools
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -10,30 +15,13 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    TypeAdapter,
     model_validator,
 )
 
-from warpcall_service.runs.messages import ExitClass
+from warpcall.jobs import Precision, Priority
 
-Precision = Literal["quick", "standard", "publish"]
-Priority = Literal["high", "normal", "low"]
-State = Literal[
-    "queued",
-    "preparing",
-    "waiting_gpu",
-    "running",
-    "finalizing",
-    "succeeded",
-    "failed",
-    "invalid",
-    "cancelled",
-    "timed_out",
-    "interrupted",
-]
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
-PRIORITIES: tuple[Priority, ...] = ("high", "normal", "low")  # as the database counts them
-ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
-WAITING: tuple[State, ...] = ("queued", *ACTIVE)
+T = TypeVar("T")
 
 MAX_DIMS = 64
 MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter have 60 KB
@@ -143,207 +131,22 @@ class JobRequest(_Model):
         return self
 
 
-class JobPreview(_Model):
-    """What a submission would come to, without submitting it."""
-
-    cases: int
-    nominal_s: float
-    estimated_s: float
-    device_bytes: int = Field(description="that the largest case needs at most")
-    environment: str
-    reuses: str | None = Field(description="a finished job that answers it, unless it is fresh")
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-class Job(_Model):
-    """A job as it is now.
+def checked(kind: Callable[..., T], fields: Mapping[str, Any]) -> T:
+    """An answer of a type of `warpcall.jobs` or `warpcall.results`, with its fields checked.
 
-    `position` counts from 1 and is null unless the job is queued; `starts_in_s` and `ends_in_s` are
-    guesses from what past jobs took. `exit_class` says how it ended; `detail` why, for readers.
+    Raises:
+        ValidationError: a field is missing or has another type, or a number is not finite.
     """
-
-    id: str
-    user: str
-    op: str
-    implementations: list[str]
-    precision: Precision
-    priority: Priority
-    tags: list[str]
-    note: str
-    state: State
-    exit_class: ExitClass | None
-    detail: str
-    cases_total: int
-    cases_done: int
-    attempts: int
-    cancel_requested: bool
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    estimated_s: float
-    took_s: float
-    position: int | None
-    starts_in_s: float | None
-    ends_in_s: float | None
-    device: str | None
-    environment: str | None
+    answer: T = _adapter(kind).validate_python(fields)
+    return answer
 
 
-class Submitted(Job):
-    """A job that was submitted; `reused` if it was there before."""
-
-    reused: bool
-
-
-class JobDetails(Job):
-    """A job, with what was asked of it and what ran it."""
-
-    request: dict[str, Any]
-    fingerprint: dict[str, Any] | None
-
-
-class JobList(_Model):
-    """Jobs, the latest first; `next` is the `before` of the following page, null on the last."""
-
-    jobs: list[Job]
-    next: str | None
-
-
-class QueueEntry(_Model):
-    """A job in the queue, or one that runs (`position` 0), as everyone may see it."""
-
-    position: int
-    id: str
-    user: str
-    op: str
-    precision: Precision
-    priority: Priority
-    state: State
-    cases_total: int
-    cases_done: int
-    estimated_s: float
-    starts_in_s: float
-    ends_in_s: float
-    device: str | None
-
-
-class Queue(_Model):
-    """Who runs and who waits, in order; `devices` are those that jobs run on."""
-
-    devices: int
-    entries: list[QueueEntry]
-
-
-class Measurement(_Model):
-    """What one implementation did in one case: a row of the results. Times are of the device, in us.
-
-    `status` is ok, or why there is no time. `ratio` is to the first implementation, above 1 is
-    slower; None for that one. `share_of_limit` is 1 at the speed of a copy. All intervals are 95 %.
-    """
-
-    position: int
-    case: str
-    implementation: str
-    status: str
-    error: str | None
-    method: str | None
-    n: int
-    median_us: float | None
-    ci_low_us: float | None
-    ci_high_us: float | None
-    min_us: float | None
-    p5_us: float | None
-    p25_us: float | None
-    p75_us: float | None
-    p95_us: float | None
-    ratio: float | None
-    ratio_low: float | None
-    ratio_high: float | None
-    verdict: Verdict | None
-    gb_per_s: float | None
-    share_of_limit: float | None
-    peak_bytes: int | None
-    hot_us: float | None
-    host_us: float | None
-    energy_mj: float | None
-    tags: list[str]
-
-
-class CaseResults(_Model):
-    """What the sampler says of one case; `a_a` compares the first implementation with itself."""
-
-    position: int
-    case: str
-    spec: dict[str, Any]
-    device: str
-    clock: str
-    column: str
-    rounds: int
-    masked: list[dict[str, Any]]
-    converged: bool
-    margin: float
-    a_a: dict[str, Any] | None
-    bytes_moved: int
-    limit_us: float | None
-    tags: list[str]
-    finished_at: str
-    samples_us: dict[str, list[float | None]] | None
-
-
-class Results(_Model):
-    """What a job has measured so far; `samples_us` by implementation, if they were asked for."""
-
-    id: str
-    state: State
-    environment: str | None
-    fingerprint: dict[str, Any] | None
-    measurements: list[Measurement]
-    cases: list[CaseResults]
-
-
-class ComparedRow(_Model):
-    """One implementation in one case, in two jobs; the ratio is b over a, above 1 means b is slower."""
-
-    case: str
-    implementation: str
-    a_us: float
-    b_us: float
-    ratio: float
-    ratio_low: float | None
-    ratio_high: float | None
-    verdict: Verdict
-
-
-class Comparison(_Model):
-    """Two jobs side by side.
-
-    `differences` are the facts of the fingerprints that differ; `only_a` and `only_b` cases, with
-    their implementation, that the other did not measure.
-    """
-
-    a: str
-    b: str
-    same_environment: bool
-    differences: dict[str, list[Any]]
-    rows: list[ComparedRow]
-    only_a: list[str]
-    only_b: list[str]
-
-
-class HistoryPoint(_Model):
-    """One measurement of a series; `changed` names what differs from the one before it in time."""
-
-    job: str
-    user: str
-    finished_at: str
-    environment: str
-    changed: list[str]
-    measurement: Measurement
-
-
-class History(_Model):
-    """A series, the latest first."""
-
-    op: str
-    implementation: str
-    case: str
-    points: list[HistoryPoint]
+def to_json(answer: object) -> bytes:
+    """An answer of one of these types as JSON."""
+    kind: Any = type(answer)
+    return _adapter(kind).dump_json(answer)

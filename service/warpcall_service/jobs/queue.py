@@ -17,11 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.jobs import ACTIVE, UNFINISHED, ExitClass, State
 from warpcall_service.jobs.events import append_event, now_ms
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
-from warpcall_service.jobs.models import ACTIVE, WAITING, State
 from warpcall_service.jobs.orphans import Heartbeat
-from warpcall_service.runs.messages import ExitClass
 from warpcall_service.store.tables import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
 
 MAX_ATTEMPTS = 2  # an interrupted job is run again, once
@@ -67,7 +66,7 @@ def lock(session: Session) -> int:
     """
     clock = session.get_one(JobClock, 1, with_for_update=True, populate_existing=True)
     if (
-        session.scalars(sa.select(Job.number).where(Job.state.in_(WAITING)).limit(1)).first()
+        session.scalars(sa.select(Job.number).where(Job.state.in_(UNFINISHED)).limit(1)).first()
         is None
     ):
         last = session.scalars(sa.select(sa.func.max(JobShare.end_us))).one()
@@ -317,7 +316,7 @@ def places(session: Session, devices: int) -> dict[int, Place]:
 
 def unfinished(session: Session) -> Sequence[Job]:
     """All jobs that run or wait."""
-    return session.scalars(sa.select(Job).where(Job.state.in_(WAITING))).all()
+    return session.scalars(sa.select(Job).where(Job.state.in_(UNFINISHED))).all()
 
 
 def series(op: str, implementation: str, case_key: str) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.results import History, HistoryPoint, Measurement
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import moment
-from warpcall_service.jobs.models import History, HistoryPoint, Measurement
+from warpcall_service.jobs.models import checked
 from warpcall_service.store.tables import Job
 from warpcall_service.store.tables import Measurement as Row
 
@@ -60,16 +62,22 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[An
 
 def measurement(position: int, case: str, implementation: str, summary: str) -> Measurement:
     """A row of the results, from how the database keeps it."""
-    told = json.loads(summary)
-    relative = told.get("relative") or {}
-    shown = {name: told[name] for name in Measurement.model_fields if name in told}
-    return Measurement(
-        **shown,
-        position=position,
-        case=case,
-        implementation=implementation,
-        ratio=relative.get("ratio"),
-        ratio_low=relative.get("low"),
-        ratio_high=relative.get("high"),
-        verdict=relative.get("verdict"),
+    stored = json.loads(summary)
+    relative = stored.get("relative") or {}
+    return checked(
+        Measurement,
+        {
+            **{
+                field.name: stored[field.name]
+                for field in fields(Measurement)
+                if field.name in stored
+            },
+            "position": position,
+            "case": case,
+            "implementation": implementation,
+            "ratio": relative.get("ratio"),
+            "ratio_low": relative.get("low"),
+            "ratio_high": relative.get("high"),
+            "verdict": relative.get("verdict"),
+        },
     )

@@ -20,6 +20,8 @@ from warpcall.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from warpcall.jobs import JobDetails, JobList, JobPreview, Queue, State, SubmittedJob
+from warpcall.results import Comparison, History, Results
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import from_json
 from warpcall_service.http.caller import CurrentCaller, needs
@@ -31,18 +33,10 @@ from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
     MAX_SEQUENCE,
     CaseKey,
-    Comparison,
-    History,
-    JobDetails,
-    JobList,
-    JobPreview,
     JobRequest,
     Name,
-    Queue,
-    Results,
-    State,
-    Submitted,
     Word,
+    to_json,
 )
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
@@ -80,9 +74,9 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
 
     @router.post(
         "",
-        response_model=Submitted,
+        response_model=SubmittedJob,
         status_code=201,
-        responses={200: {"model": Submitted, "description": "It was there already"}, **refused},
+        responses={200: {"model": SubmittedJob, "description": "It was there already"}, **refused},
         dependencies=benching["dependencies"],
         openapi_extra={**benching["openapi_extra"], **takes},
     )
@@ -249,8 +243,8 @@ def _refusal(error: ValidationError) -> InvalidInput:
     return InvalidInput(f"{field}: {message}{got}", field=field)
 
 
-def _json(model: BaseModel, status: int = 200) -> Response:
-    return Response(model.model_dump_json(), status, media_type=JSON)
+def _json(answer: object, status: int = 200) -> Response:
+    return Response(to_json(answer), status, media_type=JSON)
 
 
 def _body(model: type[BaseModel]) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
+from warpcall.jobs import State
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.events import append_event
-from warpcall_service.jobs.models import State
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.runs.events import (
     CaseMeasured,

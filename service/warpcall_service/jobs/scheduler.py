@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
+from warpcall.jobs import ExitClass, State
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.models import State
 from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.run_recorder import RunRecorder
@@ -30,7 +30,7 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import ExitClass, Task
+from warpcall_service.runs.messages import Task
 from warpcall_service.runs.runner import Outcome, Run
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError

@@ -10,19 +10,12 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, submissions, views
 from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.models import (
-    WAITING,
-    JobDetails,
-    JobList,
-    JobPreview,
-    JobRequest,
-    Queue,
-    Submitted,
-)
+from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
 from warpcall_service.jobs.submissions import Filter
@@ -65,7 +58,7 @@ class JobService:
 
     async def submit(
         self, caller: Caller, request: JobRequest, idempotency_key: str | None
-    ) -> Submitted:
+    ) -> SubmittedJob:
         """Queue a job, or find the one that makes it unnecessary.
 
         Raises:
@@ -136,7 +129,7 @@ class JobService:
                         caller.name, _events, number, after, last
                     )
                     yield text
-                elif state not in WAITING or stopping():
+                elif state not in UNFINISHED or stopping():
                     return
                 else:
                     yield b""
@@ -211,7 +204,7 @@ class JobService:
 
     def _repeated(
         self, session: Session, caller: Caller, request: JobRequest, key: str | None
-    ) -> Submitted | None:
+    ) -> SubmittedJob | None:
         row = submissions.find_repeated(session, caller, request, key)
         if row is None:
             return None
@@ -224,7 +217,7 @@ class JobService:
         request: JobRequest,
         checked: Checked,
         key: str | None,
-    ) -> tuple[Submitted, int]:
+    ) -> tuple[SubmittedJob, int]:
         limit = self._settings.user_max_jobs
         row, created = submissions.submit(session, caller, request, checked, key, limit)
         session.flush()

@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import Busy, InvalidInput, NotFound
+from warpcall.jobs import PRIORITIES, UNFINISHED
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import append_event, now_ms
-from warpcall_service.jobs.models import PRIORITIES, WAITING, JobRequest
+from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
 from warpcall_service.text import brief
@@ -73,7 +74,7 @@ def submit(
         return found, False
     waiting = session.scalars(
         sa.select(sa.func.count(Job.number)).where(
-            Job.user_name == caller.name, Job.state.in_(WAITING)
+            Job.user_name == caller.name, Job.state.in_(UNFINISHED)
         )
     ).one()
     if waiting >= max_jobs:
@@ -218,7 +219,7 @@ def cancel(session: Session, job: Job) -> None:
     """End a job: at once if it waits, soon if it runs; one that has ended stays as it is."""
     queue.lock(session)
     session.refresh(job)
-    if job.state not in WAITING:
+    if job.state not in UNFINISHED:
         return
     job.cancel_ms = job.cancel_ms or now_ms()
     if job.state == "queued":

@@ -8,37 +8,41 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from warpcall_service.identity import Caller
-from warpcall_service.jobs import queue, submissions
-from warpcall_service.jobs.events import moment
-from warpcall_service.jobs.models import (
+from warpcall.jobs import (
     PRIORITIES,
-    Job,
+    UNFINISHED,
     JobDetails,
+    JobInfo,
     JobList,
     Queue,
     QueueEntry,
-    Submitted,
+    SubmittedJob,
 )
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import queue, submissions
+from warpcall_service.jobs.events import moment
+from warpcall_service.jobs.models import checked
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.tables import Job as JobRow
 
-PLACED = ("queued", "preparing", "waiting_gpu", "running", "finalizing")
 
-
-def submitted(session: Session, row: JobRow, created: bool, devices: int) -> Submitted:
+def submitted(session: Session, row: JobRow, created: bool, devices: int) -> SubmittedJob:
     """A job that was just submitted, or found instead."""
-    return Submitted(**_fields(row, _places(session, [row], devices)), reused=not created)
+    fields = _fields(row, _places(session, [row], devices))
+    return checked(SubmittedJob, {**fields, "reused": not created})
 
 
 def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetails:
     """All of one job."""
     row = submissions.find(session, caller, job_id)
-    return JobDetails(
-        **_fields(row, _places(session, [row], devices)),
-        request=json.loads(row.request),
-        fingerprint=None if row.fingerprint is None else json.loads(row.fingerprint),
+    return checked(
+        JobDetails,
+        {
+            **_fields(row, _places(session, [row], devices)),
+            "request": json.loads(row.request),
+            "fingerprint": None if row.fingerprint is None else json.loads(row.fingerprint),
+        },
     )
 
 
@@ -48,7 +52,8 @@ def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobL
     rows, more = found[: wanted.limit], len(found) > wanted.limit
     places = _places(session, rows, devices)
     return JobList(
-        jobs=[Job(**_fields(row, places)) for row in rows], next=rows[-1].id if more else None
+        jobs=[checked(JobInfo, _fields(row, places)) for row in rows],
+        next=rows[-1].id if more else None,
     )
 
 
@@ -60,24 +65,15 @@ def whole_queue(session: Session, devices: int) -> Queue:
         place = places.get(row.number)
         if place is None:
             continue  # it came between the two looks
-        fields = _fields(row, places)
-        entries.append(
-            QueueEntry(
-                **{name: fields[name] for name in QueueEntry.model_fields if name in fields}
-                | {
-                    "position": place.position,
-                    "starts_in_s": place.starts_in_s,
-                    "ends_in_s": place.ends_in_s,
-                }
-            )
-        )
+        fields = {**_fields(row, places), "position": place.position}
+        entries.append(checked(QueueEntry, fields))
     entries.sort(key=lambda entry: (entry.position, entry.ends_in_s))
     return Queue(devices=devices, entries=entries)
 
 
 def _places(session: Session, rows: Any, devices: int) -> Mapping[int, Place]:
     """Looked up only if one of the rows has a place."""
-    return queue.places(session, devices) if any(row.state in PLACED for row in rows) else {}
+    return queue.places(session, devices) if any(row.state in UNFINISHED for row in rows) else {}
 
 
 def _fields(row: JobRow, places: Mapping[int, Place]) -> dict[str, Any]:

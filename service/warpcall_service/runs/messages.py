@@ -16,22 +16,9 @@ The reaper, its parent, has a control socket. It gets `stop` there, or the end o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 TAG_VARIABLE = "WARPCALL_JOB_TAG"  # in the environment of all that a job starts: whose it is
-
-ExitClass = Literal[
-    "ok",
-    "wrong_result",
-    "compile_error",
-    "cuda_error",
-    "oom",
-    "timeout",
-    "killed",
-    "cancelled",
-    "invalid",
-    "interrupted",
-]
 
 
 class CheckedCase(TypedDict):

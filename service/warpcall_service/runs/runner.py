@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from warpcall.jobs import ExitClass
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.messages import frame, read_frame_async
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.events import RunEvent, StateChanged, event_of
-from warpcall_service.runs.messages import TAG_VARIABLE, ExitClass, ReaperReport, Task
+from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, Task
 from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_service.runs.reaper"

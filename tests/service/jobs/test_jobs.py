@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import httpx
@@ -16,9 +16,11 @@ from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import CASE, JOB, Job, client, ended, events, reached, submit
 from tests.service.requests import metrics, problem_of, well
+from warpcall import jobs
+from warpcall.jobs import PRECISIONS, ExitClass
+from warpcall.results import Measurement
 from warpcall_kernels import measuring
-from warpcall_service.jobs.models import Measurement, Precision, State
-from warpcall_service.runs.messages import ExitClass
+from warpcall_service.jobs.models import JobRequest
 
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 LONG: dict[str, Any] = {**JOB, "cases": [{**CASE, "shape": [8, n]} for n in range(2, 40)]}
@@ -200,7 +202,7 @@ def test_results_come_in_every_format_and_say_the_same(lab: Lab, alice: httpx.Cl
 
     rows = told["measurements"]
     assert [row["implementation"] for row in rows] == ["torch", "copy"]
-    assert set(rows[0]) == set(Measurement.model_fields)
+    assert set(rows[0]) == {field.name for field in fields(Measurement)}
     for row in rows:
         assert row["p5_us"] <= row["ci_low_us"] <= row["median_us"] <= row["ci_high_us"]
         assert row["status"] == "ok"
@@ -345,10 +347,24 @@ def test_the_time_on_a_device_is_counted(lab: Lab) -> None:
     assert found['warpcall_job_running{lane="cpu"}'] == 0
 
 
-def test_precisions_and_classes_are_the_samplers(lab: Lab) -> None:
+def test_precisions_and_classes_are_the_samplers() -> None:
+    assert set(PRECISIONS) == set(measuring.PRECISIONS)
+    assert {"wrong_result", "compile_error", "oom", "cuda_error"} < set(get_args(ExitClass))
+
+
+def test_the_sdk_knows_each_field_of_a_submission() -> None:
+    assert JobRequest.model_fields.keys() == {"op", *jobs.JobRequest.__annotations__}
+
+
+def test_the_openapi_document_describes_each_field_of_the_answers(lab: Lab) -> None:
     with lab.http("root") as http:
         schemas = http.get("/openapi.json").json()["components"]["schemas"]
 
-    assert set(get_args(Precision)) == set(measuring.PRECISIONS)
-    assert schemas["Job"]["properties"]["state"]["enum"] == list(get_args(State))
-    assert {"wrong_result", "compile_error", "oom", "cuda_error"} < set(get_args(ExitClass))
+    assert schemas["JobInfo"]["properties"]["state"]["enum"] == list(jobs.STATES)
+    for name in ("JobInfo", "SubmittedJob", "JobDetails", "JobPreview", "JobList", "Queue", "QueueEntry", "Results",
+                 "Measurement", "CaseResults", "Comparison", "ComparedRow", "History", "HistoryPoint"):  # fmt: skip
+        assert schemas[name]["description"], name
+        inherited = schemas["JobInfo"]["properties"] if name != "JobInfo" else {}
+        for field, schema in schemas[name]["properties"].items():
+            found = schema.get("description") or inherited.get(field, {}).get("description")
+            assert found, f"{name}.{field}"

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
+from warpcall.jobs import UNFINISHED
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import queue, submissions, views
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
-from warpcall_service.jobs.models import WAITING
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.device_lease import DeviceLease
@@ -236,7 +236,7 @@ def test_two_that_claim_at_once_get_different_jobs(database: Database) -> None:
 
     assert len({job.number for job in found}) == len(found) == 12
     with stores[0].read() as session:
-        waiting = sa.select(sa.func.count(Job.number)).where(Job.state.in_(WAITING))
+        waiting = sa.select(sa.func.count(Job.number)).where(Job.state.in_(UNFINISHED))
         assert session.scalars(waiting).one() == 12
         assert total(session) == sum(job.cost_us for job in found)
     for store in stores:

@@ -1,0 +1,263 @@
+"""The types of the jobs API: what a job is asked for, its state, its place in the queue, its events.
+
+The SDK returns these types and those of `warpcall.results`, and the server builds its answers and its
+OpenAPI from them: these two modules are the only list of their fields. Times of day are texts as in
+RFC 3339, UTC. Every other quantity has its unit in its name.
+
+A client ignores fields that it does not know, so a newer server may send more than a class has here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypedDict, get_args
+
+State = Literal[
+    "queued",
+    "preparing",
+    "waiting_gpu",
+    "running",
+    "finalizing",
+    "succeeded",
+    "failed",
+    "invalid",
+    "cancelled",
+    "timed_out",
+    "interrupted",
+]
+"""Where a job stands: the first five follow each other, the others are ends."""
+
+ExitClass = Literal[
+    "ok",
+    "wrong_result",
+    "compile_error",
+    "cuda_error",
+    "oom",
+    "timeout",
+    "killed",
+    "cancelled",
+    "invalid",
+    "interrupted",
+]
+"""How a job ended."""
+
+Precision = Literal["quick", "standard", "publish"]
+"""How long each implementation of each case is measured: 2, 10 or 60 seconds."""
+
+Priority = Literal["high", "normal", "low"]
+"""Jobs of a higher priority start first; "high" is for administrators."""
+
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+"""What a ratio's interval says, given the margin within which two times are the same."""
+
+EventKind = Literal["state", "case", "progress"]
+
+STATES: tuple[State, ...] = get_args(State)
+ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
+UNFINISHED: tuple[State, ...] = ("queued", *ACTIVE)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+
+
+class JobRequest(TypedDict, total=False):
+    """What a job measures and how, besides its op. Give either `cases` or `sweep`.
+
+    Attributes:
+        implementations: names of what is timed, ["warpcall", "torch"] by default. The others are
+            compared with the first.
+        cases: each with `inputs`, or with the `shape` and `dtype` of the first input.
+        sweep: `shapes`, `dtypes`, `params` and `sizes`, whose product are the cases.
+        precision: "standard" by default.
+        priority: "normal" by default.
+        tags: words to find the job by, at most 16.
+        note: a text for readers, at most 1,000 characters.
+        fresh: measure even if a job of the same user measured the same in the same environment.
+            By default the server answers with that job.
+    """
+
+    implementations: Sequence[str] | None
+    cases: Sequence[Mapping[str, object]] | None
+    sweep: Mapping[str, object] | None
+    precision: Precision | None
+    priority: Priority | None
+    tags: Sequence[str] | None
+    note: str | None
+    fresh: bool
+
+
+class Payload:
+    """Base of all types that the server answers with."""
+
+    # The server makes its OpenAPI from these classes with pydantic, which reads this attribute. The
+    # client does not need pydantic.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "use_attribute_docstrings": True,
+        "allow_inf_nan": False,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobInfo(Payload):
+    """A job as it was when the server answered."""
+
+    id: str
+    """Name of the job on its server."""
+    user: str
+    """Name of the user who submitted it."""
+    op: str
+    """Name of the op that is measured."""
+    implementations: list[str]
+    """Names of the implementations that are timed; the others are compared with the first."""
+    precision: Precision
+    """How long each implementation of each case is measured."""
+    priority: Priority
+    """Jobs of a higher priority start first."""
+    tags: list[str]
+    """Words to find the job by."""
+    note: str
+    """A text for readers."""
+    state: State
+    """Where the job stands."""
+    exit_class: ExitClass | None
+    """How the job ended; null until then."""
+    detail: str
+    """Why the job ended as it did, for readers; empty until then."""
+    cases_total: int
+    """Number of cases."""
+    cases_done: int
+    """Number of cases that have a result."""
+    attempts: int
+    """Runs of the job; one that ended because its server stopped does not count."""
+    cancel_requested: bool
+    """Whether somebody asked to cancel the job."""
+    created_at: str
+    """When the job was submitted."""
+    started_at: str | None
+    """When the latest attempt started; null before the first."""
+    finished_at: str | None
+    """When the job ended; null until then."""
+    estimated_s: float
+    """Estimated duration of the whole job in seconds, from what such jobs took lately."""
+    took_s: float
+    """Duration of all attempts that ended, in seconds."""
+    position: int | None
+    """Place in the queue, from 1; null unless the job is queued."""
+    starts_in_s: float | None
+    """Estimated seconds until the job starts; null after its end."""
+    ends_in_s: float | None
+    """Estimated seconds until the job ends; null after its end."""
+    device: str | None
+    """Lane of the latest attempt, such as "cuda:0"; null before the first."""
+    environment: str | None
+    """Class of the machine and its software; null until the job has looked at them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedJob(JobInfo):
+    """The job that answers a submission; its other fields are those of JobInfo."""
+
+    reused: bool
+    """Whether the job existed before the submission."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDetails(JobInfo):
+    """A job with its request and the environment that it ran in; see JobInfo for its other fields."""
+
+    request: dict[str, Any]
+    """The submission, without the fields that it left out."""
+    fingerprint: dict[str, Any] | None
+    """Facts about the machine and its software; null until the job has looked at them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPreview(Payload):
+    """What a submission would cost, without submitting it."""
+
+    cases: int
+    """Number of cases."""
+    nominal_s: float
+    """Duration in seconds if each measurement uses all the time that its precision gives it."""
+    estimated_s: float
+    """Estimated duration in seconds, from what such jobs took lately."""
+    device_bytes: int
+    """Upper bound on the device memory that the largest case needs, in bytes."""
+    environment: str
+    """Class of the machine and its software."""
+    reuses: str | None
+    """Id of a finished job that would answer the submission, unless the submission is `fresh`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobList(Payload):
+    """A page of jobs, the latest first."""
+
+    jobs: list[JobInfo]
+    """The jobs of this page."""
+    next: str | None
+    """Value of `before` that gives the following page; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueEntry(Payload):
+    """A job that runs or waits, as every user may see it."""
+
+    position: int
+    """Place in the queue, from 1; 0 for a job that runs."""
+    id: str
+    """Name of the job on its server."""
+    user: str
+    """Name of the user who submitted it."""
+    op: str
+    """Name of the op that is measured."""
+    precision: Precision
+    """How long each implementation of each case is measured."""
+    priority: Priority
+    """Jobs of a higher priority start first."""
+    state: State
+    """Where the job stands."""
+    cases_total: int
+    """Number of cases."""
+    cases_done: int
+    """Number of cases that have a result."""
+    estimated_s: float
+    """Estimated duration of the whole job in seconds."""
+    starts_in_s: float
+    """Estimated seconds until the job starts; 0 for a job that runs."""
+    ends_in_s: float
+    """Estimated seconds until the job ends."""
+    device: str | None
+    """Lane of the latest attempt, such as "cuda:0"; null before the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue(Payload):
+    """All jobs that run or wait, in the order in which they end or start."""
+
+    devices: int
+    """Number of devices of this server that jobs can run on."""
+    entries: list[QueueEntry]
+    """Jobs that run, then jobs that wait."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvent(Payload):
+    """Something that happened to a job."""
+
+    sequence: int
+    """Number of the event in its job, from 1; each event of a job has a higher one."""
+    at: str
+    """When it happened."""
+    kind: EventKind
+    """What `data` tells of: a new state, a case that was measured, or what the job does now."""
+    data: dict[str, Any]
+    """`state` with `exit_class` and `detail` at the end; `case` with `cases_done`; or `phase`."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the job ended with this event.
+
+        A job that was interrupted and is queued again has not ended.
+        """
+        return self.kind == "state" and "exit_class" in self.data

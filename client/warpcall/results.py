@@ -1,0 +1,203 @@
+"""The types of the jobs API that hold measurements: results, comparisons of two jobs, and histories.
+
+See `warpcall.jobs` for how they are used. All intervals are 95 % confidence intervals. How each number
+is measured is described in docs/benchmarking.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from warpcall.jobs import Payload, State, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Payload):
+    """What one implementation took in one case: a row of the results.
+
+    All times are device times of one call, in microseconds, with inputs that are not in the cache.
+    """
+
+    position: int
+    """Number of the case in its job, from 0."""
+    case: str
+    """Key of the case, such as "permute x=F32[8,8] dims=1,0"."""
+    implementation: str
+    """Name of the implementation."""
+    status: str
+    """"ok", or why there is no time to rely on: "wrong_result", "compile_error", "oom" and others."""
+    error: str | None
+    """Why the status is not "ok", for readers."""
+    method: str | None
+    """How the calls were timed, such as "events" or "graph of 16"."""
+    n: int
+    """Number of samples that count."""
+    median_us: float | None
+    """Median of the samples in microseconds; null if there are none."""
+    ci_low_us: float | None
+    """Lower end of the median's interval, in microseconds."""
+    ci_high_us: float | None
+    """Upper end of the median's interval, in microseconds."""
+    min_us: float | None
+    """Least sample in microseconds."""
+    p5_us: float | None
+    """5th percentile of the samples, in microseconds."""
+    p25_us: float | None
+    """25th percentile of the samples, in microseconds."""
+    p75_us: float | None
+    """75th percentile of the samples, in microseconds."""
+    p95_us: float | None
+    """95th percentile of the samples, in microseconds."""
+    ratio: float | None
+    """Time over that of the first implementation, above 1 is slower; null for the first one."""
+    ratio_low: float | None
+    """Lower end of the ratio's interval; null if there are too few samples."""
+    ratio_high: float | None
+    """Upper end of the ratio's interval; null if there are too few samples."""
+    verdict: Verdict | None
+    """What the ratio's interval says; null for the first implementation."""
+    gb_per_s: float | None
+    """Compulsory bytes over the median, in 10^9 bytes per second."""
+    share_of_limit: float | None
+    """Time of a copy of as many bytes over this median; 1 is the speed of a copy."""
+    peak_bytes: int | None
+    """Device memory at the peak of a call, beside its inputs, in bytes."""
+    hot_us: float | None
+    """Median with inputs that may be in the L2 cache, in microseconds; null for "quick"."""
+    host_us: float | None
+    """Time that issuing a call takes the CPU, median, in microseconds."""
+    energy_mj: float | None
+    """Energy of a call in millijoules; null where the device does not report it."""
+    tags: list[str]
+    """What a reader should know about this row, such as "suspect"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResults(Payload):
+    """How one case was measured."""
+
+    position: int
+    """Number of the case in its job, from 0."""
+    case: str
+    """Key of the case, such as "permute x=F32[8,8] dims=1,0"."""
+    spec: dict[str, Any]
+    """The case with everything that the submission left out."""
+    device: str
+    """Device that it was measured on, such as "cuda:0"."""
+    clock: str
+    """What measured the times: "cuda events" or "perf_counter"."""
+    column: str
+    """Which time `median_us` is: "device_cold", with inputs that are not in the cache."""
+    rounds: int
+    """Number of rounds that were measured, including the masked ones."""
+    masked: list[dict[str, Any]]
+    """Rounds that do not count: each has its `round` and a `reason`."""
+    converged: bool
+    """Whether the intervals became as narrow as the precision asks for."""
+    margin: float
+    """Two times whose log ratio is within this margin are the same."""
+    a_a: dict[str, Any] | None
+    """The first implementation compared with itself: `ratio`, `low`, `high`, `n`, `verdict`."""
+    bytes_moved: int
+    """Bytes that any implementation has to read and write."""
+    limit_us: float | None
+    """Time of a copy of as many bytes, in microseconds."""
+    tags: list[str]
+    """What a reader should know about this case, such as "unstable" or "power capped"."""
+    finished_at: str
+    """When the case was measured."""
+    samples_us: dict[str, list[float | None]] | None
+    """Samples by implementation, in microseconds, one for each round; null unless asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results(Payload):
+    """What a job has measured so far."""
+
+    id: str
+    """Id of the job."""
+    state: State
+    """Where the job stands."""
+    environment: str | None
+    """Class of the machine and its software."""
+    fingerprint: dict[str, Any] | None
+    """Facts about the machine and its software."""
+    measurements: list[Measurement]
+    """A row for each implementation of each case, in order."""
+    cases: list[CaseResults]
+    """How each case was measured, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRow(Payload):
+    """What one implementation took in one case, in two jobs."""
+
+    case: str
+    """Key of the case."""
+    implementation: str
+    """Name of the implementation."""
+    a_us: float
+    """Median in job `a`, in microseconds."""
+    b_us: float
+    """Median in job `b`, in microseconds."""
+    ratio: float
+    """Time in `b` over time in `a`; above 1 means that `b` is slower."""
+    ratio_low: float | None
+    """Lower end of the ratio's interval; null if there are too few samples."""
+    ratio_high: float | None
+    """Upper end of the ratio's interval; null if there are too few samples."""
+    verdict: Verdict
+    """What the ratio's interval says of `b`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Payload):
+    """Two jobs side by side."""
+
+    a: str
+    """Id of the first job."""
+    b: str
+    """Id of the second job."""
+    same_environment: bool
+    """Whether both ran in the same class of environment."""
+    differences: dict[str, list[Any]]
+    """Facts of the fingerprints that differ: the value in `a`, then the value in `b`."""
+    rows: list[ComparedRow]
+    """What both jobs measured."""
+    only_a: list[str]
+    """Cases, each with its implementation, that only `a` measured."""
+    only_b: list[str]
+    """Cases, each with its implementation, that only `b` measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPoint(Payload):
+    """One measurement of a series."""
+
+    job: str
+    """Id of the job."""
+    user: str
+    """Name of the user who submitted it."""
+    finished_at: str
+    """When the case was measured."""
+    environment: str
+    """Class of the machine and its software."""
+    changed: list[str]
+    """Facts of the environment that differ from the previous measurement in time."""
+    measurement: Measurement
+    """The row of the results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class History(Payload):
+    """What one implementation took in one case, job by job."""
+
+    op: str
+    """Name of the op."""
+    implementation: str
+    """Name of the implementation."""
+    case: str
+    """Key of the case."""
+    points: list[HistoryPoint]
+    """The measurements, the latest first."""
