@@ -161,7 +161,7 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
         state="ready",
         device_lease=DeviceLease(lambda: False, lambda: False, lambda: None),
     )
-    engine: Any = SimpleNamespace(every_lane=[lane])
+    engine: Any = SimpleNamespace(all_lanes=[lane])
 
     def state_of(session: Session, job: str) -> tuple[str, int]:
         found = submissions.find(session, caller("alice"), job)
