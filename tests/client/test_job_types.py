@@ -13,7 +13,7 @@ from tests.client.test_jobs import answers
 from warpcall import Client, TransportError
 from warpcall._jobs.parse import parse
 from warpcall.jobs import STATES, UNFINISHED, JobInfo, JobList
-from warpcall.results import CaseResults, Comparison
+from warpcall.jobs.results import CaseResults, Comparison
 
 CASE: dict[str, Any] = {
     "position": 0, "case": "c", "spec": {"a": [1]}, "device": "cpu", "clock": "perf_counter",

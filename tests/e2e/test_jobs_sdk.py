@@ -17,7 +17,7 @@ from demo.server import Server
 from tests.e2e.command import Warpcall
 from warpcall import AsyncClient, Client, InvalidInput, JobFailed, NotFound
 from warpcall.jobs import JobPreview
-from warpcall.results import History
+from warpcall.jobs.results import History
 
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two

@@ -35,7 +35,7 @@ from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.errors import InvalidInput
 from warpcall.jobs import PRECISIONS, PRIORITIES, STATES, JobPreview, JobRequest, SubmittedJob
-from warpcall.results import Results
+from warpcall.jobs.results import Results
 
 OPTIONS = {  # the option for each field that an error of the server can name
     "implementations": "--vs",

@@ -11,7 +11,7 @@ from rich.table import Table
 from warpcall._cli.output import table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobInfo, Queue
-from warpcall.results import Comparison, History, Results
+from warpcall.jobs.results import Comparison, History, Results
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
 COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")

@@ -22,7 +22,7 @@ from warpcall._jobs.parse import parse
 from warpcall._tensors import new_id
 from warpcall.errors import InvalidInput
 from warpcall.jobs import JobEvent, JobList, JobPreview, JobRequest, Queue, State, SubmittedJob
-from warpcall.results import Comparison, History, Results
+from warpcall.jobs.results import Comparison, History, Results
 
 if TYPE_CHECKING:
     from warpcall._core import Core

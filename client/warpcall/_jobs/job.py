@@ -16,7 +16,7 @@ from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo
-from warpcall.results import Results
+from warpcall.jobs.results import Results
 
 if TYPE_CHECKING:
     from warpcall._core import Core

@@ -1,4 +1,4 @@
-"""JSON from a server as the types of `warpcall.jobs` and `warpcall.results`."""
+"""JSON from a server as the types of `warpcall.jobs` and `warpcall.jobs.results`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.results import ComparedRow, Comparison
+from warpcall.jobs.results import ComparedRow, Comparison
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import exports, results, submissions
 from warpcall_service.jobs.exports import Case

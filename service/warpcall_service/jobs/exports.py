@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import UnsupportedMedia
-from warpcall.results import CaseResults, Measurement, Results
+from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.events import moment

@@ -1,6 +1,6 @@
 """What the jobs API accepts, as models, and how it writes what it answers.
 
-The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.results`.
+The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.jobs.results`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def checked(kind: Callable[..., T], fields: Mapping[str, Any]) -> T:
-    """An answer of a type of `warpcall.jobs` or `warpcall.results`, with its fields checked.
+    """An answer of a type of `warpcall.jobs` or `warpcall.jobs.results`, with its fields checked.
 
     Raises:
         ValidationError: a field is missing or has another type, or a number is not finite.

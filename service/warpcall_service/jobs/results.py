@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.results import History, HistoryPoint, Measurement
+from warpcall.jobs.results import History, HistoryPoint, Measurement
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import moment

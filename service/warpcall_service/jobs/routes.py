@@ -21,7 +21,7 @@ from warpcall.errors import (
     UnsupportedMedia,
 )
 from warpcall.jobs import JobDetails, JobList, JobPreview, Queue, State, SubmittedJob
-from warpcall.results import Comparison, History, Results
+from warpcall.jobs.results import Comparison, History, Results
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import from_json
 from warpcall_service.http.caller import CurrentCaller, needs

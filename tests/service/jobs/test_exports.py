@@ -13,7 +13,7 @@ import pytest
 
 from tests.service.job_rows import caller
 from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
-from warpcall.results import Results
+from warpcall.jobs.results import Results
 from warpcall_service.jobs import exports, queue
 from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.store.database import Store

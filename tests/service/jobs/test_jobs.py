@@ -18,7 +18,7 @@ from tests.service.job_requests import CASE, JOB, Job, client, ended, events, re
 from tests.service.requests import metrics, problem_of, well
 from warpcall import jobs
 from warpcall.jobs import PRECISIONS, ExitClass
-from warpcall.results import Measurement
+from warpcall.jobs.results import Measurement
 from warpcall_kernels import measuring
 from warpcall_service.jobs.models import JobRequest
 
