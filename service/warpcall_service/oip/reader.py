@@ -175,8 +175,12 @@ class InferReader:
         else:
             plan = await self._plan(op, tensors, layout, params, response)
             slot = await self._uploads.allocate_call(body, plan)
-        for name, array in arrays.items():
-            await copy_in_chunks(layout.view(name, slot.view), array.view(np.uint8).data)
+        try:
+            for name, array in arrays.items():
+                await copy_in_chunks(layout.view(name, slot.view), array.view(np.uint8).data)
+        except BaseException:  # the client may leave while a large tensor is copied
+            slot.release()
+            raise
         return _Placed(request, response, regions, layout, params, late, plan, slot)
 
     async def _fill(self, body: Body, op: Mapping[str, Any], placed: _Placed) -> Upload:

@@ -1,0 +1,92 @@
+"""Reading a call frees its memory when its client leaves while tensors are copied."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from warpcall.wire import TensorInfo
+from warpcall_service.calls.upload import Uploads
+from warpcall_service.formats.json_pool import JsonPool
+from warpcall_service.lanes import fair_semaphore
+from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.plan import Plan
+from warpcall_service.lanes.slot import Slot
+from warpcall_service.oip.reader import InferReader
+from warpcall_service.oip.shared_memory import SharedMemory
+from warpcall_service.settings import Settings
+
+OP: Mapping[str, Any] = {"name": "permute", "params": []}
+VALUES = list(range(200))
+
+
+class Engine:
+    """Gives memory of a real arena. The client of each call leaves once the call is planned."""
+
+    def __init__(self) -> None:
+        self.arena = Arena(1 << 20)
+        self.planned = 0
+
+    async def plan_call(
+        self, op: str, tensors: Sequence[TensorInfo], params: Mapping[str, Any]
+    ) -> Plan:
+        self.planned += 1
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        return Plan.of(op, tensors, params, [])
+
+    async def acquire(self, nbytes: int, timeout_s: float, user: str, **_: object) -> Slot:
+        return await self.arena.acquire(nbytes, timeout_s, user)
+
+
+class Received:
+    """A body that has been received."""
+
+    user = "alice"
+    watchdog = SimpleNamespace(pause=lambda: None, resume=lambda: None)
+
+    def __init__(self, document: object) -> None:
+        self.text = json.dumps(document).encode()
+        self.declared = len(self.text)
+
+    async def all_into(self, target: memoryview, what: str) -> int:
+        target[: len(self.text)] = self.text
+        return len(self.text)
+
+    async def exactly(self, nbytes: int) -> bytes:
+        return self.text[:nbytes]
+
+
+@pytest.mark.parametrize("protocol", ["native", "infer"])
+def test_a_client_that_leaves_while_its_tensors_are_copied_leaves_no_memory_allocated(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_semaphore, "COPY_BYTES", 64)
+
+    async def read() -> tuple[int, int]:
+        engine = Engine()
+        settings = Settings.load()
+        uploads = Uploads(settings, cast(Any, engine), JsonPool(1 << 20))
+        exchange = SimpleNamespace(
+            headers={b"content-type": b"application/json"}, scope={"query_string": b""}
+        )
+        if protocol == "native":
+            x = {"dtype": "U8", "shape": [len(VALUES)], "data": VALUES}
+            body = Received({"inputs": {"x": x}})
+            call = uploads.read_call(cast(Any, exchange), cast(Any, body), OP, lambda plan: None)
+        else:
+            infer_x = {"name": "x", "datatype": "UINT8", "shape": [len(VALUES)], "data": VALUES}
+            body = Received({"inputs": [infer_x]})
+            reader = InferReader(settings, cast(Any, engine), uploads, SharedMemory(0))
+            call = cast(Any, reader.read_call(cast(Any, exchange), cast(Any, body), OP))
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(call)
+        return engine.planned, engine.arena.stats().used
+
+    assert asyncio.run(read()) == (1, 0)
