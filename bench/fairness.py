@@ -2,7 +2,7 @@
 
     .venv/bin/python -m bench.fairness
 
-User A sends 64 MB calls without pause from 8 connections, in a process of his own; user B makes one
+User A sends 64 MB calls without pause from 8 connections, in a separate process; user B makes one
 4 KB call at a time. B's slowest percent may take three times what it takes without A, and one call
 of A's on the device besides, because a call that runs is not interrupted. Op and kernel are those of
 the service benchmark: the identity permute, a copy. A's clients run at the lowest priority: what they
@@ -108,7 +108,7 @@ def new_keys(folder: Path, admin: str = "") -> dict[str, str]:
 
 
 def measure(server: Server, keys: Mapping[str, str], calls: int) -> Result:
-    """B's calls in turns without A and with him, so that a machine that slows down slows both."""
+    """B's calls, alternately without and with A, so that a machine that slows down slows both."""
     single = RawClient(server.port, tensor_of(SINGLE_BYTES), keys["b"])
     latencies(single, calls // 10)  # its plan is known, its pages are touched
     alone: list[float] = []
@@ -116,11 +116,11 @@ def measure(server: Server, keys: Mapping[str, str], calls: int) -> Result:
     timings: list[dict[str, float]] = []
     for _ in range(2):
         alone += latencies(single, calls // 2)
-        with flood(server.port, keys["a"]) as told:
+        with flood(server.port, keys["a"]) as of_flood:
             time.sleep(SETTLE_S)
-            told.clear()
+            of_flood.clear()
             flooded += latencies(single, calls // 2)
-            timings += told
+            timings += of_flood
     single.close()
     kernel_ms = float(np.median([t["kernel"] for t in timings]))
     device_ms = float(np.median([t["h2d"] + t["kernel"] + t["d2h"] for t in timings]))
@@ -154,7 +154,7 @@ def latencies(client: RawClient, calls: int) -> list[float]:
 @contextmanager
 def flood(port: int, key: str) -> Iterator[list[dict[str, float]]]:
     """A's calls, as long as the context lasts; the list grows by the timing of each."""
-    told: list[dict[str, float]] = []
+    timings: list[dict[str, float]] = []
     command = [*NICE, sys.executable, "-m", "bench.fairness", "flood", str(port)]
     environment = {**os.environ, KEY_VARIABLE: key}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -163,13 +163,13 @@ def flood(port: int, key: str) -> Iterator[list[dict[str, float]]]:
 
     def listen() -> None:
         for line in lines:
-            told.append(json.loads(line))
+            timings.append(json.loads(line))
 
     listener = threading.Thread(target=listen)
     try:
-        told.append(json.loads(lines.readline()))  # it has begun
+        timings.append(json.loads(lines.readline()))  # it has begun
         listener.start()
-        yield told
+        yield timings
     finally:
         process.kill()
         process.wait()

@@ -3,7 +3,7 @@
     python -m bench.transfers                 on a machine with a GPU
 
 What the server says of its stages (Server-Timing) is compared with cudaMemcpyAsync from and to
-page-locked memory, by CUDA events, in this process and in turns with the calls. Also told is what
+page-locked memory, by CUDA events, in this process and alternately with the calls. It also reports what
 a call takes as a whole: the transfer through the socket, not the GPU, is what a caller waits for.
 """
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(port: int, nbytes: int) -> Result:
-    """Calls and copies in turns; medians."""
+    """Calls and copies alternately; medians."""
     rounds = 30 if nbytes <= MB else 10
     client = RawClient(port, tensor_of(nbytes))
     pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)

@@ -1,4 +1,4 @@
-"""All seven ops on real input: through a real server, each answer checked, told in one table.
+"""All seven ops on real input: through a real server, each result checked, shown in one table.
 
     make demo
     make demo ARGS="--url http://gpu-box:8000"
@@ -43,7 +43,7 @@ SHORT = {"float32": "f32", "uint8": "u8", "int32": "i32", "bool": "bool"}
 
 @dataclass(frozen=True)
 class Row:
-    """What is told of one op.
+    """The result of one op.
 
     Attributes:
         stages_ms: the server's own account of a call.

@@ -211,7 +211,7 @@ def _bands() -> tuple[Array, Array]:
     """The melody on eight channels (1, 8, 48000), and windowed-sinc band filters (8, 31)."""
     x = np.broadcast_to(sound().astype(np.float64), (1, BANDS, len(sound()))).copy()
     t = np.arange(TAPS) - TAPS // 2
-    edges = np.arange(BANDS + 1) * 500.0 / RATE * 2
-    low = [edge * np.sinc(edge * t) for edge in edges]
+    bounds_hz = np.arange(BANDS + 1) * 500.0 / RATE * 2
+    low = [bound * np.sinc(bound * t) for bound in bounds_hz]
     bank = np.diff(np.array(low), axis=0) * np.hamming(TAPS)
     return x, bank.astype(np.float32).astype(np.float64)

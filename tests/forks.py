@@ -45,7 +45,7 @@ MAX_FDS = 32  # in a request
 TITLE_BYTES = 4000  # for the command lines of forks
 # Read by the interpreter or by libraries while they are loaded, when the template's count.
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "MKL_", "TRITON_")
-# A worker's environment has these: glibc has read the template's, but can be told in another way.
+# A worker's environment has these: glibc has read the template's, but can be set in another way.
 MALLOPT = {
     "MALLOC_TRIM_THRESHOLD_": -1,
     "MALLOC_TOP_PAD_": -2,

@@ -45,7 +45,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
 TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo", "docker")
-EXAMPLE_FILES = {"kernels/warpcall_kernels/leaky_relu.py"}  # the reader is told to write it
+EXAMPLE_FILES = {"kernels/warpcall_kernels/leaky_relu.py"}  # the reader is asked to write it
 
 
 @dataclass(frozen=True)
@@ -235,17 +235,17 @@ def test_the_routes_are_all_documented(server: Server) -> None:
     }
 
     rows = re.findall(r"^\| (`(?:GET|POST|PUT|DELETE) .*?) \|", page_of("http-api"), re.MULTILINE)
-    told = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
+    found = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
 
     pages = {"GET /docs", "GET /openapi.json", "GET /"}
-    assert told == served | pages | {"HEAD /healthz", "HEAD /readyz"}
+    assert found == served | pages | {"HEAD /healthz", "HEAD /readyz"}
 
 
 def test_the_dtypes_are_all_documented() -> None:
-    told = re.search(r"^Dtypes: `(.*?)`", page_of("http-api"), re.MULTILINE | re.DOTALL)
+    found = re.search(r"^Dtypes: `(.*?)`", page_of("http-api"), re.MULTILINE | re.DOTALL)
 
-    assert told
-    assert sorted(told[1].split()) == sorted(ITEMSIZE)
+    assert found
+    assert sorted(found[1].split()) == sorted(ITEMSIZE)
 
 
 def test_the_fixed_limits_are_as_documented(server: Server) -> None:
@@ -294,11 +294,11 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
 
 def test_the_targets_of_the_makefile_are_all_documented() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    told = re.findall(
+    found = re.findall(
         r"^\| `make ([a-z-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
     )
 
-    assert sorted(told) == sorted(targets)
+    assert sorted(found) == sorted(targets)
 
 
 def page_of(name: str) -> str:

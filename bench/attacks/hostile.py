@@ -210,11 +210,11 @@ def unreleased(server: Server, key: str, descriptors: int) -> str:
     end = time.monotonic() + RELEASE_S
     while True:
         sockets = held(server.process.pid)["socket"] - descriptors
-        lent = arena_used(server, key)
-        if sockets <= 0 and not lent:
+        allocated = arena_used(server, key)
+        if sockets <= 0 and not allocated:
             return ""
         if time.monotonic() > end:
-            return f"{sockets} sockets and {lent:.0f} bytes of the arena"
+            return f"{sockets} sockets and {allocated:.0f} bytes of the arena"
         time.sleep(0.2)
 
 

@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.write(line(rows[-1]))
                 sys.stdout.flush()
     if given.json:
-        told = {"machine": machine, "rows": [vars(row) for row in rows]}
-        given.json.write_text(json.dumps(told, indent=1))
+        report = {"machine": machine, "rows": [vars(row) for row in rows]}
+        given.json.write_text(json.dumps(report, indent=1))
     late = [row for row in rows if row.loop_ms > ALLOWED_MS]
     sys.stdout.write(f"{len(late)} of {len(rows)} held the event loop for over {ALLOWED_MS} ms\n")
     return 1 if late else 0

@@ -135,8 +135,8 @@ def main() -> None:
                 if letter in (args.only or PARTS):
                     other = Other(server, keys["bob"])
                     with other.at_work():
-                        told = part(server, keys["alice"])
-                    other.report(f"{what}: {told}" if told else what)
+                        result = part(server, keys["alice"])
+                    other.report(f"{what}: {result}" if result else what)
 
 
 def fill(store: Store, cases: int, rounds: int, events: int) -> dict[str, str]:
@@ -200,7 +200,7 @@ def result(drawn: random.Random, rounds: int) -> bytes:
         }
         for name in IMPLEMENTATIONS
     ]
-    told = {
+    result = {
         "spec": {},
         "device": "cpu",
         "clock": "perf_counter",
@@ -215,7 +215,7 @@ def result(drawn: random.Random, rounds: int) -> bytes:
         "tags": [],
         "implementations": implementations,
     }
-    return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), 1)
+    return zlib.compress(json.dumps(result, separators=(",", ":")).encode(), 1)
 
 
 SAMPLES = f"/v1/jobs/{identity(FIRST)}/results?samples=true"

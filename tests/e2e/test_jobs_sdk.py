@@ -50,7 +50,7 @@ def measured(server: Server) -> str:
         return job.id
 
 
-def test_what_was_measured_is_told_again_and_compared(measured: str, gpu: Client) -> None:
+def test_what_was_measured_is_returned_again_and_compared(measured: str, gpu: Client) -> None:
     job = gpu.jobs.get(measured)
 
     happened = list(job.events())
@@ -147,15 +147,15 @@ def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
     watched = warpcall("watch", measured)
     as_json = warpcall(*QUICK, "--json")
 
-    explained, head, case, ours, copy, *told = out.splitlines()
+    explained, head, case, ours, copy, *rest = out.splitlines()
     assert (code, err) == (0, "")
     assert "to warpcall, above 1 takes longer" in explained
     assert head.split()[-3:] == ["verdict", "GB/s", "limit"]
     assert case == "permute x=F32[8,8] dims=1,0"
     assert ours.split()[0] == "warpcall"
     assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
-    assert told[0].startswith(f"{measured} succeeded on cpu in ")
-    assert "ago (--fresh measures anew), " in told[0]  # it was measured: it is the same job
+    assert rest[0].startswith(f"{measured} succeeded on cpu in ")
+    assert "ago (--fresh measures anew), " in rest[0]  # it was measured: it is the same job
     assert watched[1].splitlines()[:-1] == out.splitlines()[:-1]
     assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
         "warpcall",

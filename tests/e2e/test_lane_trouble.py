@@ -1,4 +1,4 @@
-"""A lane that stands still, and a server without descriptors: both are noticed, told and mended."""
+"""A lane that stands still, and a server without descriptors: the server notices, reports and repairs both."""
 
 from __future__ import annotations
 

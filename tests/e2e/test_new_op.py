@@ -99,8 +99,8 @@ def test_it_is_measured_from_a_shape_and_a_dtype(sources: Path, name: str) -> No
         "from warpcall_kernels import measuring\n"
         f"case = measuring.make_case({name!r}, {{'shape': [31, 33], 'dtype': 'BF16'}})\n"
         "brief = measuring.Precision('brief', 0.2, warm_seconds=0.1)\n"
-        "told = measuring.measure(case, ['torch', 'copy'], 'cpu', brief)\n"
-        "print(case.key, [i.status for i in told.implementations])",
+        "result = measuring.measure(case, ['torch', 'copy'], 'cpu', brief)\n"
+        "print(case.key, [i.status for i in result.implementations])",
     )
 
     assert said == f"{name} x=BF16[31,33] ['ok', 'ok']\n"

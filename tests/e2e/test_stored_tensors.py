@@ -243,7 +243,7 @@ def test_a_put_that_is_sent_again_takes_the_place_of_the_first(server: Server) -
         gpu.tensors()[0].delete()
 
 
-def test_a_full_quota_is_told_at_once() -> None:
+def test_a_full_quota_is_refused_at_once() -> None:
     settings = {"WARPCALL_ARENA_BYTES": "16MiB", "WARPCALL_TENSOR_USER_BYTES": "40"}
     with running_server(settings) as server, Client(server.url) as gpu:
         gpu.put(X)

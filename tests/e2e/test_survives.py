@@ -1,4 +1,4 @@
-"""The server under abuse: its lane killed, its callers gone, its queue full, itself told to leave."""
+"""The server under abuse: its lane killed, its callers gone, its queue full, itself stopped."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_killed_server_leaves_no_process_behind() -> None:
             stack.close()
 
 
-def test_more_calls_than_may_wait_are_told_to_come_back(pool: ThreadPoolExecutor) -> None:
+def test_more_calls_than_may_wait_are_refused_with_retry_after(pool: ThreadPoolExecutor) -> None:
     settings = {**SMALL, "WARPCALL_MAX_QUEUE": "2"}
     with running_server(settings) as small, paused(lane_of(small)):
         calls = [

@@ -55,18 +55,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _show(result: CaseResult) -> None:
-    told = [f"\n{result.key}: {result.rounds} rounds, {len(result.masked)} masked"]
-    told.append(f"converged {result.converged}, margin {result.margin:.4f}, {result.seconds:.1f} s")
-    told.append(f"{result.tags} A/A {result.a_a}")
+    lines = [f"\n{result.key}: {result.rounds} rounds, {len(result.masked)} masked"]
+    lines.append(
+        f"converged {result.converged}, margin {result.margin:.4f}, {result.seconds:.1f} s"
+    )
+    lines.append(f"{result.tags} A/A {result.a_a}")
     for one in result.implementations:
-        told.append(f"  {one.name:14}{one.status:13}{one.error or ''}")
+        lines.append(f"  {one.name:14}{one.status:13}{one.error or ''}")
         if one.median_us is not None:
-            told[-1] += (
+            lines[-1] += (
                 f"{one.median_us:10.2f} us [{one.ci_low_us:.2f}, {one.ci_high_us:.2f}] p5 {one.p5_us:.2f} "
                 f"p95 {one.p95_us:.2f} {one.gb_per_s or 0:6.0f} GB/s, share {one.share_of_limit or 0:.3f}, {one.method}, "
                 f"n {one.n}, hot {one.hot_us}, host {one.host_us or 0:.1f}, mJ {one.energy_mj}, {one.tags} {one.relative}"
             )
-    sys.stdout.write("\n".join(told) + "\n")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -82,7 +84,9 @@ def measured(request: pytest.FixtureRequest, device: str) -> tuple[JobCase, Case
 def test_all_are_right_and_the_same_code_is_the_same(measured: tuple[JobCase, CaseResult]) -> None:
     result = measured[1]
 
-    assert [(told.name, told.status) for told in result.implementations] == [(n, "ok") for n in ALL]
+    assert [
+        (measured_one.name, measured_one.status) for measured_one in result.implementations
+    ] == [(n, "ok") for n in ALL]
     assert result.a_a is not None
     assert result.a_a.verdict == "same"
     assert result.clock == "cuda events"
@@ -103,12 +107,12 @@ def test_times_agree_with_those_of_triton(measured: tuple[JobCase, CaseResult]) 
         assert ours.median_us == pytest.approx(theirs_us, rel=AGREE)
 
 
-def test_what_differs_is_told_apart(measured: tuple[JobCase, CaseResult]) -> None:
-    for told in measured[1].implementations[1:]:
-        assert told.relative is not None
-        if abs(told.relative.ratio - 1) > 0.05:
-            expected = "slower" if told.relative.ratio > 1 else "faster"
-            assert told.relative.verdict == expected
+def test_what_differs_is_distinguished(measured: tuple[JobCase, CaseResult]) -> None:
+    for measured_one in measured[1].implementations[1:]:
+        assert measured_one.relative is not None
+        if abs(measured_one.relative.ratio - 1) > 0.05:
+            expected = "slower" if measured_one.relative.ratio > 1 else "faster"
+            assert measured_one.relative.verdict == expected
 
 
 def test_the_same_code_under_two_names_is_the_same() -> None:
@@ -123,7 +127,7 @@ def test_the_same_code_under_two_names_is_the_same() -> None:
     assert result.converged
 
 
-def test_more_is_told_of_a_standard_measurement() -> None:
+def test_a_standard_measurement_reports_more() -> None:
     held: list[float] = []
 
     @contextlib.contextmanager
@@ -167,7 +171,7 @@ def test_a_time_that_is_not_possible_is_invalid(monkeypatch: pytest.MonkeyPatch)
     )
 
     _show(result)
-    assert [told.status for told in result.implementations] == ["ok", "invalid"]
+    assert [measured_one.status for measured_one in result.implementations] == ["ok", "invalid"]
 
 
 def _waiting(op: Op, params: Mapping[str, ParamValue]) -> Any:
@@ -195,7 +199,7 @@ def test_the_limit_is_there_after_calls_that_could_not_be_captured(
         assert result.limit.median_us is not None, result.limit.error
 
 
-def test_an_error_that_sticks_ends_the_measurement_and_is_told() -> None:
+def test_an_error_that_sticks_ends_the_measurement_and_is_reported() -> None:
     program = """
 import json, torch
 from warpcall_kernels import measuring
@@ -214,5 +218,5 @@ print(json.dumps([result.device_lost, [i.status for i in result.implementations]
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
 
-    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout else done.stderr
-    assert told == [True, ["cuda_error", "cuda_error", "cuda_error"]]
+    lines = json.loads(done.stdout.splitlines()[-1]) if done.stdout else done.stderr
+    assert lines == [True, ["cuda_error", "cuda_error", "cuda_error"]]

@@ -48,7 +48,7 @@ def quiet(request: pytest.FixtureRequest) -> settings:
     return settings(
         max_examples=request.config.getoption("--examples"),
         deadline=None,
-        phases=[Phase.explicit, Phase.generate],  # a failing example is told as it is found
+        phases=[Phase.explicit, Phase.generate],  # a failing example is reported as it is found
         suppress_health_check=list(HealthCheck),
         database=None,
     )

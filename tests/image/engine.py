@@ -64,8 +64,8 @@ class Engine:
 
     def inspect(self, what: str) -> dict[str, Any]:
         """What the engine knows of a container or an image."""
-        told: list[dict[str, Any]] = json.loads(self("inspect", what))
-        return told[0]
+        found: list[dict[str, Any]] = json.loads(self("inspect", what))
+        return found[0]
 
     @contextmanager
     def volume(self) -> Iterator[str]:

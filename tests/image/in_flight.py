@@ -1,4 +1,4 @@
-"""Runs beside a server: calls that are under way when it is told to stop must still be answered.
+"""Runs beside a server: calls that are under way when it is stopped must still be answered.
 
 Prints "in flight" once they are, and "answered" once all have come and are right.
 """

@@ -76,9 +76,9 @@ def test_the_health_check_passes(box: Box) -> None:
 
 
 def test_the_demo_runs_all_ops(box: Box) -> None:
-    told = finished(box.beside("-m", "demo.demo", "--url", "http://127.0.0.1:8000"))
+    printed = finished(box.beside("-m", "demo.demo", "--url", "http://127.0.0.1:8000"))
 
-    assert "Every answer is right" in told
+    assert "Every answer is right" in printed
 
 
 def test_a_caller_without_a_key_is_refused(box: Box) -> None:
@@ -107,8 +107,8 @@ def test_stopped_it_answers_what_is_under_way_and_keeps_its_data(box: Box) -> No
     with box.engine.server(box.volume) as container:
         again = Box(box.engine, container, box.volume, box.key)
         again.wait_ready()
-        told = finished(again.beside("-m", "demo.demo", "--url", "http://127.0.0.1:8000"))
+        printed = finished(again.beside("-m", "demo.demo", "--url", "http://127.0.0.1:8000"))
         usage = again.inside("warpcall-server", "usage", "--user", "alice")
 
-    assert "Every answer is right" in told  # alice's key still counts
+    assert "Every answer is right" in printed  # alice's key still counts
     assert "conv" in usage  # and so does what she did before

@@ -134,7 +134,7 @@ def wait_for(port: int) -> None:
 
 
 def used(server: Server) -> float:
-    """Bytes of the arena that are lent."""
+    """Bytes of the arena that are allocated."""
     found = re.search(
         r"^warpcall_lane_arena_used\S* (\S+)", server.get("/metrics")[1], re.MULTILINE
     )

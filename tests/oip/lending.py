@@ -30,7 +30,7 @@ def listed(http: httpx.Client) -> list[dict[str, Any]]:
     return found
 
 
-def lent(region: str, nbytes: int = X.nbytes, offset: int = 0) -> dict[str, Any]:
+def region_parameters(region: str, nbytes: int = X.nbytes, offset: int = 0) -> dict[str, Any]:
     """The parameters of a tensor that lies there."""
     return {
         "shared_memory_region": region,
@@ -42,6 +42,6 @@ def lent(region: str, nbytes: int = X.nbytes, offset: int = 0) -> dict[str, Any]
 def both(region: str, offset: int = 32) -> dict[str, Any]:
     """A transposition from the beginning of a region to this byte of it."""
     return body(
-        inputs=[tensor("x", X, parameters=lent(region))],
-        outputs=[{"name": "out", "parameters": lent(region, X.nbytes, offset)}],
+        inputs=[tensor("x", X, parameters=region_parameters(region))],
+        outputs=[{"name": "out", "parameters": region_parameters(region, X.nbytes, offset)}],
     )

@@ -51,9 +51,9 @@ def outputs_of(answer: httpx.Response) -> dict[str, Any]:
     """The outputs of an answer by name: nested lists or bytes, as they came."""
     assert answer.status_code == 200, answer.text
     nbytes = int(answer.headers.get(LENGTH, len(answer.content)))
-    told = json.loads(answer.content[:nbytes])
+    payload = json.loads(answer.content[:nbytes])
     found, at = {}, nbytes
-    for output in told["outputs"]:
+    for output in payload["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
             found[output["name"]] = output.get("data")

@@ -44,10 +44,10 @@ def _call(
     op: Op, case: Case, inputs: Mapping[str, Tensor], folder: Path, name: str
 ) -> tuple[Op, dict[str, Any], dict[str, Tensor]]:
     params = op.check_params(case.params)
-    told = {}
+    sent = {}
     for key, value in params.items():
         if value is not None:
-            told[key] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            sent[key] = ",".join(map(str, value)) if isinstance(value, tuple) else value
     given = []
     for key, tensor in inputs.items():
         file = f"{name}.{key}"
@@ -61,7 +61,7 @@ def _call(
     call = {
         "id": name,
         "model": op.name,
-        "params": told,
+        "params": sent,
         "inputs": given,
         "outputs": outputs,
         "finite": all(bool(tensor.isfinite().all()) for tensor in inputs.values()),

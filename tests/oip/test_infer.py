@@ -204,16 +204,16 @@ def test_a_compressed_body_is_refused_where_it_is_none_or_too_large(http: httpx.
     bomb = gzip.compress(bytes(64 << 20))
     large = gzip.compress(np.random.default_rng(0).bytes(5 << 20))
 
-    def told(content: bytes, status: int, coding: str = "gzip") -> str:
+    def detail_of(content: bytes, status: int, coding: str = "gzip") -> str:
         answer = http.post(INFER, content=content, headers={"content-encoding": coding})
         return refused(answer, status)
 
-    assert "it is not" in told(text, 422)
-    assert "its end is missing" in told(squeezed[:-5], 422)
-    assert "more follows" in told(squeezed + squeezed, 422)
-    assert "gzip or deflate" in told(text, 415, "br")
-    assert "at most 4194304 bytes" in told(large, 413)
-    assert "more than 100 times its bytes beyond the first 1048576" in told(bomb, 422)
+    assert "it is not" in detail_of(text, 422)
+    assert "its end is missing" in detail_of(squeezed[:-5], 422)
+    assert "more follows" in detail_of(squeezed + squeezed, 422)
+    assert "gzip or deflate" in detail_of(text, 415, "br")
+    assert "at most 4194304 bytes" in detail_of(large, 413)
+    assert "more than 100 times its bytes beyond the first 1048576" in detail_of(bomb, 422)
     head = {"content-encoding": "gzip", LENGTH: "64"}
     refused(http.post(INFER, content=bomb, headers=head), 422)
 
@@ -305,7 +305,7 @@ def given(**changes: Any) -> dict[str, Any]:
         ([], "must be a JSON object"),
     ],
 )
-def test_a_request_that_is_wrong_is_told_what_is(
+def test_a_request_that_is_wrong_gets_the_reason(
     request_: Any, says: str, http: httpx.Client
 ) -> None:
     assert says in refused(http.post(INFER, json=request_), 422)
@@ -369,7 +369,7 @@ def test_a_body_that_stands_still_is_given_up(server: Server) -> None:
     assert "a body must move" in answer.json()["error"]
 
 
-def test_who_stops_after_his_json_keeps_nobody_elses_waiting(
+def test_clients_that_stop_after_their_json_do_not_delay_others(
     server: Server, http: httpx.Client
 ) -> None:
     x = np.zeros((200, 200), np.float32)  # as JSON more than what is parsed at once

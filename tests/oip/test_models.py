@@ -42,14 +42,14 @@ def test_every_op_is_a_model_with_its_own_inputs_and_outputs(
         assert http.get(f"{path}/ready").status_code == 200
 
 
-def test_what_a_model_takes_is_told_by_shape_and_datatype(http: httpx.Client) -> None:
-    def told(model: str, kind: str) -> dict[str, tuple[str, list[int]]]:
+def test_what_a_model_takes_is_described_by_shape_and_datatype(http: httpx.Client) -> None:
+    def described(model: str, kind: str) -> dict[str, tuple[str, list[int]]]:
         tensors = http.get(f"/v2/models/{model}").json()[kind]
         return {t["name"]: (t["datatype"], t["shape"]) for t in tensors}
 
-    assert told("conv", "inputs")["x"] == ("FP32", [-1, -1, -1])
-    assert told("conv", "outputs")["out"] == ("FP32", [-1, -1, -1])
-    assert told("isin", "outputs")["out"] == ("BOOL", [-1])
+    assert described("conv", "inputs")["x"] == ("FP32", [-1, -1, -1])
+    assert described("conv", "outputs")["out"] == ("FP32", [-1, -1, -1])
+    assert described("isin", "outputs")["out"] == ("BOOL", [-1])
 
 
 def test_the_repository_lists_every_model(http: httpx.Client) -> None:
@@ -120,7 +120,7 @@ def test_a_model_or_version_that_is_not_there_is_not_found(path: str, http: http
         ("POST", "/v2/health/live", 405),
     ],
 )
-def test_what_the_server_has_not_is_told_in_the_protocols_form(
+def test_what_the_server_lacks_is_refused_in_the_protocols_form(
     method: str, path: str, status: int, http: httpx.Client
 ) -> None:
     refused(http.request(method, path), status)
@@ -133,7 +133,11 @@ def test_inferences_are_logged_and_counted_like_other_calls(
     text = http.get("/metrics").text
 
     (line,) = (line for line in log_of(server).splitlines() if '"inferred"' in line)
-    told = json.loads(line)
-    assert (told["op"], told["status"], told["user"]) == ("permute", 200, "local")
-    assert told["stages_ms"].keys() == {"upload", "queue", "h2d", "kernel", "d2h"}
+    line_of_log = json.loads(line)
+    assert (line_of_log["op"], line_of_log["status"], line_of_log["user"]) == (
+        "permute",
+        200,
+        "local",
+    )
+    assert line_of_log["stages_ms"].keys() == {"upload", "queue", "h2d", "kernel", "d2h"}
     assert 'warpcall_requests_total{op="permute",status="200"}' in text

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from demo.server import Server
-from tests.oip.lending import REGIONS, Make, both, lent, listed, path_of, register
+from tests.oip.lending import REGIONS, Make, both, listed, path_of, region_parameters, register
 from tests.oip.requests import INFER, X, body, outputs_of, refused, tensor
 
 
@@ -34,7 +34,12 @@ def test_tensors_come_from_shared_memory_and_go_there(http: httpx.Client, segmen
     answer = http.post(INFER, json=both("a")).json()
 
     assert answer["outputs"] == [
-        {"name": "out", "datatype": "FP32", "shape": [3, 2], "parameters": lent("a", 24, 32)}
+        {
+            "name": "out",
+            "datatype": "FP32",
+            "shape": [3, 2],
+            "parameters": region_parameters("a", 24, 32),
+        }
     ]
     expected = bytes(8) + X.tobytes() + bytes(8) + X.T.tobytes() + bytes(4096 - 64)
     assert path_of(key).read_bytes() == expected
@@ -46,8 +51,8 @@ def test_a_large_tensor_takes_many_reads_and_comes_whole(http: httpx.Client, seg
     with path_of(key).open("r+b") as file:
         file.write(x.tobytes())
     register(http, "a", key, 2 * x.nbytes)
-    given = tensor("x", x, parameters=lent("a", x.nbytes))
-    wanted = {"name": "out", "parameters": lent("a", x.nbytes, x.nbytes)}
+    given = tensor("x", x, parameters=region_parameters("a", x.nbytes))
+    wanted = {"name": "out", "parameters": region_parameters("a", x.nbytes, x.nbytes)}
 
     assert http.post(INFER, json=body(inputs=[given], outputs=[wanted])).status_code == 200
 
@@ -58,7 +63,7 @@ def test_a_list_may_lie_in_shared_memory(http: httpx.Client, segment: Make) -> N
     key = segment(16)
     path_of(key).write_bytes(np.array([1, 0]).tobytes())
     register(http, "a", key, 16)
-    dims = tensor("dims", np.zeros(2), "INT64", parameters=lent("a", 16))
+    dims = tensor("dims", np.zeros(2), "INT64", parameters=region_parameters("a", 16))
 
     answer = http.post(INFER, json={"inputs": [tensor("x", X), dims]})
 
@@ -174,7 +179,9 @@ def test_a_tensor_beyond_its_region_is_refused(
     kind: str, changes: dict[str, Any], says: str, http: httpx.Client, segment: Make
 ) -> None:
     register(http, "a", segment(64), 64)
-    parameters = {name: v for name, v in {**lent("a"), **changes}.items() if v is not None}
+    parameters = {
+        name: v for name, v in {**region_parameters("a"), **changes}.items() if v is not None
+    }
     request = both("a")
     request[kind][0]["parameters"] = parameters
 
@@ -187,8 +194,8 @@ def test_a_segment_that_is_cut_removed_or_replaced_is_an_error_and_no_crash(
     key = segment(8192)
     path = path_of(key)
     register(http, "a", key, 8192)
-    reads = body(inputs=[tensor("x", X, parameters=lent("a", 24, 4096))])
-    writes = body(outputs=[{"name": "out", "parameters": lent("a", 24, 4096)}])
+    reads = body(inputs=[tensor("x", X, parameters=region_parameters("a", 24, 4096))])
+    writes = body(outputs=[{"name": "out", "parameters": region_parameters("a", 24, 4096)}])
 
     os.truncate(path, 4100)
     for request in (reads, writes):
@@ -213,8 +220,8 @@ def test_a_segment_that_changes_its_length_all_the_time_harms_nobody(
     x = np.zeros((512, 1024), np.float32)
     key = segment(2 * x.nbytes)
     register(http, "a", key, 2 * x.nbytes)
-    given = tensor("x", x, parameters=lent("a", x.nbytes))
-    wanted = {"name": "out", "parameters": lent("a", x.nbytes, x.nbytes)}
+    given = tensor("x", x, parameters=region_parameters("a", x.nbytes))
+    wanted = {"name": "out", "parameters": region_parameters("a", x.nbytes, x.nbytes)}
     stop = threading.Event()
 
     def change() -> None:

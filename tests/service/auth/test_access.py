@@ -170,7 +170,7 @@ def test_the_description_says_which_role_a_route_needs(
         assert operation.get("security") == ([] if name in OPEN else None)
 
 
-def test_a_role_that_is_too_low_is_told_which_it_takes(guarded: Guarded) -> None:
+def test_a_role_that_is_too_low_gets_the_role_that_is_needed(guarded: Guarded) -> None:
     with guarded.http("bench") as http:
         said = problem_of(http.get("/metrics"), 403, "forbidden", None)
 

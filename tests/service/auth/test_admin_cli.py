@@ -124,7 +124,7 @@ def test_a_file_may_be_named(tmp_path: Path) -> None:
     assert (tmp_path / "other/name.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_user_without_a_home_is_told_to_name_a_folder() -> None:
+def test_a_user_without_a_home_is_asked_to_name_a_folder() -> None:
     homeless = Database("sqlite", {"WARPCALL_DATA_DIR": "~nobody-at-all/warpcall"})
 
     said = homeless.command("users", "list", status=1)

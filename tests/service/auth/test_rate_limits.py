@@ -1,4 +1,4 @@
-"""Users and their limits: each has his own, is told when to come back, and leaves room to others."""
+"""Users and their limits: each user has their own, learns when to try again, and leaves room for others."""
 
 from __future__ import annotations
 
@@ -145,13 +145,13 @@ def test_me_tells_what_is_in_flight(
     with begun(server, "alice", 10 * MIB):
         until(watcher, USED, 10 * MIB)
         hers = alice.get("/v1/me").json()["in_flight"]
-        his = bob.get("/v1/me").json()["in_flight"]
+        in_flight = bob.get("/v1/me").json()["in_flight"]
 
     assert hers == {"requests": 2, "bytes": 20 * MIB}
-    assert his == {"requests": 1, "bytes": 0}
+    assert in_flight == {"requests": 1, "bytes": 0}
 
 
-def test_requests_beyond_those_in_flight_are_told_to_come_back(
+def test_requests_beyond_those_in_flight_are_refused_with_retry_after(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     with ExitStack() as stack:
@@ -169,7 +169,7 @@ def test_requests_beyond_those_in_flight_are_told_to_come_back(
     assert call(alice).status_code == 200
 
 
-def test_bytes_beyond_those_in_flight_are_told_to_come_back(
+def test_bytes_beyond_those_in_flight_are_refused_with_retry_after(
     server: Server, alice: httpx.Client, bob: httpx.Client, watcher: httpx.Client
 ) -> None:
     with begun(server, "alice", 20 * MIB), begun(server, "alice", 20 * MIB):
@@ -200,13 +200,13 @@ def test_a_burst_of_requests_is_cut_off_and_the_time_to_come_back_is_true() -> N
         alice, bob = (stack.enter_context(user(server, name)) for name in ("alice", "bob"))
         first, second = alice.get("/v1/me"), alice.get("/v1/me")
         other = bob.get("/v1/me")
-        told_s = int(second.headers["retry-after"])
-        time.sleep(told_s)
+        retry_after_s = int(second.headers["retry-after"])
+        time.sleep(retry_after_s)
         third = alice.get("/v1/me")
 
     assert [first.status_code, second.status_code] == [200, 429]
     assert "0.5 requests a second" in problem_of(second, 429, "busy", None)
-    assert told_s == 2
+    assert retry_after_s == 2
     assert other.status_code == 200
     assert third.status_code == 200
 
@@ -276,4 +276,8 @@ def test_of_those_who_wait_for_memory_the_one_who_had_least_comes_first(
     for thread in threads:
         thread.join()
 
-    assert calls_done(server)[before:] == ["alice", "bob", "alice"]  # he came third
+    assert calls_done(server)[before:] == [
+        "alice",
+        "bob",
+        "alice",
+    ]  # bob waits for one call of alice

@@ -99,7 +99,7 @@ def lane(http: httpx.Client, what: str) -> float:
     raise AssertionError(what)
 
 
-def told(sock: socket.socket, reason: str) -> None:
+def refused(sock: socket.socket, reason: str) -> None:
     """Check that the answer is that the key no longer counts, and why."""
     answer = b""
     while b"request_id" not in answer:
@@ -140,7 +140,7 @@ def test_a_request_whose_body_is_on_its_way_ends(place: Place, nbytes: int) -> N
 
         place.database.revoke(place.key)
 
-        told(sock, "was revoked")
+        refused(sock, "was revoked")
 
 
 def test_a_request_that_waits_for_memory_ends(place: Place) -> None:
@@ -152,7 +152,7 @@ def test_a_request_that_waits_for_memory_ends(place: Place) -> None:
 
             place.database.revoke(place.key)
 
-            told(sock, "was revoked")
+            refused(sock, "was revoked")
         assert lane(place.http, "arena_waiting") == 0
 
 
@@ -167,7 +167,7 @@ def test_requests_that_wait_for_the_lane_or_run_there_end(place: Place) -> None:
         place.database.revoke(place.key)
 
         for sock in socks:
-            told(sock, "was revoked")
+            refused(sock, "was revoked")
         assert lane(place.http, "queued") == 0
 
 
@@ -192,7 +192,7 @@ def test_a_key_that_expires_ends_what_waits(place: Place) -> None:
         until(lambda: mine.get("/v1/kernels").status_code == 200)
 
         with sent(place.server, request(key, LARGE)) as sock:
-            told(sock, "has expired")
+            refused(sock, "has expired")
 
         assert mine.get("/v1/kernels").status_code == 401
 
@@ -207,7 +207,7 @@ def test_the_first_key_ends_what_came_without_one(database: Database) -> None:
 
         database.key("alice")
 
-        told(sock, "asks for an API key")
+        refused(sock, "asks for an API key")
 
 
 def test_an_expired_key_does_not_count_to_the_second() -> None:

@@ -1,4 +1,4 @@
-"""What is told of a request afterwards: a line of the log, metrics by user, and the database."""
+"""What is recorded of a request: a line of the log, metrics by user, and the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.service.requests import PERMUTE, log_of, metrics, well
 STAGES = {"upload", "queue", "h2d", "kernel", "d2h"}
 
 
-def test_usage_is_told_by_user_day_and_op(database: Database) -> None:
+def test_usage_is_counted_by_user_day_and_op(database: Database) -> None:
     key, admin = database.key("alice"), database.key("root", "admin")
     body = b'{"inputs": {"x": {"dtype": "U8", "shape": [3], "data": [1, 2, 3]}}}'
     headers = {"content-type": "application/json", "accept": "application/json"}
@@ -40,17 +40,17 @@ def test_usage_is_told_by_user_day_and_op(database: Database) -> None:
     assert found['warpcall_user_kernel_seconds_total{user="alice"}'] > 0
     assert found["warpcall_wrong_keys_total"] == 1
     rows = database.listed("usage", "--user", "alice")
-    told = {row["op"]: row for row in rows}
+    by_op = {row["op"]: row for row in rows}
     assert {row["day"] for row in rows} <= days()
-    assert told[""]["requests"] == 1
-    assert (told["permute"]["requests"], told["permute"]["failures"]) == (3, 1)
-    assert told["permute"]["bytes_in"] == 3 * len(body)
-    assert told["permute"]["bytes_out"] == sum(len(answer.content) for answer in answers)
-    assert told["permute"]["kernel_ms"] > 0
+    assert by_op[""]["requests"] == 1
+    assert (by_op["permute"]["requests"], by_op["permute"]["failures"]) == (3, 1)
+    assert by_op["permute"]["bytes_in"] == 3 * len(body)
+    assert by_op["permute"]["bytes_out"] == sum(len(answer.content) for answer in answers)
+    assert by_op["permute"]["kernel_ms"] > 0
     assert {row["user"] for row in database.listed("usage", "--days", "2")} == {"alice", "root"}
 
 
-def test_the_local_user_is_told_of_too(sqlite: Database) -> None:
+def test_the_local_user_is_counted_too(sqlite: Database) -> None:
     with running_server(sqlite.settings) as server, httpx.Client(base_url=server.url) as http:
         well(http)
 

@@ -102,11 +102,11 @@ def test_a_database_that_stands_still_holds_up_nobody(
         until(lambda: readable(http))
         assert http.get("/v1/jobs").status_code == 200
         database.revoke(other)
-        with speak_to(server, other) as his:
-            until(lambda: his.get("/v1/kernels").status_code == 401)
-        told = [text for text in said(server) if "read" in text]
-        assert "did not answer within 5 s" in told[0]
-        assert told.count("the database can be read again") == 1
+        with speak_to(server, other) as other_http:
+            until(lambda: other_http.get("/v1/kernels").status_code == 401)
+        about_reads = [text for text in said(server) if "read" in text]
+        assert "did not answer within 5 s" in about_reads[0]
+        assert about_reads.count("the database can be read again") == 1
 
         with postgres.frozen():
             serves(http)
@@ -120,14 +120,14 @@ def test_connections_that_stay_silent_are_replaced(database: Database, postgres:
     with (
         running_server({**SETTINGS, **database.settings}) as server,
         speak_to(server, key) as http,
-        speak_to(server, other) as his,
+        speak_to(server, other) as other_http,
     ):
         serves(http)
         with postgres.silent(database):
             until(lambda: not readable(http))
             until(lambda: readable(http))
             database.revoke(other)
-            until(lambda: his.get("/v1/kernels").status_code == 401)
+            until(lambda: other_http.get("/v1/kernels").status_code == 401)
             assert http.get("/v1/jobs").status_code == 200
 
             ends(server)

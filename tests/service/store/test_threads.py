@@ -1,4 +1,4 @@
-"""Uses of the database that do not come to an end: who waits is told, and threads do not pile up."""
+"""Uses of the database that do not come to an end: the waiting callers get an error, and threads do not pile up."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_a_use_that_does_not_end_is_given_up_and_no_thread_is_added(sqlite_store
         threads = StoreThreads(sqlite_store, NUMBER)
         before = threading.active_count()
         uses = [threads.read(stuck, SOON_S) for _ in range(NUMBER * 3)]
-        told = await asyncio.gather(*uses, return_exceptions=True)
-        assert all(isinstance(error, StoreError) for error in told)
-        assert "cannot be read: it did not answer within 0.1 s" in str(told[0])
+        results = await asyncio.gather(*uses, return_exceptions=True)
+        assert all(isinstance(error, StoreError) for error in results)
+        assert "cannot be read: it did not answer within 0.1 s" in str(results[0])
         with pytest.raises(StoreError):
             await threads.read(names, 60)  # at once: every thread is stuck
         assert threading.active_count() == before + NUMBER

@@ -1,4 +1,4 @@
-"""A database that is read-only, full or away: who asks for it is told so, all others are served."""
+"""A database that is read-only, full or away: requests that need it are refused, all others are served."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def up(http: httpx.Client) -> tuple[float, float]:
 
 def messages(server: Server) -> list[str]:
     """What the log says of the database."""
-    told = [line.get("message", "") for line in logged(server)]
-    return [message for message in told if "the database" in message]
+    lines = [line.get("message", "") for line in logged(server)]
+    return [message for message in lines if "the database" in message]
 
 
 def read_only(database: Database) -> Path:
