@@ -1,10 +1,10 @@
-"""Compiles, without a GPU, every kernel that the ops' cases would launch, with its shipped tiles.
+"""Compiles every kernel that the ops' cases would launch, on a machine without a GPU.
 
     python -m tests.kernels.compile_for_gpu > report.json
     python -m tests.kernels.compile_for_gpu --capability 100 --few > report.json
 
-Runs without TRITON_INTERPRET, so in a process of its own, as `warpcall-server warm` does. What Triton
-compiled before, it finds in its cache.
+It needs a process of its own, without TRITON_INTERPRET, as `warpcall-server warm` does. Kernels that
+are in Triton's cache are not compiled again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """One kernel as compiled: for which case first, and what a block of it takes."""
+    """One compiled kernel: the first case that launches it, and the resources of a block."""
 
     op: str
     case: str
@@ -40,12 +40,12 @@ class Compiled:
     constants: str
     warps: int
     registers: int  # a thread
-    stack_bytes: int  # a thread; what spills lies there
+    stack_bytes: int  # a thread; spilled registers lie there
     shared_bytes: int  # a block
 
 
 class Compiler:
-    """Collects each kernel that it is given, once."""
+    """Collects kernels, each of them once."""
 
     def __init__(self) -> None:
         self.found: dict[str, Compiled] = {}
@@ -71,31 +71,31 @@ class Compiler:
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of stack of a thread."""
+    """The registers and the bytes of stack of a thread."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        told = subprocess.run(
+        printed = subprocess.run(
             [CUOBJDUMP, "--dump-resource-usage", file.name],
             capture_output=True,
             check=True,
             text=True,
         ).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", printed)
     if found is None:
-        raise RuntimeError(f"cuobjdump told no registers: {told}")
+        raise RuntimeError(f"cuobjdump printed no registers: {printed}")
     return int(found[1]), int(found[2])
 
 
 def cases(*, few: bool) -> Iterator[tuple[Op, Case]]:
-    """All cases, or two large ones of each op."""
+    """Yield all cases, or two large ones of each op."""
     for op in ops().values():
         own = [case for case in op.cases if case.size == "large"][:2] if few else op.cases
         yield from ((op, case) for case in own)
 
 
 def main() -> None:
-    """Write a JSON report: the kernels, and what failed."""
+    """Write a JSON report of the kernels and of the failures to stdout."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--capability", type=int, default=90, help="of the GPU: 90 is sm_90")
     parser.add_argument("--few", action="store_true", help="two large cases of each op, not all")

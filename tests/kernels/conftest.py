@@ -1,4 +1,4 @@
-"""Kernels are tested on trustworthy ground: a checked interpreter, and no lucky memory."""
+"""Fixtures of the kernels' tests: a checked interpreter, and memory that hides no missed store."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _memory_has_no_luck() -> Iterator[None]:
     """Fill every `torch.empty` with NaN (integers: their maximum), so that a missed store fails.
 
-    And draw the same each time: a test that fails once in a thousand runs helps nobody. What is new
-    each time is for tests/gpu/test_properties.py, which says what it drew.
+    The random numbers are also the same in each run, so that a failure can be repeated.
+    tests/gpu/test_properties.py draws new ones in each run and prints what it drew.
     """
     import torch  # not above: this file is read before TRITON_INTERPRET is set
 
@@ -38,7 +38,7 @@ def _memory_has_no_luck() -> Iterator[None]:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """The launches of the test so far."""
+    """The launches that the test has made so far."""
     from warpcall_kernels.op.launch import Launch
 
     launches: list[Launch] = []

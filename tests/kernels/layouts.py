@@ -1,4 +1,4 @@
-"""Layouts without tensors, and what plans for them say."""
+"""Layouts without tensors, and parts of the plans for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = {2: 2, 4: 4, 6: 2, 8: 8, 12: 4}  # bytes, a power of two, that divide su
 def at(
     address: int, shape: tuple[int, ...], dtype: torch.dtype, pitch: int | None = None
 ) -> LayoutKey:
-    """A tensor at this address modulo 16, contiguous but for rows that are `pitch` elements apart."""
+    """A tensor at this address modulo 16, contiguous unless its rows are `pitch` elements apart."""
     stored = shape if pitch is None else (*shape[:-1], pitch)
     return shape, contiguous_strides(stored), dtype, address
 

@@ -1,4 +1,4 @@
-"""What every op of the library is held to, whatever it computes; the tests apply it to all of them."""
+"""What the tests require of every op, whatever it computes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRADIENT_DTYPES = (torch.float32, torch.float64, torch.complex64)
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One call of an op: what it was given, what it gave, and what the inputs were afterwards."""
+    """One call of an op: copies of its inputs, its outputs, and the inputs after the call."""
 
     given: dict[str, Tensor]
     after: dict[str, Tensor]
@@ -37,7 +37,7 @@ class Run:
 
 @functools.cache
 def run(op: Op, case: Case, device: str) -> Run:
-    """Call the public function, and so the kernel, once for all tests: pytest runs test by test."""
+    """Call the public function, and so the kernel, once for all tests of a case."""
     inputs = case.tensors(device)
     given = {name: t.clone() for name, t in inputs.items()}
     params = op.check_params(case.params)
@@ -46,14 +46,14 @@ def run(op: Op, case: Case, device: str) -> Run:
 
 
 def by_name(op: Op, result: Any) -> dict[str, Tensor]:
-    """A function's result as outputs by name; those that are None are left out."""
+    """The outputs in a function's result, by name, without those that are None."""
     parts = result if isinstance(result, tuple) else (result,)
     names = (o.name for o in op.outputs)
     return {n: t for n, t in zip(names, parts, strict=True) if t is not None}
 
 
 def widen(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same values in fp64; what is not a float stays as it is."""
+    """The same values in fp64; tensors of other kinds than floats and complex stay as they are."""
     return {name: t.to(WIDE.get(t.dtype, t.dtype)) for name, t in tensors.items()}
 
 
@@ -62,7 +62,7 @@ def metas(tensors: Mapping[str, Tensor]) -> dict[str, Meta]:
 
 
 def assert_matches(op: Op, actual: Tensor, reference: Tensor) -> None:
-    """Equal within the op's tolerance; bit for bit without one, NaN equal to any NaN."""
+    """Assert equality within the op's tolerance, or bit for bit without one. All NaN are equal."""
     if op.tolerance is None:
         assert_bits_equal(actual, reference)
         return
@@ -74,7 +74,7 @@ def assert_matches(op: Op, actual: Tensor, reference: Tensor) -> None:
 
 
 def assert_bits_equal(actual: Tensor, expected: Tensor) -> None:
-    """Same dtype, shape and bits, so that -0.0 differs from 0.0; NaN equals any NaN."""
+    """Assert the same dtype, shape and bits, so that -0.0 differs from 0.0. All NaN are equal."""
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     if actual.dtype.is_complex:
         actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
@@ -87,13 +87,16 @@ def assert_bits_equal(actual: Tensor, expected: Tensor) -> None:
 
 
 def reference_of(op: Op, given: Mapping[str, Tensor], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs as the reference has them, in fp64 unless the op is bit-exact."""
+    """The outputs of the reference, in fp64 unless the op is bit-exact."""
     inputs = given if op.tolerance is None else widen(given)
     return by_name(op, op.reference(**inputs, **params))
 
 
 def has_gradient(op: Op, case: Case) -> bool:
-    """Whether a finite-difference check of this case makes sense; widened, fp16 would be as fp32."""
+    """Whether to check the gradients of this case by finite differences, which need fp64.
+
+    Cases in fp16 or bf16 would only repeat those in fp32.
+    """
     return bool(op.differentiable) and all(
         math.prod(s.shape) > 0 and s.values != "special" and s.dtype in GRADIENT_DTYPES
         for name, s in case.inputs.items()
@@ -102,7 +105,7 @@ def has_gradient(op: Op, case: Case) -> bool:
 
 
 def leaves(op: Op, case: Case, device: str) -> dict[str, Tensor]:
-    """The inputs of a case in fp64, those that have a gradient asking for it."""
+    """The inputs of a case in fp64; those that have a gradient require it."""
     wide = widen({name: t.clone() for name, t in case.tensors(device).items()})
     return {name: t.requires_grad_(name in op.differentiable) for name, t in wide.items()}
 

@@ -1,4 +1,4 @@
-"""Every kernel compiles for an H200 without one, and fits it. `-s` prints the table."""
+"""Every kernel compiles for an H200 on a machine without a GPU, and fits it. `-s` prints a table."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def compiled(*arguments: str) -> dict[str, Any]:
         timeout=MAX_SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 @pytest.fixture(scope="module")

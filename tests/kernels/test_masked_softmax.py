@@ -1,4 +1,4 @@
-"""Traps of masked softmax: rows without a position, NaN under a mask, odd lengths, far rows."""
+"""Traps of masked softmax: rows without positions, NaN under a mask, odd lengths, rows far apart."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_offsets_of_masks_are_64_bit_where_all_rows_of_a_program_take_that(
 
 
 def far_apart(columns: int, dtype: str, device: str) -> Tensor:
-    """Three rows of zeros, 2^30 elements from each other; on the CPU what lies between is no memory."""
+    """Three rows of zeros, 2^30 elements apart; on the CPU the gaps between them take no memory."""
     far = 2**30
     zeros = torch.from_numpy(np.zeros(2 * far + columns, dtype))
     return zeros.to(device).as_strided((3, columns), (far, 1))

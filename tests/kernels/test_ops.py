@@ -1,4 +1,4 @@
-"""Every op on each of its cases: right, well-behaved, and a good citizen of torch."""
+"""Every op on each of its cases: its results, its declaration, and how it works with torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _cases(size: str) -> list[tuple[Op, Case]]:
 
 
 def _spread(op: Op, count: int) -> list[tuple[Op, Case]]:
-    """Some small cases of an op, evenly spread over its list, of values that opcheck can compare."""
+    """About `count` small cases of an op, evenly spread over its list, that opcheck can compare."""
     small = [
         (op, case)
         for case in op.cases
@@ -35,7 +35,7 @@ def _spread(op: Op, count: int) -> list[tuple[Op, Case]]:
 
 
 def _comparable(sample: Sample) -> bool:
-    """Whether opcheck does: NaN is a difference to it, and torch does not multiply fp8."""
+    """Whether opcheck can compare it: NaN is a difference to it, and torch does not multiply fp8."""
     fp8 = sample.dtype.is_floating_point and sample.dtype.itemsize == 1
     return sample.values != "special" and not fp8
 

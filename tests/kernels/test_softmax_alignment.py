@@ -1,4 +1,4 @@
-"""Plans of softmax and its gradient promise only the alignment that their tensors have.
+"""Plans of softmax and its backward promise only the alignment that their tensors have.
 
 A GPU faults on a misaligned access, and returns wrong data where the compiler was promised an
 alignment that does not hold. The interpreter does neither, so these tests read the plans. They need
@@ -35,7 +35,7 @@ def softmax_backward(grad: LayoutKey, output: LayoutKey) -> Launch | None:
 @pytest.mark.parametrize(
     ("columns", "dtype"), [(33, FP32), (10_007, FP32), (66, FP16), (16_393, BF16)]
 )
-def test_rows_of_softmax_have_aligned_middles_only_where_x_begins_at_16_bytes(
+def test_rows_of_softmax_are_skewed_only_where_x_begins_at_16_bytes(
     columns: int, dtype: torch.dtype, address: int
 ) -> None:
     aligned = arguments(softmax(at(0, (3, columns), dtype)))
@@ -50,7 +50,7 @@ def test_rows_of_softmax_have_aligned_middles_only_where_x_begins_at_16_bytes(
 @pytest.mark.parametrize("address", [4, 8, 12])
 @pytest.mark.parametrize("columns", [33, 10_007])
 @pytest.mark.parametrize("misaligned", ["grad", "output"])
-def test_rows_of_gradients_have_aligned_middles_only_where_both_operands_begin_at_16_bytes(
+def test_rows_of_the_backward_are_skewed_only_where_both_operands_begin_at_16_bytes(
     columns: int, address: int, misaligned: str
 ) -> None:
     there, here = at(0, (3, columns), FP32), at(address, (3, columns), FP32)
@@ -61,8 +61,8 @@ def test_rows_of_gradients_have_aligned_middles_only_where_both_operands_begin_a
     assert arguments(softmax_backward(*operands))["ALIGN"] == 1
 
 
-def test_rows_have_aligned_middles_only_where_they_begin_as_those_of_the_result() -> None:
-    """Rows of 33 fp32 are 4 positions further apart, or 3."""
+def test_rows_are_skewed_only_where_they_begin_as_those_of_the_result() -> None:
+    """Rows 37 positions apart begin at the same places in groups of 4 as rows of 33 do; 36, not."""
     same, other = at(0, (3, 33), FP32, 37), at(0, (3, 33), FP32, 36)
     tight = at(0, (3, 33), FP32)
 
@@ -107,7 +107,7 @@ def test_short_rows_are_one_run_only_where_each_batch_of_them_begins_at_16_bytes
 
 @pytest.mark.parametrize("columns", [32_768, 32_775])
 @pytest.mark.parametrize("address", [2, 4, 8])
-def test_gradients_are_held_as_pairs_only_where_both_operands_begin_at_16_bytes(
+def test_rows_of_the_backward_are_packed_only_where_both_operands_begin_at_16_bytes(
     columns: int, address: int
 ) -> None:
     there, here = at(0, (3, columns), BF16), at(address, (3, columns), BF16)
@@ -150,7 +150,7 @@ def test_masks_are_read_as_words_only_for_groups_of_4_or_8_positions_that_fill_1
 
 
 @pytest.mark.parametrize(("address", "how"), [(0, ALIGNED), (8, ALIGNED), (4, WORDS), (1, BYTES)])
-def test_masks_of_rows_with_edges_are_read_as_their_address_allows(address: int, how: Any) -> None:
+def test_masks_of_skewed_rows_are_read_as_their_address_allows(address: int, how: Any) -> None:
     x = at(0, (3, 65_553), BF16)
 
     plan = arguments(softmax(x, at(address, (3, 65_553), torch.bool)))
@@ -172,7 +172,7 @@ def test_masks_of_whole_rows_are_read_as_widely_as_address_and_distance_allow(
 
 
 @pytest.mark.parametrize(("address", "align"), [(0, 4), (4, 4), (8, 4), (1, 1), (2, 1)])
-def test_masks_of_whole_rows_with_edges_are_aligned_in_themselves(address: int, align: int) -> None:
+def test_masks_of_skewed_rows_in_a_tile_are_aligned_in_themselves(address: int, align: int) -> None:
     x, mask = at(0, (3, 33), FP32), at(address, (3, 33), torch.bool)
 
     plan = arguments(softmax(x, mask))
@@ -182,7 +182,7 @@ def test_masks_of_whole_rows_with_edges_are_aligned_in_themselves(address: int, 
 
 
 @pytest.mark.parametrize(("pitch", "align"), [(37, 4), (33, 4), (36, 1), (34, 1)])
-def test_masks_of_rows_with_edges_are_aligned_where_their_rows_begin_as_those_of_the_result(
+def test_masks_of_skewed_rows_are_aligned_where_their_rows_begin_as_those_of_the_result(
     pitch: int, align: int
 ) -> None:
     x, mask = at(0, (3, 33), FP32), at(0, (3, 33), torch.bool, pitch)

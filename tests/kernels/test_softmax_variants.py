@@ -1,4 +1,4 @@
-"""Which kernel rows of masked softmax and of its gradient take, and that each is right there."""
+"""Which variant takes which rows of softmax and its backward, and that its results are right."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_rows_take_the_variant_that_is_fastest_for_their_length_and_where_they_b
         (32_792, torch.bfloat16, "long"),
     ],
 )
-def test_gradients_take_the_variant_that_is_fastest_for_their_rows(
+def test_rows_of_the_backward_take_the_variant_that_is_fastest_for_them(
     columns: int, dtype: torch.dtype, taken: str, device: str
 ) -> None:
     y = torch.softmax(torch.randn(3, columns, device=device), -1).to(dtype)
@@ -115,7 +115,7 @@ def test_short_rows_are_found_where_each_operand_has_them(
 
 
 def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:
-    """A mask of bytes, most of them 0, whose rows begin anywhere; it ends where its storage does."""
+    """A mask of bytes, most of them 0. Its rows begin anywhere, and it ends where its storage ends."""
     values = torch.tensor([0, 0, 0, 1, 2, 128, 255], dtype=torch.uint8, device=device)
     step = columns + 1
     flat = values[torch.randint(0, 7, (offset + rows * step - 1,), device=device)]
@@ -134,7 +134,7 @@ def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> tor
 )
 @pytest.mark.parametrize(("offset", "how"), [(0, WORDS), (4, WORDS), (1, BYTES)])
 @pytest.mark.parametrize("lengths", [False, True])
-def test_masks_of_odd_rows_are_read_as_words_and_not_beyond_their_end(
+def test_masks_of_skewed_rows_are_read_as_words_and_not_beyond_their_end(
     columns: int,
     dtype: torch.dtype,
     taken: str,
@@ -168,7 +168,10 @@ def test_rows_are_held_whatever_counts_of_them(
 def check(
     columns: int, dtype: torch.dtype, mask: torch.Tensor | None, lengths: bool, device: str
 ) -> Launch:
-    """Compare rows with NaN that counts or does not, and some of which nothing counts; return the launch."""
+    """Compare five rows with the reference and return the launch.
+
+    Some have a NaN that counts or one that is masked, and in some no position counts.
+    """
     x = torch.randn(5, columns, dtype=dtype, device=device)
     if mask is not None:
         mask[1], mask[2], mask[2, -1], mask[3, 0] = 1, 1, 0, 0

@@ -1,4 +1,4 @@
-"""What was compiled ahead is found: by another process, and where it was shipped and cannot be written."""
+"""Kernels compiled ahead are found by other processes, also in a shipped cache that is read-only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(json.dumps(dataclasses.asdict(warm.warm(90, calls=calls))))
 
 
 def warmed(cache: Path, *shipped: Path) -> dict[str, object]:
-    """What `warm` says in a process of its own: here kernels are for the interpreter."""
+    """The summary of `warm` from a process of its own: in this one kernels are interpreted."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache)}
     if shipped:
@@ -37,8 +37,8 @@ def warmed(cache: Path, *shipped: Path) -> dict[str, object]:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, object] = json.loads(done.stdout)
-    return told
+    summary: dict[str, object] = json.loads(done.stdout)
+    return summary
 
 
 def test_kernels_are_compiled_once_for_all_processes(tmp_path: Path) -> None:

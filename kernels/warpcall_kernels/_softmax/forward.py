@@ -107,7 +107,7 @@ def zero_masked_nans(
 
 @triton.jit
 def factor_of(scale: tl.tensor, FOLDED: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """The factor that turns a difference of scores into an exponent of 2."""
+    """The factor by which a difference of scores becomes an exponent of 2."""
     factor = tl.full([], LOG2_E, ACC)
     if FOLDED:
         factor *= tl.full([], scale, ACC)
