@@ -30,37 +30,29 @@ HEAD = '''"""{about}. Written by `python -m tools.generate_sdk`; do not edit."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import {abstract}
+from collections.abc import Mapping, Sequence
 
 {imports}
 '''
-
-CALLER = '''
+CLASS = '''
 
 class {name}(ABC):
     """One method per op. It {does}."""
 
     @abstractmethod
-    {begin}def call(
+    {begin}def {runner}
+'''
+CALL = '''call(
         self,
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
-    ) -> Answer[{gives}]:
-        """Run any op."""
-'''
-
-PROGRAM = '''
-
-class {name}(ABC):
-    """One method per op. It {does}."""
-
-    @abstractmethod
-    {begin}def step(
+    ) -> Answer[%s]:
+        """Run any op."""'''
+STEP = '''step(
         self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
     ) -> Step:
-        """Add a step that runs any op."""
-'''
+        """Add a step that runs any op."""'''
 
 
 @dataclass(frozen=True)
@@ -72,9 +64,8 @@ class Flavour:
         does: what its methods do, for the docstring of the class.
         takes, gives: the types of an input and of an output.
         begin: what stands before `def`.
-        run: the expression that runs an op.
-        head: the text of the class before its methods.
         doc: a docstring in place of the op's own; {name} stands for the method's name.
+        lazy: whether a method adds a step, instead of running the op.
     """
 
     name: str
@@ -82,41 +73,42 @@ class Flavour:
     gives: str
     takes: str = "TensorInput[ArrayT]"
     begin: str = ""
-    run: str = "self.call"
-    head: str = CALLER
     doc: str = ""
+    lazy: bool = False
 
     @property
-    def lazy(self) -> bool:
-        """Whether a method adds a step, so that which outputs there are is known only later."""
-        return self.head is PROGRAM
+    def head(self) -> str:
+        """The class up to its methods."""
+        return CLASS.format(**vars(self), runner=STEP if self.lazy else CALL % self.gives)
+
+    @property
+    def run(self) -> str:
+        """The expression that runs an op."""
+        return "self.step" if self.lazy else f"{'await ' if self.begin else ''}self.call"
 
 
+STORED_DOC = "Run `{client}.{{name}}`, and store its outputs on the device."
 OPS = Flavour("Ops", "blocks, and returns arrays", "ArrayT")
 STORED_OPS = Flavour(
     "StoredOps",
     "blocks, and returns stored tensors",
     "StoredTensor[ArrayT]",
-    doc="Run `Client.{name}`, and store its outputs on the device.",
+    doc=STORED_DOC.format(client="Client"),
 )
-ASYNC_OPS = Flavour(
-    "AsyncOps", "is awaited, and returns arrays", "ArrayT", begin="async ", run="await self.call"
-)
+ASYNC_OPS = Flavour("AsyncOps", "is awaited, and returns arrays", "ArrayT", begin="async ")
 ASYNC_STORED_OPS = Flavour(
     "AsyncStoredOps",
     "is awaited, and returns stored tensors",
     "AsyncStoredTensor[ArrayT]",
     begin="async ",
-    run="await self.call",
-    doc="Run `AsyncClient.{name}`, and store its outputs on the device.",
+    doc=STORED_DOC.format(client="AsyncClient"),
 )
 PROGRAM_OPS = Flavour(
     "ProgramOps",
     "adds a step to the program, and returns references to its outputs",
     "Ref",
     takes="StepInput",
-    run="self.step",
-    head=PROGRAM,
+    lazy=True,
 )
 CLIENT_IMPORTS = """from warpcall._answer import Answer
 from warpcall._arrays import ArrayT
@@ -146,22 +138,14 @@ def render(found: Mapping[str, Op]) -> dict[str, str]:
     Raises:
         ValueError: an op, or an argument of it, has a name that a method cannot have.
     """
-    lists = any(p.kind == "ints" for op in found.values() for p in op.params)
-    abstract = "Mapping, Sequence" if lists else "Mapping"
     texts = {}
     for file, (about, imports, flavours) in FILES.items():
-        text = HEAD.format(about=about, abstract=abstract, imports=imports)
+        text = HEAD.format(about=about, imports=imports)
         for flavour in flavours:
-            text += flavour.head.format_map(vars(flavour))
-            text += _methods(found, flavour)
+            methods = "\n".join(_method(op, flavour) for op in found.values())
+            text += f"{flavour.head}\n{textwrap.indent(methods, '    ', _is_filled)}"
         texts[file] = _formatted(text)
     return texts
-
-
-def _methods(found: Mapping[str, Op], flavour: Flavour) -> str:
-    return "".join(
-        "\n" + textwrap.indent(_method(op, flavour), "    ", _is_filled) for op in found.values()
-    )
 
 
 def _formatted(text: str) -> str:
@@ -230,10 +214,10 @@ def _docstring(op: Op, flavour: Flavour) -> str:
     parts = [
         _wrapped(summary, "", 8, first=3),
         "",
-        *_paragraph(f"Equivalent to `{op.equivalent}`."),
+        _wrapped(f"Equivalent to `{op.equivalent}`.", "", 8),
     ]
     if op.limits:
-        parts += ["", *_paragraph(f"Limits: {_sentence(op.limits)}")]
+        parts += ["", _wrapped(f"Limits: {_sentence(op.limits)}", "", 8)]
     parts += ["", "Args:"]
     for i in op.inputs:
         dtypes = ", ".join(map(dtype_name, i.dtypes))
@@ -252,10 +236,6 @@ def _docstring(op: Op, flavour: Flavour) -> str:
 def _sentence(text: str) -> str:
     text = text.strip().strip(";").strip()
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _paragraph(text: str) -> list[str]:
-    return [_wrapped(text, "", 8)]
 
 
 def _wrapped(text: str, indent: str = "    ", margin: int = 8, first: int = 0) -> str:

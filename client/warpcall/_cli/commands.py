@@ -13,7 +13,7 @@ from warpcall._arrays import Array
 from warpcall._cli import jobs, tensors
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._cli.op_args import option, parse_arguments
-from warpcall._cli.output import Json, Url, console, print_json, table_of, write_lines
+from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
 from warpcall._client import TIMEOUT_S
 from warpcall._profile import Profile, write_profile
 from warpcall.dtypes import CODES
@@ -75,9 +75,7 @@ def kernels(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def run(
-    op: Annotated[
-        str, typer.Argument(help="Name of the op, such as permute. `warpcall kernels` lists all.")
-    ],
+    op: OpName,
     arguments: Annotated[
         list[str],
         typer.Argument(

@@ -17,7 +17,7 @@ from rich.text import Text
 from warpcall import Client, JobFailed
 from warpcall._cli.files import UsageError
 from warpcall._cli.main import INTERRUPTED
-from warpcall._cli.output import Json, Url, console, print_json, write_lines
+from warpcall._cli.output import Json, OpName, Url, console, print_json, write_lines
 from warpcall._cli.sweep_args import OURS, implementations_of, sweep_of
 from warpcall._cli.tables import (
     ago,
@@ -60,31 +60,25 @@ def _number(given: str | int) -> int:
     return int(text)
 
 
+Limit = Annotated[int, typer.Option(metavar="N", parser=_number, help="Rows, 1 to 500.")]
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
-    op: Annotated[
-        str, typer.Argument(help="Name of the op, such as permute. `warpcall kernels` lists all.")
-    ],
+    op: OpName,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[OPTIONS OF THE OP]",
-            help="Parameters of the op, such as --dims 1,0. Repeat an option with another value to "
-            "measure more cases.",
+            help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
         ),
     ] = None,
     shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="SHAPES",
-            help="Shapes of the first input, such as 4096x4096,8192x8192. Required.",
-        ),
+        typer.Option(metavar="SHAPES", help="Shapes of the first input: 4096x4096,8192x8192."),
     ] = None,
     dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPES", help="Dtypes of the first input, such as bf16,fp32. Required."
-        ),
+        str | None, typer.Option(metavar="DTYPES", help="Dtypes of the first input: bf16,fp32.")
     ] = None,
     vs: Annotated[
         str,
@@ -96,50 +90,36 @@ def bench(
     ] = "torch",
     size: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=N,N",
-            help="Sizes that the shape does not determine, such as taps=3,7. Can be repeated.",
-        ),
+        typer.Option(metavar="NAME=N,N", help="Sizes that no shape determines: taps=3,7."),
     ] = None,
     precision: Annotated[
         str,
         typer.Option(
-            help="Time for each implementation of a case: quick (2 s), standard (10 s) or "
-            "publish (60 s)."
+            help="Seconds for an implementation of a case: quick (2), standard (10), publish (60)."
         ),
     ] = "standard",
     priority: Annotated[
-        str, typer.Option(help="Priority in the queue: high (administrators only), normal, low.")
+        str, typer.Option(help="In the queue: high (administrators), normal or low.")
     ] = "normal",
     tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="Tag by which to find the job. Can be repeated."),
+        list[str] | None, typer.Option(metavar="WORD", help="Tag of the job. Can be repeated.")
     ] = None,
-    note: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Note for readers of the results.")
-    ] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
     fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Measure again, even if you have measured exactly this before."
-        ),
+        bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Submit the job, and do not wait for its results.")
-    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the results.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="Show the cases, time and memory that the job would take. Submit nothing.",
-        ),
+        typer.Option("--dry-run", help="Submit nothing: show the job's cases, time and memory."),
     ] = False,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
     """Time an op against other implementations.
 
-    The job waits in the queue of the server's devices. Times come with confidence intervals and verdicts.
+    --shape and --dtype are required. The job waits in the queue of the server's devices. Times come
+    with confidence intervals and verdicts.
 
     \b
     warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
@@ -169,22 +149,15 @@ def bench(
 
 @app.command()
 def jobs(
-    state: Annotated[
-        str | None, typer.Option(help="Show only jobs in this state, such as running.")
-    ] = None,
-    op: Annotated[str | None, typer.Option(help="Show only jobs of this op.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Show only jobs with this tag.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    op: Annotated[str | None, typer.Option(help="Only jobs of this op.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only jobs with this tag.")] = None,
     user: Annotated[
-        str | None, typer.Option(help="Show only jobs of this user (administrators only).")
+        str | None, typer.Option(help="Only this user's jobs (administrators).")
     ] = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", parser=_number, help="Largest number of rows, 1 to 500.")
-    ] = 20,
+    limit: Limit = 20,
     before: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Id of the last job of the previous page, to show the next page."
-        ),
+        str | None, typer.Option(metavar="ID", help="Id of the last job of the previous page.")
     ] = None,
     as_json: Json = False,
     url: Url = None,
@@ -256,11 +229,9 @@ def history(
         ),
     ],
     implementation: Annotated[
-        str, typer.Option(metavar="NAME", help="Implementation whose times to show, such as torch.")
+        str, typer.Option(metavar="NAME", help="Implementation to show, such as torch.")
     ] = OURS,
-    limit: Annotated[
-        int, typer.Option(metavar="N", parser=_number, help="Largest number of rows, 1 to 500.")
-    ] = 20,
+    limit: Limit = 20,
     as_json: Json = False,
     url: Url = None,
 ) -> None:

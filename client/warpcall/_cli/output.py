@@ -30,6 +30,9 @@ Url = Annotated[
         f"then the profile that `warpcall login` writes, then {DEFAULT_URL}.",
     ),
 ]
+OpName = Annotated[
+    str, typer.Argument(help="Name of the op, such as permute. `warpcall kernels` lists all.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
