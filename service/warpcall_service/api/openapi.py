@@ -12,6 +12,7 @@ from warpcall_service.auth.authenticator import OPEN
 from warpcall_service.calls.openapi import Program, Tensor
 from warpcall_service.http.openapi_parts import Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
+from warpcall_service.jobs.models import JobRequest
 from warpcall_service.oip.openapi import (
     InferenceError,
     InferenceRequest,
@@ -20,7 +21,15 @@ from warpcall_service.oip.openapi import (
 )
 
 # Operations refer to these models by name in `openapi_extra`, where FastAPI does not see them.
-MODELS = (Problem, Tensor, Program, InferenceRequest, InferenceResponse, InferenceError)
+MODELS = (
+    Problem,
+    Tensor,
+    Program,
+    JobRequest,
+    InferenceRequest,
+    InferenceResponse,
+    InferenceError,
+)
 UNUSED = ("HTTPValidationError", "ValidationError")  # FastAPI's form of a 422 response
 KEY: Schema = {
     "type": "http",

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from warpcall.jobs import Precision, Priority
+from warpcall_service.http.openapi_parts import Model
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ SizeValue = Size | Name
 CaseKey = Annotated[Text, StringConstraints(min_length=1, max_length=4096)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+class _Model(Model):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class TensorSpec(_Model):

@@ -25,7 +25,7 @@ from warpcall.jobs.results import Comparison, History, Results
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.params import from_json
 from warpcall_service.http.caller import CurrentCaller, needs
-from warpcall_service.http.openapi_parts import problem_responses
+from warpcall_service.http.openapi_parts import problem_responses, ref
 from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
 from warpcall_service.jobs import exports, results
@@ -70,7 +70,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     refused = problem_responses([*asking, Busy, Unavailable])
     lost = problem_responses([NotFound, InvalidInput, Unavailable])
     benching = needs("bench")
-    takes = {"requestBody": _body(JobRequest)}
+    body = {"required": True, "content": {JSON: {"schema": ref(JobRequest)}}}
 
     @router.post(
         "",
@@ -78,7 +78,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         status_code=201,
         responses={200: {"model": SubmittedJob, "description": "It was there already"}, **refused},
         dependencies=benching["dependencies"],
-        openapi_extra={**benching["openapi_extra"], **takes},
+        openapi_extra={**benching["openapi_extra"], "requestBody": body},
     )
     async def submit_job(
         request: Request, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
@@ -93,7 +93,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         response_model=JobPreview,
         responses=refused,
         dependencies=benching["dependencies"],
-        openapi_extra={**benching["openapi_extra"], **takes},
+        openapi_extra={**benching["openapi_extra"], "requestBody": body},
     )
     async def preview_job(request: Request, caller: CurrentCaller) -> Response:
         """How many cases a submission has and how long it would take; nothing is queued."""
@@ -245,9 +245,3 @@ def _refusal(error: ValidationError) -> InvalidInput:
 
 def _json(answer: object, status: int = 200) -> Response:
     return Response(to_json(answer), status, media_type=JSON)
-
-
-def _body(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs")
-    return {"required": True, "content": {JSON: {"schema": schema}}}

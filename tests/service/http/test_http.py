@@ -134,6 +134,28 @@ def test_the_description_has_every_call(http: httpx.Client) -> None:
         )
 
 
+def test_the_description_refers_to_schemas_that_exist(http: httpx.Client) -> None:
+    text = http.get("/openapi.json").text
+
+    schemas = json.loads(text)["components"]["schemas"]
+    assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= schemas.keys()
+
+
+def test_the_description_has_the_forms_of_problems_that_are_sent(http: httpx.Client) -> None:
+    problem = {"application/problem+json": "Problem"}
+    error = {"application/json": "InferenceError"}
+    paths = http.get("/openapi.json").json()["paths"]
+
+    for path, methods in paths.items():
+        form = error if path.startswith("/v2") else problem
+        for operation in methods.values():
+            for status, response in operation["responses"].items():
+                if status >= "400" and status != "503":  # which readiness gives in its own form
+                    ((media_type, content),) = response["content"].items()
+                    schema = content["schema"]["$ref"].rpartition("/")[2]
+                    assert {media_type: schema} == form, (path, status)
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [
