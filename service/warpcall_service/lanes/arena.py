@@ -1,20 +1,22 @@
-"""The memory that calls live in: one region shared with a lane, lent out in slots.
+"""The memory that calls use: one region that a lane shares with its worker process.
 
-The region is a memfd, so that it has no name to clash or to leave behind, and a lane maps it by its
-descriptor. It outlives the lane's process: a new one maps the same bytes.
+Each call gets a part of the region, a slot. The region is a memfd, so that it has no name that could
+clash or be left behind, and a worker process maps it by its descriptor. It outlives the process: a
+new process maps the same bytes.
 
-The last part of the arena, its reserve, is for small calls: whatever large calls hold or wait for,
-small calls find room there. One user may have as much of the reserve as is left free, so that any
-number of users who each hold all that they may still leave some to the next one. Small calls take
-from the main part, too, but not while a large call waits for it.
+The last part of the arena, its reserve, is for small calls, which find memory there however much
+large calls hold or wait for. A user may have as much of the reserve as is left free, so that users
+who each hold all that they may still leave some to the next user. Small calls use the main part, too,
+but not while a large call waits for it.
 
-Large calls take memory for their outputs only when their inputs are here: see `lanes/deferred.py`.
+Large calls get memory for their outputs only once their inputs are here: see `lanes/deferred.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import mmap
 import os
 from collections import deque
@@ -28,45 +30,50 @@ from warpcall_service.lanes.free_ranges import FreeRanges, round_up
 from warpcall_service.lanes.prefault import prefault
 from warpcall_service.lanes.slot import Slot
 
-LINE_BYTES = 64  # alignment of small slots: a cache line
-LARGE_BYTES = 64 << 10  # from here on slots begin on a page
+LINE_BYTES = 64  # a cache line, the alignment of small slots
+PAGE_ALIGNED_BYTES = 64 << 10  # slots of this size and more begin on a page
 MAX_RETRY_AFTER_S = 60.0
-SMALL_CALLS = 64  # of the largest size that counts as small, that the reserve has room for
+SMALL_CALLS = 64  # small calls of the largest size that fit in the reserve together
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaStats:
-    """Bytes lent and free, and how many requests wait."""
+    """Allocated and free bytes, and the number of requests that wait."""
 
     used: int
     free: int
     waiting: int
 
 
+_SlotFuture = asyncio.Future[Slot]
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What somebody waits for: a slot of `nbytes`, with a promise of further bytes."""
+    """A slot that a caller waits for: see `Arena.acquire`."""
 
     nbytes: int
     deferred_nbytes: int
-    slot: asyncio.Future[Slot]
+    slot: _SlotFuture
 
 
+_Queue = FairQueue[_Request]
 _Entry = QueueEntry[_Request]
+_Allocate = Callable[[str, int, int], Slot | None]  # for a user: bytes, and deferred bytes
 
 
 class Arena:
     """A shared region of at least `nbytes` bytes, a whole number of pages.
 
     Args:
-        share: how much of it a user may hold in several slots.
-        reserve: bytes at its end that only small calls may have.
-        max_waiting: small calls that may wait, and large ones.
+        share: the part of the arena that a user may have in several slots.
+        reserve: bytes at the end that only small calls may use.
+        max_waiting: the most small calls that may wait, and the most large calls.
 
     Attributes:
-        fd: the memfd, to hand to a lane's process.
-        max_call_nbytes: bytes that one call may have.
-        max_small_nbytes: bytes up to which a call is small.
+        fd: the memfd, for the worker process.
+        max_call_nbytes: the most bytes that one call may use.
+        max_small_nbytes: the most bytes that a small call may use.
     """
 
     def __init__(
@@ -78,9 +85,8 @@ class Arena:
     ) -> None:
         self.nbytes = round_up(nbytes, mmap.PAGESIZE)
         self.max_call_nbytes = self.nbytes - round_up(reserve, mmap.PAGESIZE)
-        self.max_small_nbytes = (
-            (self.nbytes - self.max_call_nbytes) // SMALL_CALLS if reserve else -1
-        )
+        reserve_nbytes = self.nbytes - self.max_call_nbytes
+        self.max_small_nbytes = reserve_nbytes // SMALL_CALLS if reserve else -1
         self._share = share
         self._max_waiting = max_waiting
         self.fd = os.memfd_create("warpcall-arena")
@@ -89,14 +95,13 @@ class Arena:
         self._memory = memoryview(self._map)
         self._main = FreeRanges(0, self.max_call_nbytes)
         self._reserve = FreeRanges(self.max_call_nbytes, self.nbytes)
-        self._allocated: dict[
-            str, int
-        ] = {}  # bytes by user, promises included, of those who have some
-        self._allocated_reserve: dict[str, int] = {}  # of these the ones in the reserve
+        # Bytes by user, for users who have some: all, with deferred ones, and those in the reserve.
+        self._allocated: dict[str, int] = {}
+        self._allocated_reserve: dict[str, int] = {}
         self._deferred = DeferredAllocations(self.max_call_nbytes)
-        self._deferred_waiters: deque[tuple[Slot, asyncio.Future[Slot]]] = deque()
-        self._large: FairQueue[_Request] = FairQueue()
-        self._small: FairQueue[_Request] = FairQueue()
+        self._deferred_waiters: deque[tuple[Slot, _SlotFuture]] = deque()
+        self._large: _Queue = FairQueue()
+        self._small: _Queue = FairQueue()
         self._mean_allocated_s = 0.0
         self._stopping = False
 
@@ -109,22 +114,25 @@ class Arena:
         deferred_nbytes: int = 0,
         urgent: bool = False,
     ) -> Slot:
-        """A slot; users in fair order, each first come, first served, `urgent` ones before others.
+        """Allocate a slot, if necessary after a wait.
 
-        Among large calls nobody overtakes: smaller ones would otherwise keep a larger one waiting
-        for ever. Small calls wait for small ones only, as long as the reserve has room.
+        Users are served in fair order, and the requests of one user in the order in which they came.
+        No large call overtakes another: otherwise smaller ones could keep a larger one waiting for
+        ever. Small calls wait only for small ones, as long as the reserve has room.
 
         Args:
-            deferred_nbytes: bytes that `acquire_deferred` will give later, beside the slot.
+            deferred_nbytes: bytes that `acquire_deferred` will allocate later beside the slot.
+            urgent: serve this request before all that are not urgent.
 
         Raises:
-            TooLarge: more than one call may have.
-            Busy: none came free within `timeout_s`, or too many wait for it.
+            TooLarge: one call may not use so much.
+            Busy: no memory was freed within `timeout_s`, or too many requests wait.
         """
         if _whole_pages(nbytes) + _whole_pages(deferred_nbytes) > self.max_call_nbytes:
             raise TooLarge(
-                f"inputs and outputs of a call must fit in {self.max_call_nbytes} bytes together, which is "
-                f"arena_bytes less a reserve for small calls, got {nbytes + deferred_nbytes}",
+                f"inputs and outputs of a call must fit in {self.max_call_nbytes} bytes together, "
+                "which is arena_bytes less a reserve for small calls, "
+                f"got {nbytes + deferred_nbytes}",
                 field="body",
             )
         small = nbytes + deferred_nbytes <= self.max_small_nbytes
@@ -136,8 +144,7 @@ class Arena:
             if slot is not None:
                 queue.charge(user, nbytes + deferred_nbytes)
                 return slot
-        loop = asyncio.get_running_loop()
-        request = _Request(nbytes, deferred_nbytes, loop.create_future())
+        request = _Request(nbytes, deferred_nbytes, asyncio.get_running_loop().create_future())
         entry = queue.enqueue(user, nbytes + deferred_nbytes, request, urgent=urgent)
         self._serve_waiting()
         if queue.count > self._max_waiting and not urgent and not request.slot.done():
@@ -145,44 +152,37 @@ class Arena:
             raise Busy(
                 f"{queue.count} calls wait for memory already, no more may wait", retry_after_s=1
             )
-        timer = loop.call_later(timeout_s, self._time_out, queue, entry, timeout_s)
-        try:
-            return await _wait_for_slot(request.slot, lambda: self._remove(queue, entry))
-        finally:
-            timer.cancel()
+        remove = functools.partial(self._remove, queue, entry)
+        return await self._wait(request.slot, entry.nbytes, timeout_s, remove)
 
     async def acquire_deferred(self, source: Slot, timeout_s: float) -> Slot:
-        """What was promised with `source`, as a slot of its own.
+        """Allocate the deferred bytes of `source` as a slot of their own.
 
         Raises:
-            Busy: others kept it for longer than `timeout_s`.
+            Busy: the memory was not freed within `timeout_s`.
         """
         if not self._deferred_waiters:
             slot = self._allocate_deferred(source)
             if slot is not None:
                 return slot
-        loop = asyncio.get_running_loop()
-        waiter = source, loop.create_future()
+        waiter = source, asyncio.get_running_loop().create_future()
         self._deferred_waiters.append(waiter)
         self._serve_waiting()
-        timer = loop.call_later(timeout_s, self._time_out_deferred, waiter, timeout_s)
-        try:
-            return await _wait_for_slot(waiter[1], lambda: self._remove_deferred(waiter))
-        finally:
-            timer.cancel()
+        remove = functools.partial(self._remove_deferred, waiter)
+        return await self._wait(waiter[1], source.deferred_nbytes, timeout_s, remove)
 
     def stats(self) -> ArenaStats:
-        """How full it is."""
+        """Current use of the arena."""
         free = self._main.free_nbytes + self._reserve.free_nbytes
         return ArenaStats(self.nbytes - free, free, self.waiting)
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of requests that wait."""
         return self._large.count + self._small.count + len(self._deferred_waiters)
 
     def nbytes_of(self, user: str) -> int:
-        """Bytes that the user has, was promised, or waits for."""
+        """Bytes that the user has, deferred ones included, or waits for."""
         has = self._allocated.get(user, 0)
         for queue in (self._large, self._small):
             if queue.count:
@@ -190,12 +190,12 @@ class Arena:
         return has
 
     def refill_s(self, user: str, nbytes: int) -> float:
-        """Time until the user has so many bytes fewer, if calls go on as of late."""
+        """Estimate the seconds until the user has `nbytes` fewer, from the last slots' times."""
         has = self.nbytes_of(user)
         return min(self._mean_allocated_s * nbytes / has, MAX_RETRY_AFTER_S) if has else 0.0
 
     def refuse_waiting(self, problem: Problem) -> None:
-        """End every wait with `problem`."""
+        """End all waits with `problem`."""
         waiting = [request.slot for request in (*self._large.clear(), *self._small.clear())]
         waiting += [future for _, future in self._deferred_waiters]
         self._deferred_waiters.clear()
@@ -204,34 +204,35 @@ class Arena:
                 future.set_exception(problem)
 
     def prefault(self) -> None:
-        """Make its pages now: met on the way they cost a body as much again as its transfer.
+        """Make the arena's pages before they are used.
 
-        Blocks for some 0.5 s a GB; call it from a thread.
+        A body whose pages are made while it is received takes twice as long. This blocks for some
+        0.5 s a GB, so call it from a thread.
         """
         prefault(self._map, lambda: self._stopping)
 
     def stop_prefault(self) -> None:
-        """Make `prefault` return soon, in whichever thread it runs."""
+        """Make a `prefault` that runs in another thread return soon."""
         self._stopping = True
 
     def close(self) -> None:
-        """Unmap it, or leave that to the last view of it that is still about."""
+        """Unmap the memory; while views of it exist, the last of them unmaps it."""
         os.close(self.fd)
         with contextlib.suppress(BufferError):
             self._memory.release()
             self._map.close()
 
     def _within_share(self, user: str, nbytes: int) -> bool:
-        """Whether this is within the user's share."""
+        """Whether the user may have `nbytes` more; a single slot may have any size."""
         allocated = self._allocated.get(user, 0)
         return not allocated or allocated + nbytes <= self._share(user) * self.nbytes
 
     def _main_is_open(self) -> bool:
-        """Whether nobody waits for the main part."""
+        """Whether no request waits for the main part."""
         return not self._deferred_waiters and not self._large.count
 
     def _allocate_small(self, user: str, nbytes: int, deferred_nbytes: int = 0) -> Slot | None:
-        """From the main part if nobody waits for it, else from the reserve."""
+        """Allocate from the main part if no request waits for it, else from the reserve."""
         if self._main_is_open() and self._within_share(user, nbytes):
             slot = self._allocate(self._main, user, nbytes)
             if slot is not None:
@@ -245,7 +246,7 @@ class Arena:
         return slot
 
     def _allocate_large(self, user: str, nbytes: int, deferred_nbytes: int) -> Slot | None:
-        """From the main part, if nobody has an older claim to it."""
+        """Allocate from the main part, unless a deferred allocation waits for it."""
         if self._deferred_waiters or not self._within_share(user, nbytes + deferred_nbytes):
             return None
         return self._allocate(self._main, user, nbytes, deferred_nbytes)
@@ -253,7 +254,7 @@ class Arena:
     def _allocate(
         self, part: FreeRanges, user: str, nbytes: int, deferred_nbytes: int = 0
     ) -> Slot | None:
-        alignment = mmap.PAGESIZE if deferred_nbytes or nbytes >= LARGE_BYTES else LINE_BYTES
+        alignment = mmap.PAGESIZE if deferred_nbytes or nbytes >= PAGE_ALIGNED_BYTES else LINE_BYTES
         size = round_up(max(nbytes, 1), alignment)
         offset = part.find(size, alignment)
         if offset is None:
@@ -262,7 +263,7 @@ class Arena:
             return None
         part.allocate(offset, offset + size)
         view = self._memory[offset : offset + nbytes]
-        slot = Slot(self, user, view, offset, offset + size)
+        slot = Slot(self, user, view, offset, offset + size, nbytes)
         self._allocated[user] = self._allocated.get(user, 0) + nbytes + deferred_nbytes
         if deferred_nbytes:
             slot.deferred_nbytes = deferred_nbytes
@@ -270,7 +271,7 @@ class Arena:
         return slot
 
     def free(self, slot: Slot, allocated_s: float) -> None:
-        """All have let go of `slot`, which was lent for this time; only `Slot` calls it."""
+        """Free the memory of `slot`, which was allocated for this time. Only `Slot` calls this."""
         self._mean_allocated_s += (allocated_s - self._mean_allocated_s) * 0.1
         _subtract(self._allocated, slot.user, slot.nbytes + slot.deferred_nbytes)
         self._deferred.discard(slot)
@@ -313,18 +314,14 @@ class Arena:
     def _allocate_deferred(self, source: Slot) -> Slot | None:
         slot = self._allocate(self._main, source.user, source.deferred_nbytes)
         if slot is not None:
-            _subtract(self._allocated, source.user, source.deferred_nbytes)  # it was counted before
+            # The user's sum has these bytes twice now: as deferred ones, and as a slot.
+            _subtract(self._allocated, source.user, source.deferred_nbytes)
             source.deferred_nbytes = 0
             self._deferred.discard(source)
         return slot
 
-    def _serve(
-        self,
-        queue: FairQueue[_Request],
-        entry: _Entry,
-        allocate: Callable[[str, int, int], Slot | None],
-    ) -> bool:
-        """Give `entry` its slot, or take it out if it waits no more; False if there is no room."""
+    def _serve(self, queue: _Queue, entry: _Entry, allocate: _Allocate) -> bool:
+        """Allocate for `entry`, or remove it if its caller has left; False if there is no room."""
         request = entry.item
         if request.slot.done():
             queue.remove(entry)
@@ -339,53 +336,57 @@ class Arena:
     def _entry_within_share(self, entry: _Entry) -> bool:
         return self._within_share(entry.user, entry.nbytes)
 
-    def _remove(self, queue: FairQueue[_Request], entry: _Entry) -> None:
-        """Take `entry` out; whoever waited behind it may have room."""
+    def _remove(self, queue: _Queue, entry: _Entry) -> None:
+        """Remove `entry`, and serve those behind it, which may fit now."""
         queue.remove(entry)
         self._serve_waiting()
 
-    def _remove_deferred(self, waiter: tuple[Slot, asyncio.Future[Slot]]) -> None:
-        with contextlib.suppress(ValueError):  # it was refused with all others
+    def _remove_deferred(self, waiter: tuple[Slot, _SlotFuture]) -> None:
+        with contextlib.suppress(ValueError):  # refuse_waiting removed it
             self._deferred_waiters.remove(waiter)
         self._serve_waiting()
 
-    def _time_out(self, queue: FairQueue[_Request], entry: _Entry, timeout_s: float) -> None:
-        if not entry.item.slot.done():
-            entry.item.slot.set_exception(self._busy(entry.nbytes, timeout_s))
-            self._remove(queue, entry)
+    async def _wait(
+        self, future: _SlotFuture, nbytes: int, timeout_s: float, remove: Callable[[], None]
+    ) -> Slot:
+        """Wait for a slot; `remove` takes the request out if the wait times out or is cancelled."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_s, self._time_out, future, nbytes, timeout_s, remove)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.done() or future.cancelled():
+                remove()
+            elif future.exception() is None:
+                future.result().release()  # allocated just before the cancellation
+            raise
+        finally:
+            timer.cancel()
 
-    def _time_out_deferred(
-        self, waiter: tuple[Slot, asyncio.Future[Slot]], timeout_s: float
+    def _time_out(
+        self, future: _SlotFuture, nbytes: int, timeout_s: float, remove: Callable[[], None]
     ) -> None:
-        slot, future = waiter
         if not future.done():
-            future.set_exception(self._busy(slot.deferred_nbytes, timeout_s))
-            self._remove_deferred(waiter)
+            future.set_exception(self._busy(nbytes, timeout_s))
+            remove()
 
     def _busy(self, nbytes: int, timeout_s: float) -> Busy:
-        """Memory did not come free; it will when those who wait now are served: so many fills of the
-        arena, each lent as long as slots were of late."""
-        asked = self._large.nbytes + self._small.nbytes
-        wait_s = min(max(1.0, self._mean_allocated_s * asked / self.nbytes), MAX_RETRY_AFTER_S)
+        """The problem of a wait that timed out.
+
+        Retry-After is the time in which the waiting requests are served: they fill the arena so many
+        times, and a fill takes as long as slots were allocated of late.
+        """
+        waiting_nbytes = self._large.nbytes + self._small.nbytes
+        wait_s = min(
+            max(1.0, self._mean_allocated_s * waiting_nbytes / self.nbytes), MAX_RETRY_AFTER_S
+        )
         return Busy(
             f"no {nbytes} bytes of memory came free within {timeout_s:g} s", retry_after_s=wait_s
         )
 
 
-async def _wait_for_slot(future: asyncio.Future[Slot], remove: Callable[[], None]) -> Slot:
-    """The slot that `future` will have; gives it back, or calls `remove`, if it is cancelled."""
-    try:
-        return await future
-    except asyncio.CancelledError:
-        if not future.done() or future.cancelled():
-            remove()
-        elif future.exception() is None:
-            future.result().release()  # lent in the moment of the cancellation
-        raise
-
-
 def _whole_pages(nbytes: int) -> int:
-    """The bytes of the whole pages that a slot takes."""
+    """`nbytes` rounded up to whole pages."""
     return round_up(nbytes, mmap.PAGESIZE)
 
 

@@ -1,4 +1,4 @@
-"""The free ranges of a range of addresses."""
+"""Allocates from a range of addresses: first fit."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import bisect
 
 
 class FreeRanges:
-    """Allocates from the lowest address at which there is room.
+    """The free parts of a range of addresses.
 
-    So a lightly used range stays in few, warm pages.
+    The lowest address with enough room is taken, so that a lightly used range stays in few pages,
+    which the CPU's caches hold.
 
     Attributes:
-        end: where the range ends.
-        free_nbytes: bytes that are not allocated.
+        end: the end of the range.
+        free_nbytes: the number of bytes that are not allocated.
     """
 
     def __init__(self, begin: int, end: int) -> None:
         self.end = end
         self.free_nbytes = end - begin
-        self._ranges = [(begin, end)] if end > begin else []  # in order, never adjacent
+        self._ranges = [(begin, end)] if end > begin else []  # sorted, never adjacent
 
     def find(self, nbytes: int, alignment: int) -> int | None:
-        """Where so many bytes are free, without allocating them."""
+        """Find the first aligned address with `nbytes` free, without allocating them."""
         for begin, end in self._ranges:
             offset = round_up(begin, alignment)
             if offset + nbytes <= end:
@@ -32,12 +33,12 @@ class FreeRanges:
         """Allocate what `find` found."""
         i = bisect.bisect(self._ranges, (begin, self.end)) - 1
         low, high = self._ranges[i]
-        rest = ((low, begin), (end, high))
-        self._ranges[i : i + 1] = [part for part in rest if part[0] < part[1]]
+        left = ((low, begin), (end, high))
+        self._ranges[i : i + 1] = [part for part in left if part[0] < part[1]]
         self.free_nbytes -= end - begin
 
     def free(self, begin: int, end: int) -> None:
-        """Free what was allocated."""
+        """Free what was allocated, and join it with its free neighbours."""
         self.free_nbytes += end - begin
         ranges = self._ranges
         i = bisect.bisect(ranges, (begin, end))
@@ -50,5 +51,5 @@ class FreeRanges:
 
 
 def round_up(nbytes: int, multiple: int) -> int:
-    """The least multiple that is not below `nbytes`."""
+    """The least multiple of `multiple` that is at least `nbytes`."""
     return -(-nbytes // multiple) * multiple

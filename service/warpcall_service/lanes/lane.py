@@ -122,7 +122,8 @@ class Lane:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
-        call = Call(plan, source, target, target.offset + target_offset, deadline)
+        done = self._loop.create_future()
+        call = Call(plan, source, target, target.offset + target_offset, deadline, done)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
         if not self._queue.count and self._send(call):
             self._queue.charge(source.user, call.nbytes)

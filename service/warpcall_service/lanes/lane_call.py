@@ -1,9 +1,10 @@
-"""One call on its way through a lane."""
+"""One call while a lane has it: queued, sent to the worker process, or running there."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 
 from warpcall.errors import Problem
 from warpcall_service.lanes.fair_queue import QueueEntry
@@ -12,47 +13,48 @@ from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
 
 
+@dataclass(eq=False, slots=True)
 class Call:
-    """One call on its way through a lane; it holds its slots until the lane is done with it."""
+    """One call while a lane has it. It keeps its slots allocated until `release`.
 
-    __slots__ = (
-        "began",
-        "deadline",
-        "done",
-        "entry",
-        "id",
-        "nbytes",
-        "plan",
-        "source",
-        "target",
-        "target_offset",
-        "timer",
-    )
+    Attributes:
+        source: the slot with the inputs, at its start.
+        target: the slot for the outputs.
+        target_offset: the byte of the arena at which the outputs begin.
+        deadline: by `time.monotonic()`.
+        done: gets the call's timing, or the problem that ended it.
+        id: set when the call is sent to the worker process.
+        timer: of the deadline, and then of the grace time.
+        entry: the call's place in the lane's queue while it waits there.
+    """
 
-    def __init__(
-        self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
-    ) -> None:
-        self.id = 0
-        self.plan = plan
-        self.nbytes = plan.input_nbytes + plan.output_nbytes
-        self.source = source
-        self.target = target
-        self.target_offset = target_offset  # byte of the arena where the outputs go
-        self.deadline = deadline
-        self.began = time.monotonic()
-        self.done: asyncio.Future[Timing] = asyncio.get_running_loop().create_future()
-        self.timer: asyncio.TimerHandle | None = None
-        self.entry: QueueEntry[Call] | None = None  # its place in the queue
-        source.retain()
-        target.retain()
+    plan: Plan
+    source: Slot
+    target: Slot
+    target_offset: int
+    deadline: float
+    done: asyncio.Future[Timing]
+    id: int = 0
+    began: float = field(default_factory=time.monotonic)
+    timer: asyncio.TimerHandle | None = None
+    entry: QueueEntry[Call] | None = None
+
+    def __post_init__(self) -> None:
+        self.source.retain()
+        self.target.retain()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the inputs and outputs."""
+        return self.plan.input_nbytes + self.plan.output_nbytes
 
     def fail(self, problem: Problem) -> None:
-        """Tell the caller, if he still waits."""
+        """End the call with a problem, unless its caller has left."""
         if not self.done.done():
             self.done.set_exception(problem)
 
     def release(self) -> None:
-        """Let go of the slots and the clock; once, at the end."""
+        """Cancel the timer and let the slots go. Call this once, at the end."""
         if self.timer is not None:
             self.timer.cancel()
         self.source.release_retained()

@@ -1,70 +1,59 @@
-"""A piece of an arena, lent to one call."""
+"""A piece of an arena that is allocated to one call."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warpcall_service.lanes.arena import Arena
 
 
+@dataclass(eq=False, slots=True)
 class Slot:
-    """A piece of an arena, lent to one call.
+    """A piece of an arena that is allocated to one call, with a count of references.
 
-    The one who acquired it releases it. Whoever else works on it meanwhile (a lane) holds it, and
-    it returns to the arena only when all have let go.
+    The code that acquired the slot calls `release` once it needs the slot no more. A lane that
+    works on the slot meanwhile has a reference of its own, from `retain` to `release_retained`.
+    The memory is free again when no reference is left.
 
     Attributes:
-        arena: where it is from.
-        view: its bytes, writable; unusable after `release`.
-        offset: where it begins in the arena.
-        end: where it ends there, its padding included.
-        nbytes: as many as were asked for.
-        deferred_nbytes: bytes that `Arena.acquire_deferred` will give beside it.
-        user: on whose behalf.
+        arena: the arena to which the slot belongs.
+        user: name of the user whose call it is.
+        view: the slot's bytes, writable; unusable after `release`.
+        offset: the slot's first byte in the arena.
+        end: the byte after the slot's last in the arena, padding included.
+        nbytes: the number of bytes that were asked for.
+        deferred_nbytes: bytes that `Arena.acquire_deferred` will allocate beside this slot.
     """
 
-    __slots__ = (
-        "_allocated_at",
-        "_references",
-        "_released",
-        "arena",
-        "deferred_nbytes",
-        "end",
-        "nbytes",
-        "offset",
-        "user",
-        "view",
-    )
-
-    def __init__(self, arena: Arena, user: str, view: memoryview, offset: int, end: int) -> None:
-        self.arena = arena
-        self.end = end
-        self.deferred_nbytes = 0
-        self.user = user
-        self.view = view
-        self.offset = offset
-        self.nbytes = len(view)
-        self._allocated_at = time.monotonic()
-        self._references = 1
-        self._released = False
+    arena: Arena
+    user: str
+    view: memoryview
+    offset: int
+    end: int
+    nbytes: int
+    deferred_nbytes: int = 0
+    _allocated_at: float = field(default_factory=time.monotonic)
+    _references: int = 1
+    _released: bool = False
 
     def release(self) -> None:
-        """Give it back; again is harmless. While a lane works on it, it stays lent."""
+        """Drop the owner's reference. The operation is idempotent."""
         if not self._released:
             self._released = True
-            with contextlib.suppress(BufferError):  # an array made of it is still alive somewhere
+            with contextlib.suppress(BufferError):  # an array still uses the view's memory
                 self.view.release()
             self.release_retained()
 
     def retain(self) -> None:
-        """Keep it from returning to the arena until `release_retained`."""
+        """Add a reference, which `release_retained` drops."""
         self._references += 1
 
     def release_retained(self) -> None:
-        """Let go of what `retain` kept."""
+        """Drop a reference that `retain` added."""
         self._references -= 1
         if not self._references:
             self.arena.free(self, time.monotonic() - self._allocated_at)
