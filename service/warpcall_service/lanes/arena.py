@@ -1,13 +1,13 @@
 """The memory that calls use: one region that a lane shares with its worker process.
 
-Each call gets a part of the region, a slot. The region is a memfd, so that it has no name that could
-clash or be left behind, and a worker process maps it by its descriptor. It outlives the process: a
-new process maps the same bytes.
+Each call gets a part of the region, a slot. The region is a memfd, so that it has no name that
+could clash or be left behind, and a worker process maps it by its descriptor. It outlives the
+process: a new process maps the same bytes.
 
 The last part of the arena, its reserve, is for small calls, which find memory there however much
 large calls hold or wait for. A user may have as much of the reserve as is left free, so that users
-who each hold all that they may still leave some to the next user. Small calls use the main part, too,
-but not while a large call waits for it.
+who each hold all that they may still leave some to the next user. Small calls use the main part,
+too, but not while a large call waits for it.
 
 Large calls get memory for their outputs only once their inputs are here: see `lanes/deferred.py`.
 """
@@ -116,9 +116,9 @@ class Arena:
     ) -> Slot:
         """Allocate a slot, if necessary after a wait.
 
-        Users are served in fair order, and the requests of one user in the order in which they came.
-        No large call overtakes another: otherwise smaller ones could keep a larger one waiting for
-        ever. Small calls wait only for small ones, as long as the reserve has room.
+        Users are served in fair order, and the requests of one user in the order in which they
+        came. No large call overtakes another: otherwise smaller ones could keep a larger one
+        waiting for ever. Small calls wait only for small ones, as long as the reserve has room.
 
         Args:
             deferred_nbytes: bytes that `acquire_deferred` will allocate later beside the slot.
@@ -373,8 +373,8 @@ class Arena:
     def _busy(self, nbytes: int, timeout_s: float) -> Busy:
         """The problem of a wait that timed out.
 
-        Retry-After is the time in which the waiting requests are served: they fill the arena so many
-        times, and a fill takes as long as slots were allocated of late.
+        Retry-After is the time in which the waiting requests are served: they fill the arena so
+        many times, and a fill takes as long as slots were allocated of late.
         """
         waiting_nbytes = self._large.nbytes + self._small.nbytes
         wait_s = min(

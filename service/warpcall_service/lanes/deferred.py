@@ -1,18 +1,19 @@
 """Memory that calls will get later, and why no two calls can wait for each other because of it.
 
 A large call gets the memory of its outputs only once its inputs are here: otherwise a client that
-sends slowly would occupy both. But calls that hold one piece of memory and wait for another can wait
-for each other without end. So, as in the banker's algorithm, the slot of the inputs is allocated
-only if the state afterwards is safe. A state is safe if this invariant holds:
+sends slowly would occupy both. But calls that hold one piece of memory and wait for another can
+wait for each other without end. So, as in the banker's algorithm, the slot of the inputs is
+allocated only if the state afterwards is safe. A state is safe if this invariant holds:
 
     Between the slots with a deferred allocation there is a gap as long as the largest of these
     allocations.
 
 All other slots in that gap are freed after some time: their calls do not wait for more memory, and
-the time of their clients is limited. So the gap becomes free, and each deferred allocation fits into
-it. Once one is made, its call no longer waits, and it frees all its memory in the end. The invariant
-is about the slots that still have a deferred allocation, so it continues to hold. Nothing else may
-be allocated in the gap meanwhile: while a deferred allocation waits, large calls get no new slots.
+the time of their clients is limited. So the gap becomes free, and each deferred allocation fits
+into it. Once one is made, its call no longer waits, and it frees all its memory in the end. The
+invariant is about the slots that still have a deferred allocation, so it continues to hold. Nothing
+else may be allocated in the gap meanwhile: while a deferred allocation waits, large calls get no
+new slots.
 
 A call that fits into the arena by itself is always safe once the others have ended, because its
 slot then lies at the start.

@@ -1,8 +1,8 @@
-"""Who has a device: its lane, call by call, or a job, for one timed block.
+"""Shares a device between its lane, which runs calls, and a job, which runs timed blocks.
 
-A block waits for the calls that are there when it is asked for, CALLS_WINDOW_S at most, and then for
-the one that runs. While a job has the device, calls stay in the queue. Neither side can keep the
-other off: calls wait for one block, and a block, under a flood of calls, for one turn of theirs.
+A block first waits for the calls in the queue, CALLS_WINDOW_S at most, and then for the calls that
+the worker process has. While the job has the device, calls stay in the queue. Neither side can
+starve the other: calls wait for at most one block, and a block for at most one such window.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-CALLS_WINDOW_S = 0.25  # what a block takes, too
+CALLS_WINDOW_S = 0.25  # as long as a block
 POLL_S = 0.005
 
 
@@ -19,14 +19,14 @@ class DeviceLease:
     """The hand-over between a lane and the job on its device.
 
     Args:
-        is_busy: whether the lane's process has calls.
-        has_waiting: whether calls wait for it.
-        resume: lets the lane go on.
-        calls_window_s: the most that a block waits for calls to be served.
+        is_busy: tells whether the worker process has calls.
+        has_waiting: tells whether calls wait in the lane's queue.
+        resume: sends waiting calls to the worker process.
+        calls_window_s: the longest time that a block waits for calls in the queue.
 
     Attributes:
-        blocks_calls: calls are not handed to the lane's process: a job has the device, or is about to.
-        since: when it was handed over, by time.monotonic(); None while the lane has it.
+        blocks_calls: the lane sends no calls: a job has the device, or waits for it.
+        since: when the job got the device, by time.monotonic(); None while the lane has it.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class DeviceLease:
         self._has_waiting = has_waiting
         self._resume = resume
         self._calls_window_s = calls_window_s
-        self._changed: asyncio.Future[None] | None = None  # there while a job waits
+        self._changed: asyncio.Future[None] | None = None  # set while a job waits
 
     async def acquire(self) -> None:
-        """Wait until nothing runs on the device, and keep it so until `release`; one job at a time."""
+        """Get the device for one job, until `release`: wait until nothing runs there."""
         assert self.since is None
         window_ends = time.monotonic() + self._calls_window_s
         try:
@@ -60,7 +60,7 @@ class DeviceLease:
         self.since = time.monotonic()
 
     def release(self) -> None:
-        """Give the device back; again is harmless."""
+        """Return the device to the lane. The operation is idempotent."""
         self.since = None
         if self.blocks_calls:
             self.blocks_calls = False
@@ -72,7 +72,7 @@ class DeviceLease:
             await asyncio.sleep(POLL_S)
 
     def notify(self) -> None:
-        """The lane has come to the end of a call, or to a new state."""
+        """Check again whether the device is free: a call has ended, or the lane's state changed."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 

@@ -1,11 +1,12 @@
 """A queue that is fair to users, however much one of them asks for: start-time fair queueing.
 
-Each user has a line of his own, first come, first served. What is at its head begins, in virtual
-time, where the user's last one ended, or now if that is past; it ends as much later as it costs. The
-earliest begin is served next, and virtual time is the begin of what was served last. Who floods
-pushes his own begins into the future; who comes with a single call begins now, and waits for what is
-under way and not for what the others have queued. Nobody starves: every line moves on in virtual
-time, whatever comes after. (Goyal, Vin and Cheng, SIGCOMM 1996.)
+Each user has a queue, first in, first out. Its head has a start tag in virtual time: the finish tag
+of the user's last call, or the virtual time at which the head came if that is later. Its finish tag
+is its start tag plus its cost. The head with the smallest start tag is served next, and virtual
+time becomes that start tag. A user who sends very many calls moves their own start tags into the
+future. A user with a single call gets a start tag of now, so it waits for calls under way, but not
+for calls that others have queued. Nobody starves: whatever comes later, the head of every queue is
+reached. (Goyal, Vin and Cheng, SIGCOMM 1996.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-# What a call costs beside its bytes: on its way through a lane it takes as long as copying this.
+# The cost of a call beside its bytes: its overhead in a lane takes as long as copying this many.
 CALL_BYTES = 256 << 10
 
 T = TypeVar("T")
@@ -24,14 +25,13 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class QueueEntry(Generic[T]):
-    """One that waits.
+    """One item that waits in a queue.
 
     Attributes:
-        item: what waits.
-        nbytes: what it costs, beside CALL_BYTES.
-        arrival: virtual time when it came.
-        sequence: in order of coming.
-        urgent: served before those who are not, and free of charge.
+        nbytes: its cost, beside CALL_BYTES.
+        arrival: virtual time at which it came.
+        sequence: counts the items in the order in which they came.
+        urgent: it is served before items that are not urgent, and its user is not charged.
     """
 
     item: T
@@ -43,36 +43,36 @@ class QueueEntry(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Who waits, in the order in which users deserve it.
+    """A fair queue of items of users.
 
-    What need not wait passes by `charge`, so that a user who found everything free a moment ago is
-    not taken for one who comes anew.
+    An item that need not wait is counted with `charge`. Otherwise a user whose items never waited
+    would look like a user who comes for the first time.
 
     Attributes:
-        count: how many wait.
+        count: the number of items that wait.
     """
 
     def __init__(self) -> None:
         self._urgent: deque[QueueEntry[T]] = deque()
-        self._user_queues: dict[str, deque[QueueEntry[T]]] = {}  # of users who wait, none empty
-        self._finish_tags: dict[str, int] = {}  # in virtual time, of what each user was served last
+        self._user_queues: dict[str, deque[QueueEntry[T]]] = {}  # none is empty
+        self._finish_tags: dict[str, int] = {}  # of the item of each user that was served last
         self._virtual_time = 0
         self.count = 0
         self._sequence = itertools.count()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all wait for together."""
+        """Bytes of all items that wait."""
         return sum(entry.nbytes for queue in self._queues() for entry in queue)
 
     def nbytes_of(self, user: str) -> int:
-        """Bytes that this user waits for."""
+        """Bytes of the items of this user that wait."""
         return sum(
             entry.nbytes for queue in self._queues() for entry in queue if entry.user == user
         )
 
     def enqueue(self, user: str, nbytes: int, item: T, *, urgent: bool = False) -> QueueEntry[T]:
-        """Let `item` wait; urgent ones among themselves are first come, first served."""
+        """Let `item` wait; urgent items are served in the order in which they came."""
         entry = QueueEntry(item, user, nbytes, self._virtual_time, next(self._sequence), urgent)
         if urgent:
             self._urgent.append(entry)
@@ -82,10 +82,10 @@ class FairQueue(Generic[T]):
         return entry
 
     def peek(self, eligible: Callable[[QueueEntry[T]], bool] | None = None) -> QueueEntry[T] | None:
-        """Whose turn it is, without serving it.
+        """Return the entry to serve next, without serving it.
 
         Args:
-            eligible: asked of the head of each line that is not urgent; who may not is passed over.
+            eligible: heads of user queues for which it is False are passed over.
         """
         if not self.count:
             return None
@@ -97,13 +97,13 @@ class FairQueue(Generic[T]):
         return min(heads, key=self._order, default=None)
 
     def dequeue(self, entry: QueueEntry[T]) -> None:
-        """Take out one that `peek` gave, and charge its user."""
+        """Take out an entry that `peek` returned, and charge its user."""
         self.remove(entry)
         if not entry.urgent:
             self.charge(entry.user, entry.nbytes, entry.arrival)
 
     def remove(self, entry: QueueEntry[T]) -> None:
-        """Take out one that no longer waits; it costs nothing. Again is harmless."""
+        """Take out an entry that no longer waits, without charge. The operation is idempotent."""
         queue = self._urgent if entry.urgent else self._user_queues.get(entry.user)
         if queue is None or entry not in queue:
             return
@@ -113,7 +113,7 @@ class FairQueue(Generic[T]):
             del self._user_queues[entry.user]
 
     def charge(self, user: str, nbytes: int, arrival: int | None = None) -> None:
-        """`user` is served; without having waited, unless he did `arrival` a virtual time."""
+        """Charge `user` for a served item, which came at the virtual time `arrival`, or now."""
         start = self._virtual_time if arrival is None else arrival
         finish = self._finish_tags.get(user)
         if finish is not None:
@@ -122,7 +122,7 @@ class FairQueue(Generic[T]):
         self._finish_tags[user] = start + nbytes + CALL_BYTES
 
     def clear(self) -> list[T]:
-        """Take out all."""
+        """Take out all entries, and return their items."""
         items = [entry.item for queue in self._queues() for entry in queue]
         self._urgent.clear()
         self._user_queues.clear()
@@ -130,7 +130,7 @@ class FairQueue(Generic[T]):
         return items
 
     def reset(self) -> None:
-        """Nothing waits and nothing is under way: who was served before owes nothing."""
+        """Forget what users were charged, when nothing waits and nothing is under way."""
         if self._finish_tags:
             self._finish_tags.clear()
 
@@ -141,5 +141,5 @@ class FairQueue(Generic[T]):
         return max(entry.arrival, self._finish_tags.get(entry.user, 0))
 
     def _order(self, entry: QueueEntry[T]) -> tuple[int, int, int]:
-        """Of two that begin at once the smaller is served first: the larger waits little for it."""
+        """Of two equal start tags the smaller item is first: the larger waits little for it."""
         return self._start_tag(entry), entry.nbytes, entry.sequence

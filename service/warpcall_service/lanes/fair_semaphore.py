@@ -1,4 +1,4 @@
-"""A few at a time, and fair to users: what a semaphore would be that knows who waits."""
+"""A semaphore that is fair to users, and a copy that lets other requests run in between."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 from warpcall_service.lanes.fair_queue import FairQueue
 
-COPY_BYTES = 1 << 20  # copied at once, 0.2 ms
+COPY_BYTES = 1 << 20  # copied without a pause, in 0.2 ms
 
 
 async def copy_in_chunks(target: memoryview, source: memoryview) -> None:
-    """Copy to the start of `target`, and let other requests have their turn after each piece."""
+    """Copy to the start of `target`, and let other tasks run after each chunk."""
     for begin in range(0, len(source), COPY_BYTES):
         if begin:
             await asyncio.sleep(0)
@@ -21,7 +21,7 @@ async def copy_in_chunks(target: memoryview, source: memoryview) -> None:
 
 
 class FairSemaphore:
-    """Lets `count` at a time take their turn; the others wait in fair order."""
+    """Admits `count` holders at a time; others wait in the order of a `FairQueue`."""
 
     def __init__(self, count: int) -> None:
         self._count = self._free = count
@@ -29,7 +29,7 @@ class FairSemaphore:
 
     @asynccontextmanager
     async def acquire(self, user: str, nbytes: int) -> AsyncIterator[None]:
-        """One turn, on which `user` spends `nbytes`."""
+        """Hold the semaphore, for a task of `user` that costs `nbytes`."""
         if self._free:
             self._free -= 1
             self._queue.charge(user, nbytes)
@@ -48,12 +48,12 @@ class FairSemaphore:
         except asyncio.CancelledError:
             self._queue.remove(entry)
             if granted.done() and not granted.cancelled():
-                self._release()  # given in the moment of the cancellation
+                self._release()  # granted just before the cancellation
             raise
 
     def _release(self) -> None:
         while entry := self._queue.peek():
-            if entry.item.cancelled():  # he leaves in this moment
+            if entry.item.cancelled():  # the waiting task is about to leave
                 self._queue.remove(entry)
                 continue
             self._queue.dequeue(entry)

@@ -1,10 +1,11 @@
-"""What the service and a lane's process say to each other; without torch, for both sides.
+"""Messages between the server and a worker process; both sides import this, so it has no torch.
 
-Two sockets. On the one for calls (SOCK_SEQPACKET, so a packet is a message) the service sends
-`CALL` and a plan's message, and gets `DONE`, followed by a problem in JSON if it failed; answers
-come in the order of the calls. What has the id `FREE` is no call: it lists tensors to let go, and
-nothing answers it. On the one for plans (a stream, as what a caller wrote may be long) frames of
-JSON go both ways: first the lane's hello, then an answer for each question, in order.
+There are two sockets. On the socket for calls (SOCK_SEQPACKET, so that a packet is a message) the
+server sends `CALL` and the plan's message. The worker replies with `DONE`, followed by a problem as
+JSON if the call failed; replies come in the order of the calls. A packet with the id `FREE` is no
+call: it lists tensors to free, and has no reply. On the socket for plans (a stream, because
+callers' text may be long) both sides send frames of JSON: the worker first its `Hello`, and then a
+reply to each request, in order.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import socket
 import struct
 from typing import Any, NotRequired, TypedDict
 
-# Call id, where inputs and outputs lie in the arena, and the deadline by CLOCK_MONOTONIC, which is
-# the same for all processes of a machine.
+# Call id, the offsets of inputs and outputs in the arena, and the deadline by CLOCK_MONOTONIC,
+# which is the same for all processes of a machine.
 CALL = struct.Struct("<QQQd")
-# Call id, when the lane began it (the same clock), and ms of h2d, kernel and d2h.
+# Call id, the time at which the worker began it (same clock), and ms of h2d, kernel and d2h.
 DONE = struct.Struct("<Qdddd")
 FREE = 0  # no call has this id
 LENGTH = struct.Struct("<I")
@@ -26,15 +27,15 @@ PACKET_BYTES = 64 << 10
 
 
 class Hello(TypedDict):
-    """A lane's first frame: what it is, or why it cannot be.
+    """A worker's first frame: its device, or why it cannot start.
 
     Attributes:
-        device: resolved, such as "cuda:0" for "auto".
-        label: for readers, such as "cuda:0 (NVIDIA H200)".
-        devices: all that a lane of this kind could run on.
-        memory_nbytes: what tensors may take on the device.
-        catalog: `Op.describe` of every op, dtypes as wire codes.
-        error: set alone, when the lane ends before it began.
+        device: the device's name, such as "cuda:0" for "auto".
+        label: a name for people, such as "cuda:0 (NVIDIA H200)".
+        devices: all devices of this kind on the machine.
+        memory_nbytes: the most bytes that tensors may use on the device.
+        catalog: `Op.describe` of every op, with dtypes as wire codes.
+        error: why the worker cannot start; no other field is set then.
     """
 
     device: NotRequired[str]
@@ -50,19 +51,19 @@ class NoSuchDevice(Exception):
 
 
 def frame(payload: object) -> bytes:
-    """`payload` as one frame of the plan socket."""
+    """Encode `payload` as one frame."""
     text = json.dumps(payload, separators=(",", ":")).encode()
     return LENGTH.pack(len(text)) + text
 
 
 def read_frame(sock: socket.socket) -> bytes | None:
-    """The next frame's JSON, None at the end; for the lane, which may block."""
+    """Read the JSON of the next frame, None at the end; blocks."""
     head = _read(sock, LENGTH.size)
     return None if head is None else _read(sock, LENGTH.unpack(head)[0])
 
 
 async def read_frame_async(reader: asyncio.StreamReader) -> bytes:
-    """The next frame's JSON.
+    """Read the JSON of the next frame.
 
     Raises:
         IncompleteReadError: the other side closed its socket.
@@ -76,7 +77,7 @@ def _read(sock: socket.socket, nbytes: int) -> bytes | None:
     while len(parts) < nbytes:
         try:
             part = sock.recv(min(nbytes - len(parts), 1 << 20))
-        except ConnectionResetError:  # the other side was killed with something unread
+        except ConnectionResetError:  # the other side ended without reading everything
             part = b""
         if not part:
             return None

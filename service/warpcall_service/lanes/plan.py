@@ -1,4 +1,4 @@
-"""A plan: everything about a call but the values of its tensors, checked once, used many times."""
+"""A plan: all about a call except the values of its tensors, checked once and used many times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo, lay_out
 
-MAX_MESSAGE_BYTES = 60 << 10  # a lane reads at most 64 KiB at once
+MAX_MESSAGE_BYTES = 60 << 10  # a worker reads packets of at most 64 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,12 @@ class Plan:
     """A checked call of one op.
 
     Attributes:
-        params: canonical, defaults filled in.
+        params: in canonical form, with defaults.
+        inputs: as they lie in the input region, at the start of the call's slot.
         outputs: as `wire.lay_out` places them, so that the output region is, byte for byte, the
-            data section of a safetensors answer.
+            data section of a safetensors response.
         input_nbytes, output_nbytes: sizes of the two regions.
-        message: what the lane is told, as JSON.
+        message: the plan as JSON, for the worker process.
     """
 
     op: str
@@ -43,7 +44,7 @@ class Plan:
         """Lay out the outputs and write the message.
 
         Raises:
-            InvalidInput: more to tell than a message holds; no declared op comes near it.
+            InvalidInput: the message is too long; no declared op comes near the limit.
         """
         inputs = tuple(inputs)
         placed = lay_out(outputs)

@@ -1,4 +1,4 @@
-"""What a lane tells: its state, and where the time of a call went."""
+"""The state of a lane, and the times of a call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["starting", "ready", "restarting", "failed", "quarantined", "stopped"]
-CLOSED = ("failed", "quarantined", "stopped")  # calls need not wait there
+CLOSED = ("failed", "quarantined", "stopped")  # states from which a lane does not become ready
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the time of one call went, in ms, and what ran it."""
+    """The stages of one call in ms, and the device that ran it."""
 
     queue_ms: float
     h2d_ms: float
@@ -25,7 +25,7 @@ class LaneStatus:
     """One lane, for /readyz and /metrics. `reason` is empty while the state is ready.
 
     Attributes:
-        plan_requests: those that the process's planning thread has not answered yet.
+        plan_requests: requests that the worker's planning thread has not answered yet.
     """
 
     name: str
