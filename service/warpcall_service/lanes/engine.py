@@ -1,4 +1,4 @@
-"""The local engine: the lanes of this machine, which call goes to which, and what they can do."""
+"""The local engine: starts the lanes of this machine and chooses a lane for each call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from warpcall_service.lanes.status import CLOSED, LaneStatus, Timing
 from warpcall_service.lanes.worker_handle import WorkerLost
 from warpcall_service.settings import Settings
 
-MAX_PLANS = 1024  # remembered ones; with keys and messages some 10 MB at most
-MAX_CACHED_REQUEST_BYTES = 4 << 10  # a longer one is asked each time rather than kept as a key
+MAX_PLANS = 1024  # in the cache: at most some 10 MB with their keys and messages
+MAX_CACHED_REQUEST_BYTES = 4 << 10  # plans of longer requests are not cached
 
 
 class EngineError(Exception):
-    """The engine cannot start; the message is for the server's operator."""
+    """The engine cannot start. The message is for the operator."""
 
 
 class LocalEngine:
-    """Lanes on this machine.
+    """The lanes of this machine, and a cache of plans.
 
     Attributes:
-        catalog: after `start`, every op's declaration as `Op.describe` gives it, dtypes as wire codes.
-        on_lost: called with the name of each lane that loses its process, and what was in it.
+        catalog: every op's declaration from `Op.describe`, with dtypes as wire codes; set by
+        `start`.
+        on_lost: called with the name of each lane that loses its worker process, and with it the
+            tensors that were stored there.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -39,14 +41,14 @@ class LocalEngine:
         self.on_lost: Callable[[str], None] = lambda lane: None
         self._lanes: list[Lane] = []
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self._asking = 0  # calls that wait for their plan
-        self._changed = asyncio.Event()  # set, and replaced, whenever a lane's state changes
+        self._plan_requests = 0  # that wait for a reply
+        self._changed = asyncio.Event()  # set and replaced when a lane's state changes
 
     async def start(self) -> None:
-        """Start the lanes and wait for the first that is ready.
+        """Start the lanes, and wait until one is ready.
 
         Raises:
-            EngineError: no lane can start; the message says why.
+            EngineError: no lane can start.
         """
         wanted = self.settings.devices.split(",")
         try:
@@ -69,32 +71,32 @@ class LocalEngine:
             raise
 
     async def stop(self) -> None:
-        """Let the calls under way end (for `drain_timeout_s`), then end the lanes."""
+        """Wait for the calls under way, for at most `drain_timeout_s`, and end the lanes."""
         try:
             async with asyncio.timeout(self.settings.drain_timeout_s):
                 await asyncio.gather(*(lane.drained() for lane in self._lanes))
         except TimeoutError:
-            pass  # whoever still waits is told that the server is stopping
+            pass  # callers that still wait get a problem: the server is stopping
         await asyncio.gather(*(lane.stop() for lane in self._lanes))
 
     @property
     def ready(self) -> bool:
-        """Whether a lane can take a call now."""
+        """Whether a lane is ready."""
         return any(lane.state == "ready" for lane in self._lanes)
 
     async def plan_call(
         self, op: str, tensors: Sequence[TensorInfo], params: Mapping[str, Any]
     ) -> Plan:
-        """Check a call before its bytes are read, and lay out what it gives.
+        """Check a call before its body is read, and lay out its outputs.
 
-        A lane that is lost meanwhile is nobody's fault: the question waits for the next one.
+        If the lane's worker process is lost meanwhile, another one gets the request.
 
         Raises:
-            NotFound: no such op.
-            Busy: too many wait for such an answer.
-            InvalidInput: tensors or parameters that do not fit it.
-            Unavailable: no lane lives to ask.
-            TimedOut: it did not answer within `call_timeout_s`.
+            NotFound: there is no such op.
+            Busy: too many calls wait for their plans.
+            InvalidInput: the tensors or parameters do not fit the op.
+            Unavailable: all lanes are failed, quarantined or stopped.
+            TimedOut: there was no reply within `call_timeout_s`.
         """
         described = [[tensor.name, tensor.dtype, tensor.shape] for tensor in tensors]
         request = frame({"op": op, "params": dict(params), "tensors": described})
@@ -111,18 +113,19 @@ class LocalEngine:
     async def request_plan(
         self, request: bytes, what: str, *, limit_s: float | None = None
     ) -> dict[str, Any]:
-        """A lane's answer to a question about `what`.
+        """Send a framed request to the planning thread of a lane's worker, and return the reply.
 
         Args:
-            limit_s: seconds that a lane may work on this question; None means `call_timeout_s`.
-                A lane that has not answered `grace_s` later is killed and restarted.
+            what: names the request in messages.
+            limit_s: seconds that the thread may work on this request; None means `call_timeout_s`.
+                A worker that has not replied `grace_s` later is killed and replaced.
 
         Raises:
-            Problem: as `plan`.
+            Problem: as `plan_call`.
         """
-        if self._asking >= self.settings.max_queue:
-            raise Busy(f"{self._asking} calls wait to be checked already", retry_after_s=1)
-        self._asking += 1
+        if self._plan_requests >= self.settings.max_queue:
+            raise Busy(f"{self._plan_requests} calls wait to be checked already", retry_after_s=1)
+        self._plan_requests += 1
         try:
             async with asyncio.timeout(self.settings.call_timeout_s):
                 answer = await self._request_plan(request, limit_s or self.settings.call_timeout_s)
@@ -131,20 +134,20 @@ class LocalEngine:
                 f"{what} was not checked within {self.settings.call_timeout_s:g} s"
             ) from None
         finally:
-            self._asking -= 1
+            self._plan_requests -= 1
         if problem := answer.get("problem"):
             raise Problem.from_json(problem["status"], problem)
         return answer
 
     def cached_plan(self, key: Hashable) -> Plan | None:
-        """The plan remembered under `key`, if there is one."""
+        """The cached plan with this key, or None."""
         plan = self._plans.get(key)
         if plan is not None:
             self._plans.move_to_end(key)
         return plan
 
     def cache_plan(self, key: Hashable, plan: Plan) -> None:
-        """Keep a plan; the least recently used give way."""
+        """Cache a plan; the least recently used plan is dropped if the cache is full."""
         self._plans[key] = plan
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
@@ -159,17 +162,18 @@ class LocalEngine:
         lane_name: str = "",
         deferred_nbytes: int = 0,
     ) -> Slot:
-        """Room for a call on the least loaded lane, or on the one named `lane_name`, or, urgently, on the
-        lane that has `beside`.
+        """Allocate memory for a call on the least loaded lane.
 
         Args:
-            deferred_nbytes: bytes that the slot's `Arena.acquire_deferred` will give later.
+            beside: allocate in the arena of this slot, before requests that are not urgent.
+            lane_name: allocate on this lane.
+            deferred_nbytes: bytes that `Arena.acquire_deferred` will allocate later.
 
         Raises:
-            TooLarge: more than a call may have.
-            Busy: no room within `timeout_s`, or too many wait already, or the user has too much in
-                flight; he may always have one call.
-            Unavailable: no lane lives.
+            TooLarge: one call may not use so much.
+            Busy: no memory was freed within `timeout_s`, or too many requests wait already, or the
+                user would have more than `user_max_bytes` in flight in several calls.
+            Unavailable: all lanes are failed, quarantined or stopped.
         """
         if beside is not None:
             return await beside.arena.acquire(nbytes, timeout_s, user, urgent=True)
@@ -188,7 +192,7 @@ class LocalEngine:
         return await lane.arena.acquire(nbytes, timeout_s, user, deferred_nbytes=deferred_nbytes)
 
     def nbytes_of(self, user: str) -> int:
-        """Bytes of inputs and outputs that the user has in flight, or waits for."""
+        """Bytes of inputs and outputs that the user has in flight or waits for."""
         has = 0
         for lane in self._lanes:
             has += lane.arena.nbytes_of(user)
@@ -197,21 +201,22 @@ class LocalEngine:
     async def run_on_lane(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
     ) -> Timing:
-        """Run a call whose inputs lie at the start of `source`; outputs go to `target`.
+        """Run a call on the lane that has its slots.
 
-        Both slots are of one lane and may be the same; the regions must not overlap. They stay
-        lent until the lane is done with them, even if the caller releases them, leaves or times
-        out before. Cancelled before it was sent to the lane, the call is dropped.
+        The inputs lie at the start of `source`, and the outputs are written to `target`. Both may
+        be the same slot; the two regions must not overlap. The slots stay allocated until the
+        worker process has finished, even if the caller releases them, leaves or times out before.
+        If the caller is cancelled before the call is sent to the worker, the call is dropped.
 
         Args:
-            target_offset: where in `target` the output region begins; a multiple of 8.
+            target_offset: where the output region begins in `target`; a multiple of 8.
             deadline: by `time.monotonic()`.
 
         Raises:
-            KernelFailed: the op raised, or ran out of device memory.
-            InvalidInput: the op refused the values.
+            KernelFailed: the op raised an exception, or ran out of device memory.
+            InvalidInput: the op refused the values of its inputs.
             Busy: too many calls wait for the lane.
-            Unavailable: the lane's process was lost while it ran this.
+            Unavailable: the worker process was lost while it ran the call.
             TimedOut: the deadline passed.
         """
         lane = next(lane for lane in self._lanes if lane.arena is source.arena)
@@ -219,28 +224,28 @@ class LocalEngine:
 
     @property
     def all_lanes(self) -> Sequence[Lane]:
-        """All lanes, for jobs."""
+        """All lanes, in any state."""
         return self._lanes
 
     def free_tensors(self, lane: str, numbers: Iterable[int]) -> None:
-        """Let a lane forget tensors that were kept there."""
+        """Free stored tensors of a lane, by their numbers."""
         self._lane_named(lane).free_tensors(numbers)
 
     def open_lanes(self) -> list[str]:
-        """Lanes that take calls, the least loaded first.
+        """Names of the lanes that take calls, the least loaded first.
 
         Raises:
-            Unavailable: there is none.
+            Unavailable: all lanes are failed, quarantined or stopped.
         """
         self._least_loaded().check_open()
         return [lane.name for lane in sorted(self._lanes, key=_load) if lane.state not in CLOSED]
 
     def memory_nbytes_of(self, lane: str) -> int:
-        """Bytes that tensors may take there; 0 until it was ready once."""
+        """Bytes that tensors may use on a lane's device; 0 until the lane was ready once."""
         return self._lane_named(lane).hello.get("memory_nbytes", 0)
 
     def status(self) -> list[LaneStatus]:
-        """Every lane."""
+        """The status of every lane."""
         return [lane.status() for lane in self._lanes]
 
     def _add_lane(self, device: str) -> None:
@@ -253,7 +258,7 @@ class LocalEngine:
             ) from None
 
     def _least_loaded(self) -> Lane:
-        """Among those that are ready; else among those that will be."""
+        """The least loaded lane of those that are ready, or else of those that will be."""
         return min(self._lanes, key=_load)
 
     def _lane_named(self, name: str) -> Lane:
@@ -267,7 +272,7 @@ class LocalEngine:
             try:
                 return await lane.request_plan(request, limit_s)
             except WorkerLost:
-                await asyncio.sleep(0)  # its state changes next
+                await asyncio.sleep(0)  # the lane's state changes next
 
     def _any_starting(self) -> bool:
         return any(lane.state in ("starting", "restarting") for lane in self._lanes)
@@ -284,11 +289,11 @@ class LocalEngine:
 
 
 def _load(lane: Lane) -> tuple[bool, bool, int, int, int]:
-    """The lowest is who can take a call soonest: ready ones before those that will be."""
+    """The order in which lanes are chosen: the lowest can probably run a call soonest."""
     return (
         lane.state != "ready",
         lane.state in CLOSED,
         lane.load,
         lane.arena.stats().used,
-        lane.calls,  # idle ones take turns
+        lane.calls,  # so that idle lanes alternate
     )

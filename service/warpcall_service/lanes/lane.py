@@ -1,4 +1,4 @@
-"""One lane: a device, its arena, its queue, and a process that is replaced when it dies."""
+"""One lane: a device, its arena, its queue, and a worker process, replaced when it dies."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
 from warpcall_service.settings import Settings
 
-# Calls handed to the process before the first is answered, so that one wake-up serves several; but
-# only small ones: a large one takes longer than a wake-up, and unsent it can still be dropped.
+# Calls that are sent to the worker process before it has answered the first, so that it wakes up
+# once for several calls. They must be small: a large call takes longer than a wake-up, and a call
+# that is not sent yet can still be dropped.
 MAX_AHEAD = 8
 MAX_AHEAD_BYTES = 4 << 20
-USER_SHARE = 0.75  # of an arena, that one user may hold in several slots: the rest is for others
-RESERVE_SHARE = 1 / 32  # of an arena, that only small calls may have
-MAX_RESERVE_BYTES = 64 << 20  # more is useless: it has room for 64 of the largest small calls
-START_S = 5.0  # what a start takes, until one was measured; for Retry-After
+USER_SHARE = 0.75  # of an arena for one user in several slots; the rest is for other users
+RESERVE_SHARE = 1 / 32  # of an arena for small calls only
+MAX_RESERVE_BYTES = 64 << 20  # with it the largest small call has 1 MiB
+START_S = 5.0  # assumed for Retry-After until a start of the worker was measured
 
 log = logging.getLogger("warpcall.lane")
 
 
 class Lane:
-    """A device and all that waits for it.
+    """A device, its worker process, and the calls that wait for it.
 
     Args:
-        device: "cpu", "cuda:<i>", or "auto" for whichever the process finds.
+        device: "cpu", "cuda:<i>", or "auto" for the device that the worker process finds.
         on_change: called when the state changes.
 
     Attributes:
-        hello: what the last process that became ready said.
-        device_lease: by which a job has the device between calls.
+        hello: the first message of the last worker process that became ready.
+        device_lease: gives a job the device between calls.
     """
 
     def __init__(self, device: str, settings: Settings, on_change: Callable[[Lane], None]) -> None:
@@ -66,33 +67,33 @@ class Lane:
             self._occupied, lambda: self._queue.count > 0, self._send_waiting
         )
         self._sent_nbytes = 0
-        self._freed: list[int] = []  # tensors that the process has not been told of yet
+        self._freed: list[int] = []  # stored tensors that the worker does not know to be free yet
         self._last_id = 0
         self._restarts = 0
-        self._deaths = 0  # since a call was answered
+        self._deaths = 0  # of worker processes since a call was answered
         self._mean_call_s = 0.0
         self._start_s = START_S
-        self._restart_at = 0.0  # when a new process is tried
+        self._restart_at = 0.0  # when a new worker process is started, by time.monotonic()
         self._prefault = self._loop.create_task(asyncio.to_thread(self.arena.prefault))
         self._keep_running_task = self._loop.create_task(self._keep_worker_running())
 
     @property
     def load(self) -> int:
-        """Calls that a new one would wait for."""
+        """The number of calls and requests for memory that a new call would wait for."""
         return self.arena.waiting + self._queue.count + len(self._sent)
 
     @property
     def calls(self) -> int:
-        """Calls that its processes were given so far."""
+        """The number of calls that were sent to its worker processes so far."""
         return self._last_id
 
     @property
     def retry_after_s(self) -> float:
-        """When a process is likely to be ready again."""
+        """Estimated seconds until a worker process is ready again."""
         return max(0.0, self._restart_at - time.monotonic()) + self._start_s
 
     def status(self) -> LaneStatus:
-        """What it does at present."""
+        """The lane's present state."""
         arena = self.arena.stats()
         return LaneStatus(
             name=self.name,
@@ -112,7 +113,7 @@ class Lane:
     async def run_call(
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
     ) -> Timing:
-        """As `LocalEngine.run_on_lane`."""
+        """Queue a call or send it, and wait for it: see `LocalEngine.run_on_lane`."""
         self.check_open()
         if self._queue.count >= self._settings.max_queue:
             raise Busy(
@@ -135,50 +136,50 @@ class Lane:
             if call.done.cancelled():
                 self._drop(call)
             elif call.done.done():
-                call.done.exception()  # seen, even when a cancellation came in the same moment
+                call.done.exception()  # read it, or asyncio would log it after a cancellation
 
     async def request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
-        """Put a question to the planning thread; as `WorkerHandle.request_plan`.
+        """Send a request to the planning thread: see `WorkerHandle.request_plan`.
 
         Raises:
-            WorkerLost: the process ended first.
+            WorkerLost: there is no worker process, or it ended before it replied.
         """
         if self._worker is None or self.state != "ready":
             raise WorkerLost(self.reason)
         return await self._worker.request_plan(request, limit_s)
 
     def free_tensors(self, numbers: Iterable[int] = ()) -> None:
-        """Let the process forget tensors, after the calls that it was sent before."""
+        """Free stored tensors, once the calls sent before have run."""
         self._freed += numbers
         if self._freed and self._worker is not None:
             self._worker.free_tensors(self._freed)
 
     def check_open(self) -> None:
-        """Raise Unavailable if calls need not wait here."""
+        """Raise Unavailable if this lane is failed, quarantined or stopped."""
         if self.state in CLOSED:
             raise self._unavailable(f"{self.name} cannot run calls: {self.reason}")
 
     def kill(self, reason: str) -> None:
-        """End the process; a new one follows."""
+        """Kill the worker process; a new one is started."""
         if self._worker is not None:
             log.error("%s is killed: %s", self.name, reason)
             self.reason = reason
             self._worker.kill()
 
     async def drained(self) -> None:
-        """Wait until no call is left."""
+        """Wait until no call waits or runs."""
         while self._queue.count or self._sent:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """End the process, whatever still runs, and unmap the arena."""
+        """End the worker process, even if a call runs, and unmap the arena."""
         await self.close("stopped", "the server is stopping")
         self.arena.stop_prefault()
         await asyncio.wait((self._prefault,))
         self.arena.close()
 
     async def close(self, state: State, reason: str) -> None:
-        """End the process, and use the device no more; `reason` is for whoever asks for it."""
+        """End the worker process and start no other; `reason` is in the problems of calls."""
         self._keep_running_task.cancel()
         await asyncio.wait((self._keep_running_task,))
         self._change(state, reason)
@@ -187,17 +188,19 @@ class Lane:
             self._worker = None
         self._refuse_all(self._unavailable(reason))
 
-    # The process's lives
+    # The worker process
 
     async def _keep_worker_running(self) -> None:
-        """Replace the process whenever it is lost, until this task is cancelled.
+        """Replace the worker process whenever it is lost, until this task is cancelled.
 
         No exception may end this loop: the lane would keep its state for ever, and no call or job
         would learn why it is not served.
         """
         while True:
             try:
-                await self.device_lease.wait_released()  # a new process disturbs what is timed
+                await (
+                    self.device_lease.wait_released()
+                )  # the start of a process would disturb what is timed
                 await self._run_worker()
                 self._after_death(await self._end_worker())
             except Exception:
@@ -206,7 +209,7 @@ class Lane:
             await asyncio.sleep(max(0.0, self._restart_at - time.monotonic()))
 
     async def _run_worker(self) -> None:
-        """Start a process, and return once it is lost, or when it cannot be started."""
+        """Start a worker process; return once it is lost, or if it cannot be started."""
         began = time.monotonic()
         try:
             worker = self._worker = WorkerHandle(
@@ -220,11 +223,11 @@ class Lane:
         except WorkerLost as error:
             self.reason = str(error)
         except Exception as error:
-            log.exception("%s failed in a way that nobody expected", self.name)
+            log.exception("%s failed unexpectedly", self.name)
             self.reason = f"it failed: {type(error).__name__}: {error}"
 
     async def _end_worker(self) -> str:
-        """End what is left of the process; how it ended."""
+        """End what is left of the worker process, and return how it ended."""
         worker, how = self._worker, ""
         if worker is not None:
             how = await worker.end()
@@ -233,13 +236,13 @@ class Lane:
 
     def _become_ready(self, hello: Hello) -> None:
         self.hello = hello
-        self.name = hello["device"]  # "auto" is settled once
+        self.name = hello["device"]  # "auto" has become a device by now
         log.info("%s is ready after %.1f s", hello["label"], self._start_s)
         self._change("ready", "")
         self._send_waiting()
 
     def _after_death(self, how: str) -> None:
-        """Settle what the process had, and say when the next one comes."""
+        """Fail the call that ran, queue the others that were sent, and set the next start."""
         self._restarts += 1
         self._deaths += 1
         reason = self.reason or f"its process ended ({how}) and is being replaced"
@@ -248,13 +251,13 @@ class Lane:
         if self._deaths > settings.max_restarts:
             pause_s = settings.retry_pause_s
         else:
-            soon = self._deaths == 1 and bool(self.hello)  # it was well until then
+            soon = self._deaths == 1 and bool(self.hello)  # it had worked until then
             pause_s = 0.0 if soon else settings.restart_pause_s * 2 ** (self._deaths - 2)
         self._restart_at = time.monotonic() + pause_s
         self._freed.clear()
         sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
         for position, call in enumerate(sent):
-            if position == 0:  # calls run in order: this one was running, or about to
+            if position == 0:  # calls run in order: this call ran, or was next
                 call.fail(self._unavailable(f"{self.name} was lost while it ran {call.plan.op}"))
             if call.done.done():
                 call.release()
@@ -284,25 +287,25 @@ class Lane:
     # Calls
 
     def _occupied(self) -> bool:
-        """Whether the device has something to do, or is being made ready for it."""
+        """Whether the worker process runs calls, or is being started."""
         return bool(self._sent) or self.state in ("starting", "restarting")
 
     def _enqueue(self, call: Call, *, urgent: bool = False) -> None:
-        """Queue a call, among those of its user or before all."""
+        """Put a call into the queue; an urgent one comes before all others."""
         call.entry = self._queue.enqueue(call.source.user, call.nbytes, call, urgent=urgent)
 
     def _send_waiting(self) -> None:
-        """Hand over what the process may have."""
-        while (waiting := self._queue.peek()) and self._send(waiting.item):
-            self._queue.dequeue(waiting)
-            waiting.item.entry = None
+        """Send calls from the queue, as many as the worker process may have."""
+        while (entry := self._queue.peek()) and self._send(entry.item):
+            self._queue.dequeue(entry)
+            entry.item.entry = None
 
     def _send(self, call: Call) -> bool:
-        """Send a call to the process, unless it has enough to do, or a job has the device."""
+        """Send a call to the worker process, unless it has enough, or a job has the device."""
         sent = self._sent
         if self.state != "ready" or self._worker is None or self.device_lease.blocks_calls:
             return False
-        if sent:  # one runs: others go ahead only if they are few and small
+        if sent:  # one runs: only a few small ones may follow it
             ahead = self._sent_nbytes - sent[0].nbytes + call.nbytes
             if len(sent) >= MAX_AHEAD or ahead > MAX_AHEAD_BYTES:
                 return False
@@ -310,7 +313,7 @@ class Lane:
         if not self._worker.send(
             call.id, call.source.offset, call.target_offset, call.deadline, call.plan.message
         ):
-            return False  # the next answer, or the next process, comes back here
+            return False  # tried again at the next reply, or by the next process
         sent.append(call)
         self._sent_nbytes += call.nbytes
         return True
@@ -318,7 +321,7 @@ class Lane:
     def _on_done(self, packet: bytes) -> None:
         call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)
         if not self._sent or self._sent[0].id != call_id:
-            self.kill(f"it answered call {call_id} out of turn")
+            self.kill(f"it answered call {call_id} out of order")
             return
         call = self._sent.popleft()
         self._sent_nbytes -= call.nbytes
@@ -340,7 +343,7 @@ class Lane:
         self.device_lease.notify()
 
     def _drop(self, call: Call) -> None:
-        """The caller left: drop the call if it was not sent; else the lane finishes it."""
+        """Drop a call whose caller left, if it was not sent; otherwise the worker finishes it."""
         if call.entry is not None:
             self._queue.remove(call.entry)
             call.entry = None
@@ -356,7 +359,7 @@ class Lane:
             self._drop(call)
 
     def _on_overdue(self, call: Call) -> None:
-        """It runs and does not end; behind another that does not, that one has its own clock."""
+        """Kill the worker if this call runs; if it waits behind another, that one has a timer."""
         if self._sent and self._sent[0] is call:
             self.kill(f"{call.plan.op} ran {self._settings.grace_s:g} s past its deadline")
 

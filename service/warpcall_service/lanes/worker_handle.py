@@ -1,4 +1,4 @@
-"""One life of a lane's process, as the service sees it: started, spoken to, ended."""
+"""Parent-side handle of one worker process: start it, exchange messages, end it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.settings import Settings
 
 MODULE = "warpcall_service.worker.main"
-END_TIMEOUT_S = 5.0  # for a process told to end, before it is killed
+END_TIMEOUT_S = 5.0  # between the request to end and the kill
 MAX_FREED = 1000  # tensors in one packet
 
-# Temporaries of the references come from the heap and stay there for the next call: fresh pages
-# cost as much as computing on them. What is above this is given back.
+# glibc keeps the memory of the references' temporaries in the heap for the next call, because fresh
+# pages cost as much as computing on them. Free memory above M_TRIM_THRESHOLD returns to the system.
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
@@ -38,15 +38,15 @@ ENVIRONMENT = {
 
 
 class WorkerLost(Exception):
-    """The lane's process ended, or never came up; the message says how."""
+    """The worker process ended, or could not be started. The message says how."""
 
 
 class PlanRequest(NamedTuple):
-    """A question that the planning thread was sent and has not answered yet.
+    """A request to the planning thread that has no reply yet.
 
     Attributes:
-        answer: where its answer goes; cancelled once the asker has left.
-        limit_s: seconds that the planning thread may take for it, once those before it are answered.
+        answer: gets the reply; cancelled if its caller has left.
+        limit_s: seconds that the thread may take, once the requests before this one are answered.
     """
 
     answer: asyncio.Future[dict[str, Any]]
@@ -54,17 +54,17 @@ class PlanRequest(NamedTuple):
 
 
 class WorkerHandle:
-    """A process and the service's ends of its two sockets.
+    """A worker process and the server's ends of its two sockets.
 
     Args:
         on_done: called with each packet that answers a call.
-        on_stuck: called with a reason when the planning thread does not answer.
+        on_stuck: called with a reason when the planning thread does not reply in time.
 
     Attributes:
-        lost: done when the process has gone, or is about to: its socket was closed.
+        lost: done when the process has ended or closed a socket.
 
     Raises:
-        WorkerLost: the process cannot be started. Nothing of it is left then.
+        WorkerLost: the process cannot be started; nothing is left open then.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class WorkerHandle:
         self._grace_s = settings.grace_s
         self._hello: asyncio.Future[Hello] = self._loop.create_future()
         self._requests: deque[PlanRequest] = deque()
-        self._request_lock = asyncio.Lock()  # whoever holds it is the next to write a question
-        self._timer: asyncio.TimerHandle | None = None  # of the oldest question
+        self._request_lock = asyncio.Lock()  # its holder is the next to write a request
+        self._timer: asyncio.TimerHandle | None = None  # of the oldest request
         self._writer: asyncio.StreamWriter | None = None  # set before the hello is read
         try:
             self._process = ChildProcess(
@@ -112,11 +112,11 @@ class WorkerHandle:
 
     @property
     def pending_requests(self) -> int:
-        """Questions that it was sent and has not answered."""
+        """The number of requests without a reply."""
         return len(self._requests)
 
     async def hello(self, timeout_s: float) -> Hello:
-        """Wait until it is ready.
+        """Wait until the process is ready, and return its first message.
 
         Raises:
             WorkerLost: it ended before, or `timeout_s` passed.
@@ -125,7 +125,7 @@ class WorkerHandle:
             (self._hello, self.lost), timeout=timeout_s, return_when="FIRST_COMPLETED"
         )
         if not self._hello.done() and self.lost.done():
-            await asyncio.wait((self._reading,), timeout=1.0)  # its last words may be on the way
+            await asyncio.wait((self._reading,), timeout=1.0)  # its message may be on the way
         if not self._hello.done():
             raise WorkerLost(
                 f"it ended before it was ready ({self._exit_text()})"
@@ -138,7 +138,7 @@ class WorkerHandle:
         return hello
 
     def send(self, call_id: int, source: int, target: int, deadline: float, message: bytes) -> bool:
-        """Hand it a call; False while the socket is full or the process gone."""
+        """Send a call; False if the socket is full or the process has ended."""
         try:
             self._calls.send(CALL.pack(call_id, source, target, deadline) + message)
         except OSError:
@@ -146,7 +146,7 @@ class WorkerHandle:
         return True
 
     def free_tensors(self, numbers: list[int]) -> None:
-        """Let it forget tensors, as many as the socket takes now; `numbers` keeps the others."""
+        """Free stored tensors, as many as the socket takes now; the others stay in `numbers`."""
         while numbers:
             some = json.dumps(numbers[:MAX_FREED]).encode()
             if not self.send(FREE, 0, 0, 0.0, some):
@@ -154,22 +154,22 @@ class WorkerHandle:
             del numbers[:MAX_FREED]
 
     async def request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
-        """Put a request, already framed, to its planning thread.
+        """Send a framed request to the planning thread, and return the reply.
 
-        Questions are written one at a time, and only while few bytes are unsent. A process that
-        reads nothing would otherwise let the questions of askers that have left pile up here.
+        Requests are written one at a time, and only while few bytes are unsent. Otherwise requests
+        of callers that have left would fill the memory when the process reads nothing.
 
         Args:
-            limit_s: seconds that the planning thread may take, once the questions before this one
-                are answered. `grace_s` later the process counts as stuck.
+            limit_s: seconds that the planning thread may take, once the requests before this one
+                are answered. `grace_s` later `on_stuck` is called.
 
         Raises:
-            WorkerLost: it ended before it answered.
+            WorkerLost: the process ended before it replied.
         """
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         async with self._request_lock:
             if self._writer is not None:
-                with contextlib.suppress(OSError):  # it ended: see the next line
+                with contextlib.suppress(OSError):  # the process has ended: see the next line
                     await self._writer.drain()
             if self._writer is None or self._reading.done():
                 raise WorkerLost("its process ended")
@@ -180,17 +180,17 @@ class WorkerHandle:
         return await answer
 
     def kill(self) -> None:
-        """End it now, with whatever it started."""
+        """Kill the process and those that it started."""
         self._process.kill()
 
     async def end(self, *, gracefully: bool = False) -> str:
-        """End it if it still lives, and wait until it has: the arena is ours alone afterwards.
+        """End the process, and wait until it has ended: nothing else uses the arena afterwards.
 
         Args:
-            gracefully: let the call that runs come to its end, for END_TIMEOUT_S.
+            gracefully: wait up to END_TIMEOUT_S for the call that runs.
 
         Returns:
-            How it ended.
+            How the process ended.
         """
         self._loop.remove_reader(self._calls.fileno())
         self._calls.close()
@@ -229,9 +229,9 @@ class WorkerHandle:
                 self.lost.set_result(None)
 
     def _start_timer(self) -> None:
-        """Time the oldest question: the planning thread works on it, and on no other.
+        """Time the oldest request: the planning thread works on it, and on no other.
 
-        A question whose asker has left counts, too. The thread answers it before the others.
+        This includes a request whose caller has left: the thread replies to it before the others.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -240,14 +240,14 @@ class WorkerHandle:
             self._timer = self._loop.call_later(self._requests[0].limit_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        # A second timer, so that a server that was itself stopped for a long time first reads the
-        # answers that came meanwhile.
+        # A second timer, so that a server that stood still for a long time first reads the replies
+        # that came meanwhile.
         self._timer = self._loop.call_later(self._grace_s, self._on_overdue)
 
     def _on_overdue(self) -> None:
         limit_s = self._requests[0].limit_s
         self._on_stuck(
-            f"its planning thread did not answer a question within {limit_s:g} s, nor "
+            f"its planning thread did not answer a request within {limit_s:g} s, nor "
             f"{self._grace_s:g} s later"
         )
 
@@ -261,14 +261,14 @@ class WorkerHandle:
                     continue
                 request = self._requests.popleft()
                 self._start_timer()
-                if not request.answer.done():  # else its asker has left
+                if not request.answer.done():  # else its caller has left
                     request.answer.set_result(answer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
             if self._writer is not None:
-                self._writer.transport.abort()  # it need not send what nobody reads
-            if not self.lost.done():  # a process that cannot be asked is of no use
+                self._writer.transport.abort()  # nobody reads what is unsent
+            if not self.lost.done():  # without plans the process is of no use
                 self.lost.set_result(None)
             for request in self._requests:
                 if not request.answer.done():
