@@ -228,7 +228,9 @@ def test_any_mutation_of_a_request(
         sock.settimeout(0.1)
         try:
             answer = sock.recv(1 << 16)
-        except TimeoutError:  # it waits for the rest, and is told that there is none
+        except (
+            TimeoutError
+        ):  # it waits for the rest of the request; the client says that none comes
             waited = True
             sock.settimeout(20)
             sock.shutdown(socket.SHUT_WR)

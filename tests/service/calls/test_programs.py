@@ -202,8 +202,8 @@ def test_a_tensor_that_nothing_uses_is_refused_before_it_is_read(
 ) -> None:
     answer = send(tensor_client, GOOD, {"x": X, "y": X})
 
-    said = problem_of(answer, 422, "invalid-input", "y")
-    assert said == "no step and no output uses the tensor y"
+    detail = problem_of(answer, 422, "invalid-input", "y")
+    assert detail == "no step and no output uses the tensor y"
 
 
 def test_a_program_has_no_other_parameters(tensor_client: httpx.Client) -> None:
@@ -272,8 +272,10 @@ def test_a_program_that_needs_more_memory_than_there_is_is_refused(
 
     answer = send(tensor_client, program, {"a": row, "b": column, "t": X[0]})
 
-    said = problem_of(answer, 413, "too-large", "n")
-    assert re.match(r"program needs 17\d{10} bytes on cpu at step n, it has \d+ for tensors", said)
+    detail = problem_of(answer, 413, "too-large", "n")
+    assert re.match(
+        r"program needs 17\d{10} bytes on cpu at step n, it has \d+ for tensors", detail
+    )
 
 
 def test_nothing_of_a_refused_program_is_kept(tensor_client: httpx.Client) -> None:

@@ -91,8 +91,8 @@ def test_a_full_quota_harms_nobody_else(users: tuple[httpx.Client, httpx.Client]
     plain = alice.post(f"{PERMUTE}?dims=0", headers={"X-Warpcall-Tensors": "x=t0"})
     others = put(bob, "b", np.zeros(20 * KB, np.uint8)), put(bob, "c", np.zeros(20 * KB, np.uint8))
 
-    said = problem_of(busy, 429, "busy", "tensors")
-    assert said.startswith("alice stores 61440 bytes, with 20480 more")
+    detail = problem_of(busy, 429, "busy", "tensors")
+    assert detail.startswith("alice stores 61440 bytes, with 20480 more")
     assert 40 < int(busy.headers["retry-after"]) <= 50
     assert "alice may store at most 65536" in problem_of(too_large, 413, "too-large", "tensors")
     problem_of(kept_output, 429, "busy", "tensors")
@@ -136,14 +136,14 @@ def test_what_a_lane_had_is_gone_with_its_process_and_said_so(
     answer = alice.get(f"{ALL}/x")
     until(lambda: well(alice).status_code == 200)
 
-    said = problem_of(answer, 404, "not-found", "x")
-    assert said == "there is no tensor 'x': the process of cpu, which had it, was lost"
+    detail = problem_of(answer, 404, "not-found", "x")
+    assert detail == "there is no tensor 'x': the process of cpu, which had it, was lost"
     assert memory(alice) == 0
     assert put(alice, "x").status_code == 200
     np.testing.assert_array_equal(get(alice, "x"), X)
 
 
-def test_a_call_that_waits_with_a_tensor_when_the_lane_dies_is_told(
+def test_a_call_that_waits_with_a_tensor_when_the_lane_dies_is_refused(
     users: tuple[httpx.Client, httpx.Client], shared: tuple[Server, Callable[[str], httpx.Client]]
 ) -> None:
     alice, _ = users
@@ -162,9 +162,9 @@ def test_a_call_that_waits_with_a_tensor_when_the_lane_dies_is_told(
         answers = [call.result() for call in waiting]
 
     assert sorted({answer.status_code for answer in answers}) == [404, 503]
-    said = {json.loads(answer.text)["detail"] for answer in answers if answer.status_code == 404}
-    assert len(said) == 1
-    assert "is gone: the process of its device was replaced" in said.pop()
+    detail = {json.loads(answer.text)["detail"] for answer in answers if answer.status_code == 404}
+    assert len(detail) == 1
+    assert "is gone: the process of its device was replaced" in detail.pop()
     assert listed(alice) == []
     until(lambda: memory(alice) == 0)
 

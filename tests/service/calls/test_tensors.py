@@ -19,14 +19,14 @@ from warpcall.dtypes import ITEMSIZE
 
 
 def test_a_tensor_comes_back_as_it_was(tensor_client: httpx.Client) -> None:
-    said = put(tensor_client, "photo")
+    answer = put(tensor_client, "photo")
 
-    told = said.json()["stored"]["x"]
-    expires = datetime.fromisoformat(told.pop("expires"))
-    assert told == {"id": "photo", "dtype": "F32", "shape": [2, 3], "nbytes": 24, "device": "cpu"}
+    stored = answer.json()["stored"]["x"]
+    expires = datetime.fromisoformat(stored.pop("expires"))
+    assert stored == {"id": "photo", "dtype": "F32", "shape": [2, 3], "nbytes": 24, "device": "cpu"}
     assert 500 < (expires - datetime.now(UTC)).total_seconds() < 601
-    assert said.headers["x-warpcall-device"].startswith("cpu")
-    assert "h2d" in said.headers["server-timing"]
+    assert answer.headers["x-warpcall-device"].startswith("cpu")
+    assert "h2d" in answer.headers["server-timing"]
     np.testing.assert_array_equal(get(tensor_client, "photo"), X)
     assert memory(tensor_client) == 24
 
@@ -40,9 +40,9 @@ def test_every_dtype_stays_bit_by_bit(
     data = np.random.default_rng(1).integers(0, 2, info.nbytes, np.uint8).tobytes()
     body = wire.encode_header(wire.lay_out([info])) + data
 
-    said = tensor_client.put(f"{ALL}/x", content=body, headers={"content-type": SAFETENSORS})
+    answer = tensor_client.put(f"{ALL}/x", content=body, headers={"content-type": SAFETENSORS})
 
-    assert said.status_code == 200, said.text
+    assert answer.status_code == 200, answer.text
     assert tensor_client.get(f"{ALL}/x").content == body
 
 
@@ -67,26 +67,26 @@ def test_it_can_come_in_every_format_and_go_in_every_one(tensor_client: httpx.Cl
 def test_several_at_once_get_ids_of_the_servers(tensor_client: httpx.Client) -> None:
     body = save({"layer.0.weight": X, "b": X.T.copy()})
 
-    told = tensor_client.put(ALL, content=body, headers={"content-type": SAFETENSORS}).json()[
+    stored = tensor_client.put(ALL, content=body, headers={"content-type": SAFETENSORS}).json()[
         "stored"
     ]
 
-    assert told.keys() == {"layer.0.weight", "b"}
-    assert sorted(listed(tensor_client)) == sorted(entry["id"] for entry in told.values())
-    np.testing.assert_array_equal(get(tensor_client, told["b"]["id"]), X.T)
+    assert stored.keys() == {"layer.0.weight", "b"}
+    assert sorted(listed(tensor_client)) == sorted(entry["id"] for entry in stored.values())
+    np.testing.assert_array_equal(get(tensor_client, stored["b"]["id"]), X.T)
 
 
 def test_a_call_takes_them_and_leaves_its_output_there(tensor_client: httpx.Client) -> None:
     put(tensor_client, "x")
 
     plain = tensor_client.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x"})
-    kept_too = tensor_client.post(
+    with_stored_output = tensor_client.post(
         f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=x", "X-Warpcall-Store": "out=y"}
     )
     back = tensor_client.post(f"{PERMUTE}?dims=1,0", headers={"X-Warpcall-Tensors": "x=y"})
 
     np.testing.assert_array_equal(load(plain.content)["out"], X.T)
-    assert load(kept_too.content) == {}
+    assert load(with_stored_output.content) == {}
     np.testing.assert_array_equal(get(tensor_client, "y"), X.T)
     np.testing.assert_array_equal(load(back.content)["out"], X)
     assert memory(tensor_client) == 48

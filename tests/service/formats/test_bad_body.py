@@ -121,7 +121,7 @@ def test_a_chunked_body_that_goes_on_after_its_last_tensor_is_refused(
 
 
 @pytest.mark.parametrize("cut", [4, 40, 5_000, 2_000_000])
-def test_a_client_that_stops_in_its_body_is_told(cut: int, server: Server) -> None:
+def test_a_client_that_stops_in_its_body_is_refused(cut: int, server: Server) -> None:
     body = safetensors.numpy.save({"x": np.zeros(1 << 20, np.float32)})
 
     answer = send_raw(server, f"{POST}Content-Length: {len(body)}", body[:cut], finish=True)
@@ -129,13 +129,13 @@ def test_a_client_that_stops_in_its_body_is_told(cut: int, server: Server) -> No
     assert f"the client stopped after {cut}" in problem_of(answer, 422, "invalid-input", "body")
 
 
-def test_a_client_that_stands_still_is_told(server: Server) -> None:
+def test_a_client_that_stands_still_is_refused(server: Server) -> None:
     answer = send_raw(server, f"{POST}Content-Length: 1000", b"\x50")
 
     assert "or its rest, in 1 s" in problem_of(answer, 504, "timed-out", "body")
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_told(server: Server) -> None:
+def test_a_client_that_sends_a_byte_now_and_then_is_refused(server: Server) -> None:
     def drip() -> Iterator[bytes]:
         for byte in header({"x": tensor("F32", [1], 0, 4)})[:15]:
             yield bytes([byte])
@@ -152,9 +152,9 @@ def test_a_deadline_counts_while_the_body_comes(server: Server) -> None:
     assert "deadline passed" in problem_of(answer, 504, "timed-out", None)
 
 
-@pytest.mark.parametrize("said", ["", "Expect: 100-continue\n"], ids=["sent", "offered"])
-def test_a_body_beyond_the_limit_is_refused_before_it_is_read(said: str, server: Server) -> None:
-    answer = send_raw(server, f"{POST}{said}Content-Length: {1 << 40}")
+@pytest.mark.parametrize("expect", ["", "Expect: 100-continue\n"], ids=["sent", "offered"])
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(expect: str, server: Server) -> None:
+    answer = send_raw(server, f"{POST}{expect}Content-Length: {1 << 40}")
 
     detail = problem_of(answer, 413, "too-large", "body")
     assert detail == f"the body must have at most 33554432 bytes, got {1 << 40}"

@@ -143,7 +143,7 @@ def test_an_accept_that_nothing_fits_is_refused(accept: str, http: httpx.Client)
     assert accept in detail
 
 
-def test_a_million_dims_are_refused_on_every_road(http: httpx.Client) -> None:
+def test_a_million_dims_are_refused_in_every_format(http: httpx.Client) -> None:
     dims = [0] * MILLION
     many_params = {"__metadata__": {"params": json.dumps({"dims": dims[:30_000]})}}
     x = {"x": tensor("U8", [1], 0, 1)}

@@ -105,7 +105,7 @@ def test_others_are_served_while_large_json_is_read_or_written(
     process = the_process(http, server)
 
     with standing_still(process):
-        waiting = [threads.submit(send, http) for _ in range(6)]  # more than may take turns
+        waiting = [threads.submit(send, http) for _ in range(6)]  # more than run at a time
         until(lambda: in_flight(http) > len(waiting))
         served = [well(http).status_code for _ in range(3)]
         held = [future.done() for future in waiting]
