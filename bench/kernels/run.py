@@ -22,7 +22,6 @@ import torch
 import triton
 
 from bench.kernels.report import HEAD, line
-from bench.kernels.sweep import sweep
 from warpcall_kernels import Op, measuring, ops
 from warpcall_kernels.op.cases import Case
 
@@ -54,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:
     yield from (("recorded", case) for case in op.cases if case.size == "large")
-    yield from (("sweep", case) for case in sweep(op))
+    yield from (("sweep", case) for case in op.sweep)
 
 
 def machine() -> dict[str, Any]:

@@ -19,18 +19,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages have it
 from torch import Tensor
 
+from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels._conv.forward import FMA_MAX_TAPS, plan
 from warpcall_kernels.conv_backward import (
-    PARAMS,
-    SIZES,
     TOLERANCE,
     conv_backward,
     effective_weight,
     expand_weight,
 )
 from warpcall_kernels.op.cases import Case, Sample
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Size, TensorLike
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Size,
+    TensorLike,
+    TunedConstants,
+)
 from warpcall_kernels.op.launch import check_device, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
 
@@ -244,6 +251,39 @@ COMMON = (
     ),
 )
 
+# Shapes that no kernel was tuned for.
+SWEEP = tuple(
+    _case(sweep_name(shape, heads, taps, dtype), shape, (heads, taps), dtype, large=True)
+    for shape, heads, taps, dtype in SWEEP_FILTERS
+)
+
+TUNING = (
+    TunedConstants(
+        "_conv.forward",
+        ("FMA_PIECES", "FMA_WARPS"),
+        [(128, 1), (128, 2), (256, 2), (256, 4), (512, 4)],
+        ("[8,1024,2048] H16 K7 padK-1 bf16", "[8,1024,2048] H16 K31 padK-1 fp32"),
+    ),
+    TunedConstants(
+        "_conv.forward",
+        ("DOT_TILE", "DOT_WARPS", "DOT_PROGRAMS"),
+        [(4096, 4, 528), (4096, 4, 264), (2048, 4, 528), (2048, 2, 1056), (8192, 8, 264)],
+        ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
+    ),
+    TunedConstants(
+        "_conv.forward",
+        ("FMA_MAX_TAPS",),
+        [(8,), (16,)],
+        ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15"),
+    ),
+    TunedConstants(
+        "_conv.forward",
+        ("INTERIOR_TILES",),
+        [(2,), (4,), (32,)],
+        ("[4,1024,8192] H16 K15", "[4,1024,8192] H16 K31 padK-1 fp32"),
+    ),
+)
+
 OP = Op(
     name="conv",
     function=conv,
@@ -260,6 +300,8 @@ OP = Op(
     "weight.repeat_interleave(C // H, 0)[:, None], bias, groups=C)",
     cases=CASES,
     common=COMMON,
+    sweep=SWEEP,
+    tuning=TUNING,
     params=PARAMS,
     tolerance=TOLERANCE,
     differentiable=("x", "weight", "bias"),

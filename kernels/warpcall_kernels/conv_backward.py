@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812  # as all of torch's own pages hav
 from torch import Tensor
 
 from warpcall_kernels._conv import backward, forward
+from warpcall_kernels._conv.common_cases import PARAMS, SIZES, SWEEP_FILTERS, sweep_name
 from warpcall_kernels._conv.filters import FLOATS, check_filter
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
@@ -25,8 +26,8 @@ from warpcall_kernels.op.declaration import (
     Op,
     Output,
     Param,
-    Size,
     TensorLike,
+    TunedConstants,
     dtype_name,
 )
 from warpcall_kernels.op.errors import InvalidInput
@@ -232,18 +233,6 @@ def _bytes_moved(
     return (numel + (x.shape[1] if bias else 0)) * x.dtype.itemsize
 
 
-SIZES = (
-    Size("heads", "filters, by which the channels divide", 8, minimum=1),
-    Size("taps", "of each filter", 7, minimum=1),
-)
-PARAMS = (
-    Param(
-        "padding_l", "int", "zeros before each row, 0 to K - 1; K - 1, causal, if absent", minimum=0
-    ),
-    Param("softmax_weight", "bool", "apply the softmax of each filter", default=False),
-)
-
-
 def _derive(
     shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any], heads: int, taps: int
 ) -> dict[str, Sample]:
@@ -330,6 +319,33 @@ COMMON = (
     ),
 )
 
+# Shapes that no kernel was tuned for.
+SWEEP = tuple(
+    _case(sweep_name(shape, heads, taps, dtype), shape, (heads, taps), dtype, large=True)
+    for shape, heads, taps, dtype in SWEEP_FILTERS
+)
+
+TUNING = (
+    TunedConstants(
+        "_conv.backward",
+        ("PIECES", "WARPS_NARROW", "WARPS", "PARTS"),
+        [(256, 2, 4, 1056), (128, 2, 2, 2048), (128, 2, 4, 2048), (256, 4, 8, 2112)],
+        ("[8,1024,2048] H16 K7 padK-1", "[4,1024,8192] H16 K3 padK-1 bf16"),
+    ),
+    TunedConstants(
+        "_conv.backward",
+        ("DOT_BLOCKS", "DOT_WARPS"),
+        [(64, 4), (64, 2), (128, 4), (128, 8)],
+        ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
+    ),
+    TunedConstants(
+        "_conv.backward",
+        ("SHORT",),
+        [(0,), (512,), (8192,)],
+        ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15"),
+    ),
+)
+
 OP = Op(
     name="conv-backward",
     function=conv_backward,
@@ -357,6 +373,8 @@ OP = Op(
     equivalent="torch.autograd.grad(conv(x, weight, bias), (x, weight, bias), grad_output)",
     cases=CASES,
     common=COMMON,
+    sweep=SWEEP,
+    tuning=TUNING,
     params=(*PARAMS, Param("bias", "bool", "give the gradient of a bias, too", default=False)),
     tolerance=TOLERANCE,
     derive=_derive,

@@ -24,8 +24,17 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels._isin.plan import DTYPES, SMALL_N, check_dtypes, plan
-from warpcall_kernels.op.cases import Case, Sample, Values
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, Size, TensorLike
+from warpcall_kernels.op.cases import SHORT_DTYPES, Case, Sample, Values
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Param,
+    Size,
+    TensorLike,
+    TunedConstants,
+)
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
@@ -157,10 +166,9 @@ def _small(
 
 
 def _large(m: int, n: int, dtype: torch.dtype, kind: str) -> Case:
-    names = {torch.int32: "i32", torch.int64: "i64", torch.float32: "fp32"}
     values: Values = "integers" if kind == "dense" else "normal"
     return Case(
-        f"M={m} N={n} {names[dtype]} {kind}",
+        f"M={m} N={n} {SHORT_DTYPES[dtype]} {kind}",
         {
             "elements": Sample((m,), dtype, values, 0, 4 * n),
             "test_elements": Sample((n,), dtype, values, 0, 4 * n),
@@ -210,11 +218,49 @@ CASES = (
     _large(9_436_839, 1 << 20, torch.int64, "sparse,assume_unique"),
 )
 
+# Sizes that no kernel was tuned for.
+SWEEP = tuple(
+    _large(*call)
+    for call in (
+        (10_000_019, 0, torch.int32, "sparse"),
+        (10_000_019, 1, torch.int64, "sparse"),
+        (10_000_019, 33, torch.int32, "sparse"),
+        (10_000_019, 4_099, torch.float32, "sparse"),
+        (10_000_019, 70_001, torch.int64, "dense"),
+        (10_000_019, 1 << 24, torch.int64, "sparse"),
+        (1_000_003, 1 << 24, torch.float64, "sparse"),
+        (10_000_019, 100_003, torch.float16, "sparse"),
+        (10_000_019, 1 << 22, torch.uint8, "sparse"),
+        (101, 1 << 22, torch.int32, "dense"),
+    )
+)
+
 COMMON = tuple(
     _small("common", (m,), n, dtype)
     for m in (100, 1000, 1 << 20)
     for n in (1, 3, 10, 16, 100, 1000, 10_000, 1 << 16, 1 << 20)
     for dtype in (torch.float32, torch.int32, torch.int16, torch.uint8)
+)
+
+TUNING = (
+    TunedConstants(
+        "_isin.plan",
+        ("LARGE_SLOTS", "FILTER_SLOTS"),
+        [(4, 32), (4, 16), (4, 64), (2, 16)],
+        ("M=67108864 N=16777216 i32 sparse", "M=67108864 N=16777216 i64"),
+    ),
+    TunedConstants(
+        "_isin.plan",
+        ("SET_BLOCK", "SET_WARPS", "SET_BLOCKS"),
+        [(128, 2, 4), (128, 2, 1), (128, 4, 4), (256, 2, 4), (256, 4, 2)],
+        ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i32 sparse"),
+    ),
+    TunedConstants(
+        "_isin.plan",
+        ("HELD_WORDS", "BLOCK", "HELD_WARPS"),
+        [(1024, 1024, 8), (512, 1024, 8), (256, 512, 4), (1024, 512, 8)],
+        ("M=16777216 N=64 i32 sparse", "M=16777216 N=256 i64"),
+    ),
 )
 
 OP = Op(
@@ -233,6 +279,8 @@ OP = Op(
     equivalent="torch.isin(elements, test_elements, invert=invert)",
     cases=CASES,
     common=COMMON,
+    sweep=SWEEP,
+    tuning=TUNING,
     params=(
         Param("assume_unique", "bool", "accepted for torch's sake, without effect", default=False),
         Param("invert", "bool", "say whether each element is not in the set", default=False),

@@ -22,10 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._transpose.plan import plan
+from warpcall_kernels._transpose.constants import Threads, TileSize
+from warpcall_kernels._transpose.plan import plan_permute
 from warpcall_kernels.op import cases
-from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, Param, TensorLike
+from warpcall_kernels.op.cases import COMMON_SIZES, SHORT_DTYPES, Case, Sample, Values
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    Param,
+    TensorLike,
+    TunedConstants,
+)
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
@@ -57,7 +66,9 @@ def _plan(x: LayoutKey, dims: tuple[int, ...]) -> tuple[tuple[int, ...], Launch 
     if not out.nbytes:
         return out.shape, None
     rank = len(dims)
-    return out.shape, plan(sizes, strides, [d % rank for d in dims], dtype.itemsize, address)
+    return out.shape, plan_permute(
+        sizes, strides, [d % rank for d in dims], dtype.itemsize, address
+    )
 
 
 def _infer(x: TensorLike, dims: Sequence[int]) -> dict[str, Meta]:
@@ -211,6 +222,55 @@ COMMON = (
     ),
 )
 
+# Shapes that no kernel was tuned for.
+SWEEP = tuple(
+    _case(f"{dims} {list(shape)} {SHORT_DTYPES[dtype]}".replace(" ", "", 2), shape, dims, dtype, large=True)
+    for shape, dims, dtype in (
+        ((7919, 7907), (1, 0), torch.float32),  # primes
+        ((5003, 4999), (1, 0), torch.uint8),
+        ((3001, 2003), (1, 0), torch.float64),
+        ((1 << 24, 1), (1, 0), torch.float32),  # inner dims of 1, 2, 3, 5, 16
+        ((1 << 23, 2), (1, 0), torch.bfloat16),
+        ((5_000_011, 3), (1, 0), torch.uint8),
+        ((3_000_017, 5), (1, 0), torch.float32),
+        ((1 << 21, 16), (1, 0), torch.bfloat16),
+        ((3, 1080, 1920, 8), (3, 0, 1, 2), torch.uint8),
+        ((127, 131, 137, 5), (2, 0, 1, 3), torch.float32),
+        ((31, 37, 41, 43, 7), (4, 2, 0, 3, 1), torch.float16),
+        ((16,) * 6, (5, 3, 1, 4, 2, 0), torch.float16),
+        ((8,) * 8, (7, 0, 6, 1, 5, 2, 4, 3), torch.bfloat16),  # rank 8
+        ((12, 6, 10, 8, 9, 7, 11, 5), (0, 2, 1, 4, 3, 6, 5, 7), torch.float32),
+        ((4096, 4096), (1, 0), torch.complex64),
+    )
+)  # fmt: skip
+
+_CANDIDATES = [
+    (TileSize(i, j, warps),)
+    for i, j, warps in (
+        (32, 64, 4),
+        (64, 64, 4),
+        (64, 64, 8),
+        (64, 128, 8),
+        (64, 256, 8),
+        (128, 128, 8),
+    )
+]
+_THREADS = [
+    (Threads(*shape, most),) for shape in ((8, 32), (16, 16), (16, 32)) for most in (None, 64)
+]
+TUNING = tuple(
+    TunedConstants("_transpose.constants", (name,), candidates, decisive)
+    for name, candidates, decisive in (
+        ("TILES[2]", _CANDIDATES, ("2D (1,0) [8192, 8192] bf16", "BHSD", "3D (2,1,0) [256, 512, 1024] bf16")),
+        ("TILES_FEW_WORDS[2]", _CANDIDATES, ("2D (1,0) [24300",)),
+        ("TILES_ONE_WORD[2]", _CANDIDATES, ("(4,2,0, 3, 1)",)),
+        ("THREADS[2]", _THREADS, ("2D odd",)),
+        ("TILES_SMALL[2]", _CANDIDATES, ("small 512",)),
+        ("TILES[4]", _CANDIDATES, ("2D (1,0) [8192, 8192] fp32", "NCHW->NHWC [64, 256, 56, 56] fp32")),
+        ("TILES[1]", _CANDIDATES, ("2D u8", "4D (0,3,2,1)")),
+    )
+)  # fmt: skip
+
 OP = Op(
     name="permute",
     function=permute,
@@ -222,6 +282,8 @@ OP = Op(
     equivalent="x.permute(dims).contiguous()",
     cases=CASES,
     common=COMMON,
+    sweep=SWEEP,
+    tuning=TUNING,
     params=(
         Param(
             "dims",

@@ -17,16 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from warpcall_kernels._transpose import strides as _dims
-from warpcall_kernels._transpose import unaligned
-from warpcall_kernels._transpose.strides import contiguous_strides, offset
+from warpcall_kernels._transpose.add_plan import plan_transpose_add
+from warpcall_kernels._transpose.constants import Square
 from warpcall_kernels.op import cases
-from warpcall_kernels.op.cases import COMMON_SIZES, Case, Sample, Values
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, TensorLike
+from warpcall_kernels.op.cases import COMMON_SIZES, SHORT_DTYPES, Case, Sample, Values
+from warpcall_kernels.op.declaration import Input, Meta, Op, Output, TensorLike, TunedConstants
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
@@ -36,187 +33,13 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 MAX_BATCH_DIMS = 10
 
-# Square tiles by itemsize of the output: (side, warps), where its rows begin at more than a word and where
-# not: what `_transpose/unaligned.py` leaves of those, such as short sides, two types, and b that lies otherwise.
-# Medians on an H200 of bf16: [24300, 11520] 400 us with 128, 412 and more with 64; [4097, 8191]
-# 69 us with 32, 74 and more with others.
-TILES = {1: (128, 8), 2: (128, 8), 4: (64, 8), 8: (32, 8)}
-TILES_FEW_WORDS = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
-# And where there would be fewer than MIN_TILES tiles. [512, 512] bf16: 2.1 us, with 128 3.2.
-TILES_SMALL = {1: (64, 8), 2: (32, 4), 4: (32, 4), 8: (32, 8)}
-MIN_TILES = 132  # multiprocessors of an H200
-UNSPECIALIZED = (
-    *("units_h", "units_w", "tiles_h", "tiles_w"),
-    *("stride_ah", "stride_aw", "stride_bw", "stride_bh"),
-)  # no variant is compiled for these: the ALIGNs say what divides them; of tuples Triton makes some
-
-
-@triton.jit
-def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.constexpr) -> tl.tensor:
-    """`x` as torch adds it: first in the type of the output, then as wide as sums are computed.
-
-    Adding 0.0 keeps the compiler from rounding an integer once where torch rounds it to fp32 first.
-    A float is not touched: it only widens, and -0.0 + 0.0 is 0.0.
-    """
-    if FLOAT and x.dtype.is_int():
-        x = (x.to(ACC) + 0.0).to(out_ptr.dtype.element_ty)
-    return x.to(ACC)
-
-
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def _transpose_add_kernel(
-    a_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    b_ptr: tl.tensor,
-    units_h: tl.tensor,
-    units_w: tl.tensor,
-    tiles_h: tl.tensor,
-    tiles_w: tl.tensor,
-    stride_ah: tl.tensor,
-    stride_aw: tl.tensor,
-    stride_bw: tl.tensor,
-    stride_bh: tl.tensor,
-    sizes: tl.tensor,
-    a_strides: tl.tensor,
-    b_strides: tl.tensor,
-    out_strides: tl.tensor,
-    NDIM: tl.constexpr,
-    EVEN_A: tl.constexpr,
-    EVEN_B: tl.constexpr,
-    ALIGN_W: tl.constexpr,
-    ALIGN_H: tl.constexpr,
-    WIDE: tl.constexpr,
-    ACC: tl.constexpr,
-    FLOAT: tl.constexpr,
-    LOGICAL: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-) -> None:
-    pid = tl.program_id(0)
-    if WIDE:
-        pid = pid.to(tl.int64)
-    h = pid % tiles_h * BLOCK_H + tl.arange(0, BLOCK_H)
-    pid = pid // tiles_h
-    w = pid % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)
-    batch = pid // tiles_w
-    size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
-    a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W)
-    b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H)
-    out_ptr += offset(batch, sizes, out_strides, NDIM, ALIGN_H)
-
-    inside = (h < size_h)[:, None] & (w < size_w)[None, :]
-    along = w if EVEN_A else w * stride_aw
-    a = tl.load(
-        a_ptr + tl.multiple_of(h * stride_ah, ALIGN_W)[:, None] + along[None, :], mask=inside
-    )
-    inside = (w < size_w)[:, None] & (h < size_h)[None, :]
-    along = h if EVEN_B else h * stride_bh
-    b = tl.load(
-        b_ptr + tl.multiple_of(w * stride_bw, ALIGN_H)[:, None] + along[None, :], mask=inside
-    )
-    a = _as_term(tl.trans(a), out_ptr, ACC, FLOAT)
-    b = _as_term(b, out_ptr, ACC, FLOAT)
-    total = a | b if LOGICAL else a + b
-    at = tl.multiple_of(w * size_h, ALIGN_H)[:, None] + h[None, :]
-    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
-
 
 @functools.lru_cache(maxsize=4096)
 def _plan(a: LayoutKey, b: LayoutKey) -> tuple[Meta, Launch | None]:
-    """The result, and the launch that makes it unless it is empty."""
-    a_shape, a_strides, a_dtype, a_address = a
-    b_shape, b_strides, b_dtype, b_address = b
-    out = _infer(Layout(*a).meta, Layout(*b).meta)["out"]
-    if not out.nbytes:
-        return out, None
-    dtype = out.dtype
-    size_h, size_w = a_shape[-2:]
-    batch = _batch(a_shape[:-2], b_shape[:-2])
-    strides = (
-        _dims.broadcast_strides(a_shape[:-2], a_strides[:-2], len(batch)),
-        _dims.broadcast_strides(b_shape[:-2], b_strides[:-2], len(batch)),
-        contiguous_strides(out.shape)[:-2],
-    )
-    dims = _dims.merge(batch, *strides) or [(1, (0, 0, 0))]
-    (ah, aw), (bw, bh) = a_strides[-2:], b_strides[-2:]
-    a_begin, b_begin = a_address // a_dtype.itemsize, b_address // b_dtype.itemsize
-    spans = (
-        _dims.reach(a_shape, a_strides),
-        _dims.reach(b_shape, b_strides),
-        math.prod(out.shape),
-    )
-    if a_dtype == b_dtype and (bw, bh) == (size_h, 1) and all(s[1] == s[2] for _, s in dims):
-        by_words = unaligned.arrange(
-            (size_w, (aw, size_h)),
-            (size_h, (ah, 1)),
-            [(n, (s[0], s[2])) for n, s in dims],
-            dtype.itemsize,
-            a_begin,
-            add=dtype,
-            b_begin=b_begin,
-        )
-        if by_words is not None:
-            programs, arguments = by_words
-            word = _dims.WORDS[dtype.itemsize]
-            wide = max(spans) >= _dims.INT32_REACH
-            kernel = unaligned.unaligned_kernel
-            return out, Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (word,) * 3)
-    align_w = align_h = 1
-    if aw == 1:
-        align_w = _dims.alignment(a_dtype.itemsize, [a_begin, size_w, ah, *(s[0] for _, s in dims)])
-    if bh == 1:
-        widest = max(b_dtype.itemsize, dtype.itemsize)
-        align_h = _dims.alignment(widest, [b_begin, size_h, bw, *(s[1] for _, s in dims)])
-    side, warps = (TILES if align_h > 1 else TILES_FEW_WORDS)[dtype.itemsize]
-    if math.prod(out.shape) < MIN_TILES * side * side:
-        side, warps = TILES_SMALL[dtype.itemsize]
-    block_h = min(triton.next_power_of_2(size_h), side)
-    block_w = min(triton.next_power_of_2(size_w), side * side // block_h)
-    if block_w < side:
-        block_h = min(triton.next_power_of_2(size_h), side * side // block_w)
-    tiles_h, tiles_w = triton.cdiv(size_h, block_h), triton.cdiv(size_w, block_w)
-    arguments = {
-        "units_h": size_h // align_h,
-        "units_w": size_w // align_w,
-        "tiles_h": tiles_h,
-        "tiles_w": tiles_w,
-        "stride_ah": ah,
-        "stride_aw": aw,
-        "stride_bw": bw,
-        "stride_bh": bh,
-        "sizes": tuple(n for n, _ in dims),
-        "a_strides": tuple(s[0] for _, s in dims),
-        "b_strides": tuple(s[1] for _, s in dims),
-        "out_strides": tuple(s[2] for _, s in dims),
-        "NDIM": len(dims),
-        "EVEN_A": aw == 1,
-        "EVEN_B": bh == 1,
-        "ALIGN_W": align_w,
-        "ALIGN_H": align_h,
-        "WIDE": max(spans) >= _dims.INT32_REACH,
-        "ACC": _ACCUMULATORS[dtype],
-        "FLOAT": dtype.is_floating_point,
-        "LOGICAL": dtype == torch.bool,
-        "BLOCK_H": block_h,
-        "BLOCK_W": block_w,
-        "num_warps": warps,
-    }
-    words = tuple(tl.int8 if d == torch.bool else None for d in (a_dtype, dtype, b_dtype))
-    return out, Launch(
-        _transpose_add_kernel, (tiles_h * tiles_w * math.prod(batch),), arguments, words
-    )
-
-
-_ACCUMULATORS = {
-    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), tl.float32),
-    torch.float64: tl.float64,
-    torch.int64: tl.int64,
-    torch.int32: tl.int32,
-    torch.int16: tl.int16,
-    torch.int8: tl.int8,
-    torch.uint8: tl.uint8,
-    torch.bool: tl.int8,
-}
+    """The shape and dtype of the result, and the launch, or None if the result is empty."""
+    a_layout, b_layout = Layout(*a), Layout(*b)
+    out = _infer(a_layout.meta, b_layout.meta)["out"]
+    return out, plan_transpose_add(a_layout, b_layout, out) if out.nbytes else None
 
 
 def _launch(a: Tensor, b: Tensor) -> Tensor:
@@ -380,6 +203,38 @@ COMMON = tuple(
     _case("matrix", (h, w), (w, h)) for h, w in itertools.product((1, 10, *COMMON_SIZES), repeat=2)
 )
 
+# Shapes that no kernel was tuned for.
+SWEEP = tuple(
+    _case(
+        f"{list(a)} {SHORT_DTYPES[dtype]} + {SHORT_DTYPES[other]}".replace(" ", "", len(a) - 1),
+        *(a, (*a[:-2], a[-1], a[-2]), dtype, other),
+        large=True,
+    )
+    for a, dtype, other in (
+        ((7919, 7907), torch.float32, torch.float32),
+        ((5003, 4999), torch.uint8, torch.uint8),
+        ((3001, 2003), torch.float64, torch.float64),
+        ((1 << 24, 1), torch.float32, torch.float32),
+        ((1 << 23, 2), torch.bfloat16, torch.bfloat16),
+        ((3, 5_000_011), torch.bfloat16, torch.bfloat16),
+        ((16, 1 << 20), torch.float32, torch.float32),
+        ((1021, 127, 131), torch.float16, torch.float16),
+        ((4096, 4096), torch.bfloat16, torch.float32),
+        ((4093, 4099), torch.int32, torch.float16),
+    )
+)
+
+_CANDIDATES = [(Square(side, warps),) for side, warps in ((32, 4), (64, 4), (64, 8), (128, 8))]
+TUNING = tuple(
+    TunedConstants("_transpose.constants", (name,), _CANDIDATES, decisive)
+    for name, decisive in (
+        ("SQUARES[2]", ("[24300, 11520] bf16", "[4096")),
+        ("SQUARES_UNALIGNED[2]", ("[1021",)),
+        ("SQUARES_SMALL[2]", ("[512, 512] bf16",)),
+        ("SQUARES[4]", ("[24300, 11520] fp32",)),
+    )
+)
+
 OP = Op(
     name="transpose-add",
     function=transpose_add,
@@ -394,6 +249,8 @@ OP = Op(
     equivalent="a.transpose(-1, -2) + b",
     cases=CASES,
     common=COMMON,
+    sweep=SWEEP,
+    tuning=TUNING,
     differentiable=("a", "b"),
     limits=f"at most {MAX_BATCH_DIMS} batch dims",
     derive=_derive,

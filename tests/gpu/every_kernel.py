@@ -14,14 +14,14 @@ import torch
 
 from warpcall_kernels import ops
 from warpcall_kernels._isin import plan
-from warpcall_kernels._transpose import unaligned
+from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
 LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
 # Constants that keep small tensors from the variants for large ones, and values with which they do not.
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
-    (unaligned, "MIN_SIDE", 32),
-    (unaligned, "MIN_TILES", 0),
+    (constants, "UNALIGNED_MIN_SIDE", 32),
+    (constants, "UNALIGNED_MIN_TILES", 0),
     (plan, "ALL_WARPS", 0),
 )
 
@@ -31,8 +31,11 @@ def further() -> Iterator[tuple[str, Case]]:
     for dtype in (torch.uint8, torch.bfloat16, torch.float32):
         for layout in LAYOUTS:
             x = Sample((300, 141), dtype, layout=layout)
-            yield "permute", Case("odd pitch", {"x": x}, {"dims": (1, 0)})
-            yield "transpose-add", Case("odd pitch", {"a": x, "b": Sample((141, 300), dtype)}, {})
+            yield "permute", Case("unaligned rows", {"x": x}, {"dims": (1, 0)})
+            yield (
+                "transpose-add",
+                Case("unaligned rows", {"a": x, "b": Sample((141, 300), dtype)}, {}),
+            )
     for columns, dtype in (
         *((20_001, torch.bfloat16), (32_768, torch.float16), (70_001, torch.bfloat16)),
         *((16_384, torch.float32), (20_003, torch.float32), (5, torch.float32)),

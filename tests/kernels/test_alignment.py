@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, kernel
+from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, variant
 from warpcall_kernels import transpose_add as adding
 from warpcall_kernels._conv import backward, forward
 from warpcall_kernels._conv.rows import Alignment
@@ -140,8 +140,8 @@ def test_kernels_of_convolutions_know_the_alignment_of_their_rows(
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_rows_that_are_gathered_are_read_as_widely_as_their_address_allows(address: int) -> None:
     def align(address: int) -> int:
-        plan = permutation.plan((30, 40, 7, 8), (2240, 56, 8, 1), (1, 0, 2, 3), 2, address)
-        assert kernel(plan) == "_rows_kernel"
+        plan = permutation.plan_permute((30, 40, 7, 8), (2240, 56, 8, 1), (1, 0, 2, 3), 2, address)
+        assert variant(plan) == "rows"
         assert plan is not None
         words = {"int16": 2, "int32": 4, "int64": 8}
         return int(plan.arguments["ALIGN"]) * words[str(plan.element_types[0])]
@@ -153,8 +153,8 @@ def test_rows_that_are_gathered_are_read_as_widely_as_their_address_allows(addre
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_tiles_of_a_permutation_are_read_as_widely_as_their_address_allows(address: int) -> None:
     def plan(address: int) -> Any:
-        launch = permutation.plan((512, 512), (512, 1), (1, 0), 2, address)
-        assert kernel(launch) == "_tile_kernel"
+        launch = permutation.plan_permute((512, 512), (512, 1), (1, 0), 2, address)
+        assert variant(launch) == "tiles"
         return arguments(launch)
 
     assert plan(0)["ALIGN_X"] == 8
@@ -166,7 +166,7 @@ def test_tiles_of_a_permutation_are_read_as_widely_as_their_address_allows(addre
 def test_tiles_of_a_sum_are_read_as_widely_as_each_address_allows(address: int) -> None:
     def aligns(a: int, b: int) -> tuple[int, int]:
         _, launch = adding._plan(at(a, (512, 256), BF16), at(b, (256, 512), BF16))
-        assert kernel(launch) == "_transpose_add_kernel"
+        assert variant(launch) == "tiles"
         return arguments(launch)["ALIGN_W"], arguments(launch)["ALIGN_H"]
 
     assert aligns(0, 0) == (8, 8)
@@ -181,11 +181,11 @@ ODD = (5001, 4999)
 def test_words_of_unaligned_tiles_are_counted_from_the_aligned_word_that_x_begins_in(
     address: int,
 ) -> None:
-    moved = permutation.plan(ODD, (ODD[1], 1), (1, 0), 2, address)
+    moved = permutation.plan_permute(ODD, (ODD[1], 1), (1, 0), 2, address)
     _, added = adding._plan(at(address, ODD, BF16), at(0, ODD[::-1], BF16))
 
     for launch in (moved, added):
-        assert kernel(launch) == "unaligned_kernel"
+        assert variant(launch) == "unaligned"
         assert arguments(launch)["skew"] * 2 == address % unaligned.WORD_BYTES
         assert arguments(launch)["HEAD"] == (address % unaligned.WORD_BYTES > 0)
         assert arguments(launch)["SKEW_X"]
@@ -199,11 +199,11 @@ def test_words_of_unaligned_tiles_are_counted_from_the_aligned_word_that_x_begin
 def test_unaligned_tiles_read_aligned_words_as_they_are_only_where_all_rows_begin_at_words(
     address: int, pitch: int, shifted: bool
 ) -> None:
-    moved = permutation.plan(ODD, (pitch, 1), (1, 0), 2, address)
+    moved = permutation.plan_permute(ODD, (pitch, 1), (1, 0), 2, address)
     _, added = adding._plan(at(address, ODD, BF16, pitch), at(0, ODD[::-1], BF16))
 
     for launch in (moved, added):
-        assert kernel(launch) == "unaligned_kernel"
+        assert variant(launch) == "unaligned"
         assert arguments(launch)["SKEW_X"] == shifted
         assert arguments(launch)["SKEW_OUT"]
 
@@ -212,13 +212,13 @@ def test_unaligned_tiles_read_aligned_words_only_where_every_batch_begins_at_a_w
     """A batch of 5000 x 5000 elements has whole words; one element more and the next has not."""
     shape, square = (2, 5000, 5000), 5000 * 5000
 
-    whole = permutation.plan((2, *ODD), (5001 * 5000, 5000, 1), (0, 2, 1), 2, 0)
-    further = permutation.plan((2, *ODD), (5001 * 5000 + 1, 5000, 1), (0, 2, 1), 2, 0)
-    aligned = permutation.plan(shape, (square, 5000, 1), (0, 2, 1), 2, 0)
+    whole = permutation.plan_permute((2, *ODD), (5001 * 5000, 5000, 1), (0, 2, 1), 2, 0)
+    further = permutation.plan_permute((2, *ODD), (5001 * 5000 + 1, 5000, 1), (0, 2, 1), 2, 0)
+    aligned = permutation.plan_permute(shape, (square, 5000, 1), (0, 2, 1), 2, 0)
 
     assert not arguments(whole)["SKEW_X"]
     assert arguments(further)["SKEW_X"]
-    assert kernel(aligned) == "_tile_kernel"
+    assert variant(aligned) == "tiles"
 
 
 @pytest.mark.parametrize("address", range(0, 16, 2))
@@ -226,6 +226,6 @@ def test_unaligned_tiles_add_only_what_begins_at_a_word_as_the_result_does(addre
     _, launch = adding._plan(at(0, ODD, BF16), at(address, ODD[::-1], BF16))
 
     at_a_word = address % unaligned.WORD_BYTES == 0
-    assert kernel(launch) == ("unaligned_kernel" if at_a_word else "_transpose_add_kernel")
+    assert variant(launch) == ("unaligned" if at_a_word else "tiles")
     if not at_a_word:
         assert arguments(launch)["ALIGN_H"] == 1

@@ -11,8 +11,8 @@ import torch
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import permute as permuting
 from warpcall_kernels import transpose_add as adding
-from warpcall_kernels._transpose import strides as _dims
-from warpcall_kernels._transpose import unaligned
+from warpcall_kernels._transpose import constants, unaligned
+from warpcall_kernels._transpose import strides as strides_module
 from warpcall_kernels.permute import permute
 from warpcall_kernels.transpose_add import transpose_add
 
@@ -28,8 +28,8 @@ SUMMED = (
 
 @pytest.fixture(autouse=True)
 def _small_tensors_take_this_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unaligned, "MIN_SIDE", 32)
-    monkeypatch.setattr(unaligned, "MIN_TILES", 0)
+    monkeypatch.setattr(constants, "UNALIGNED_MIN_SIDE", 32)
+    monkeypatch.setattr(constants, "UNALIGNED_MIN_TILES", 0)
     forget_plans()
 
 
@@ -61,7 +61,7 @@ def equal_as_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def flags(launched: list[Launch]) -> tuple[bool, bool, bool]:
     """Whether x begins inside a word, and rows of x and of the output do, in the last launch."""
-    assert launched[-1].kernel is unaligned.unaligned_kernel
+    assert launched[-1].variant == "unaligned"
     arguments = launched[-1].arguments
     return arguments["HEAD"], arguments["SKEW_X"], arguments["SKEW_OUT"]
 
@@ -121,13 +121,13 @@ def test_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if wide:
-        monkeypatch.setattr(_dims, "INT32_REACH", 1)
+        monkeypatch.setattr(strides_module, "INT32_REACH", 1)
     x = drawn(shape, torch.float16, device)
 
     out = permute(x, dims)
 
     assert equal_as_bits(out, x.permute(dims))
-    assert launched[-1].kernel is unaligned.unaligned_kernel
+    assert launched[-1].variant == "unaligned"
     assert launched[-1].arguments["WIDE"] == wide
 
 
@@ -185,8 +185,8 @@ def test_other_variants_are_taken_where_this_one_does_not_apply(
     assert_bits_equal(
         permute(several, (4, 2, 0, 3, 1)), several.permute(4, 2, 0, 3, 1).contiguous()
     )
-    monkeypatch.setattr(unaligned, "MIN_TILES", 3)
+    monkeypatch.setattr(constants, "UNALIGNED_MIN_TILES", 3)
     forget_plans()
     assert_bits_equal(permute(x, (1, 0)), x.T.contiguous())
 
-    assert all(launch.kernel is not unaligned.unaligned_kernel for launch in launched)
+    assert all(launch.variant != "unaligned" for launch in launched)

@@ -1,237 +1,295 @@
-"""How a permutation is launched: the layout reduced, one of three kernels chosen, their arguments."""
+"""How a permutation is launched: its variant, and the arguments of its kernel.
+
+The variants of permute and, where the table does not say otherwise, of transpose-add (add_plan.py):
+
+| variant | taken when | why | measured on an H200 | file |
+| --- | --- | --- | --- | --- |
+| COPY | no dim moves once dims are merged (permute only) | torch copies at full speed | | none |
+| ROWS | the inner dim of x stays the inner dim of the output (permute only) | rows are contiguous on both sides and need no transposition | | kernels.py |
+| UNALIGNED | one dim on each side, rows that do not begin at words of 8 bytes, at least UNALIGNED_MIN_TILES tiles | threads assemble aligned words, so no access is narrower than 8 bytes | 9 to 14 % less time than TILES, added 14 to 41 % | unaligned.py |
+| TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced | | kernels.py |
+
+The constants are in constants.py. Before a variant is chosen, dims are merged and elements are widened
+to words, as far as the layout and the alignment allow.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import triton
-import triton.language as tl
 
-from warpcall_kernels._transpose import strides as _dims
-from warpcall_kernels._transpose import unaligned
-from warpcall_kernels._transpose.strides import WORDS, contiguous_strides, offset
-from warpcall_kernels.op.launch import Launch
+from warpcall_kernels._transpose import constants, unaligned
+from warpcall_kernels._transpose.kernels import rows_kernel, tiles_kernel
+from warpcall_kernels._transpose.strides import (
+    WORDS,
+    Dim,
+    alignment,
+    contiguous_strides,
+    merge,
+    needs_int64,
+    reach,
+)
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch
 
-# Tiles by size of a word: (i, j, warps), where rows of the output begin at 16 bytes, at a few words, and at any
-# one: what `_transpose/unaligned.py` leaves of those, such as several dims on a side, short ones and words of 8 bytes. Medians
-# on an H200: bf16 [8192, 8192] 69.4 us with 128 x 128, 72.1 with 64 x 64; [24300, 11520] 297 us with 64 x 256, 342 with 128 x 128; fp32 [7919, 7907] 151 with 32 x 128, 179 with 64 x 64; u8 [5003, 4999]
-# 24.8 with 32 x 256, 27.3 with 128 x 128; fp16 [31, 37, 41, 43, 7] 31.7 with 64 x 128, 36.8 with 64 x 256.
-TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
-TILES_FEW_WORDS = {1: (128, 128, 8), 2: (64, 256, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
-TILES_ONE_WORD = {1: (32, 256, 8), 2: (64, 128, 8), 4: (32, 128, 8), 8: (32, 32, 4)}
-# And where there would be fewer than MIN_TILES tiles. [512, 512] bf16: 2.4 us, with 128 x 128 3.5.
-TILES_SMALL = {1: (64, 64, 4), 2: (32, 64, 4), 4: (32, 32, 4), 8: (32, 32, 4)}
-MIN_TILES = 132  # multiprocessors of an H200
-RUN_BYTES = 256  # of the output that a tile writes in one run, with a third dim where j is shorter
-ROWS_BYTES = 16384  # that a program gathers: 4 accesses of 16 bytes in flight a thread
-ROWS_WORDS = 4096  # and no more than so many words: each row costs its indices
-ROWS_WARPS = 8
-NARROW = 8  # words of a row of which less is gathered word by word
-UNSPECIALIZED = ("rows", "units", "stride_xc")
-UNSPECIALIZED_TILE = (
-    *("units_i", "units_j", "tiles_i", "tiles_j", "stride_xi"),
-    *("i_sizes", "i_factors", "i_shifts", "i_steps"),
-    *("j_sizes", "j_factors", "j_shifts", "j_steps"),
-)  # no variant is compiled for these: ALIGN says what divides them
+X, OUT = 0, 1  # the operands of a permutation, as `Dim.strides` has them
 
 
-@triton.jit
-def _linear_to_offset(
-    index: tl.tensor,
-    sizes: tl.tensor,
-    factors: tl.tensor,
-    shifts: tl.tensor,
-    steps: tl.tensor,
-    NDIM: tl.constexpr,
-    ALIGN: tl.constexpr,
-    WIDE: tl.constexpr,
-) -> tl.tensor:
-    """Where linear indices over `sizes` lie, as `_dims.offset`, in 3 instructions a dim: see `division_arguments`."""
-    total = index * steps[NDIM - 1]
-    for d in tl.static_range(NDIM - 1, 0, -1):
-        if WIDE:
-            index = index // sizes[d]
-        else:
-            factor = factors[d].to(tl.uint32, bitcast=True)
-            index = (tl.umulhi(index.to(tl.uint32), factor) >> shifts[d]).to(tl.int32)
-        total += index * steps[d - 1]
-    return tl.multiple_of(total, ALIGN)
+class Variant(StrEnum):
+    """The variants of the table above."""
+
+    COPY = "copy"
+    ROWS = "rows"
+    TILES = "tiles"
+    UNALIGNED = "unaligned"
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def _rows_kernel(
-    x_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    rows: tl.int64,
-    col_tiles: tl.tensor,
-    units: tl.tensor,
-    stride_xc: tl.int64,
-    sizes: tl.tensor,
-    factors: tl.tensor,
-    shifts: tl.tensor,
-    steps: tl.tensor,
-    NDIM: tl.constexpr,
-    EVEN: tl.constexpr,
-    ALIGN: tl.constexpr,
-    WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-) -> None:
-    """Gather rows that both sides hold whole; of the output they are the linear index."""
-    pid = tl.program_id(0)
-    if WIDE:
-        pid = pid.to(tl.int64)
-    row = pid // col_tiles * ROWS + tl.arange(0, ROWS)
-    col = pid % col_tiles * COLS + tl.arange(0, COLS)
-    columns = units * ALIGN  # so that the compiler knows what divides it
-    inside = (row < rows)[:, None] & (col < columns)[None, :]
-    begin = _linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
-    across = col if EVEN else col * stride_xc
-    words = tl.load(x_ptr + begin[:, None] + across[None, :], mask=inside)
-    tl.store(out_ptr + tl.multiple_of(row * columns, ALIGN)[:, None] + col[None, :], words, inside)
+class Permutation(NamedTuple):
+    """A permutation, once its dims are merged and its elements widened.
+
+    Args:
+        dims: in the order of the output, with their strides in x and in the output, in words.
+        word: bytes of a word.
+        begin: words from an address that 16 bytes divide to x.
+    """
+
+    dims: list[Dim]
+    word: int
+    begin: int
+
+    @property
+    def inner(self) -> int:
+        """Which dim is the inner one of x: that of the least stride, other than 0."""
+        strides = [dim.strides[X] or math.inf for dim in self.dims]
+        return min(range(len(strides)), key=lambda d: (strides[d], -d))
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED_TILE)
-def _tile_kernel(
-    x_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    units_i: tl.tensor,
-    units_j: tl.tensor,
-    tiles_i: tl.tensor,
-    tiles_j: tl.tensor,
-    stride_xi: tl.tensor,
-    i_sizes: tl.tensor,
-    i_factors: tl.tensor,
-    i_shifts: tl.tensor,
-    i_steps: tl.tensor,
-    j_sizes: tl.tensor,
-    j_factors: tl.tensor,
-    j_shifts: tl.tensor,
-    j_steps: tl.tensor,
-    sizes: tl.tensor,
-    x_strides: tl.tensor,
-    out_strides: tl.tensor,
-    NDIM_I: tl.constexpr,
-    NDIM_J: tl.constexpr,
-    NDIM: tl.constexpr,
-    EVEN: tl.constexpr,
-    ALIGN_X: tl.constexpr,
-    ALIGN_OUT: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-) -> None:
-    """Transpose i, the input's inner dims, with j, the output's."""
-    pid = tl.program_id(0)
-    if WIDE:
-        pid = pid.to(tl.int64)
-    j = pid % tiles_j * BLOCK_J + tl.arange(0, BLOCK_J)
-    pid = pid // tiles_j
-    i = pid % tiles_i * BLOCK_I + tl.arange(0, BLOCK_I)
-    rest = pid // tiles_i
-    x_ptr += offset(rest, sizes, x_strides, NDIM, ALIGN_X)
-    out_ptr += offset(rest, sizes, out_strides, NDIM, ALIGN_OUT)
-    # The compiler knows what divides these sizes, and so how wide a masked access may be.
-    exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
+class Sides(NamedTuple):
+    """The dims of a permutation that is cut into tiles, the outermost first.
 
-    across = i if EVEN else i * stride_xi
-    along = _linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
-    inside = exist_j[:, None] & exist_i[None, :]
-    words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
-    along = _linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
-    inside = exist_i[:, None] & exist_j[None, :]
-    tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
+    Args:
+        i: the dims of a tile along which x is contiguous, or nearly so.
+        j: the dims of a tile along which the output is contiguous.
+        rest: all others.
+    """
+
+    i: list[Dim]
+    j: list[Dim]
+    rest: list[Dim]
 
 
-def plan(
+class Program(NamedTuple):
+    """A kernel, how many programs it needs, and its arguments but for the tensors."""
+
+    kernel: Any
+    programs: int
+    arguments: dict[str, Any]
+
+
+def plan_permute(
     sizes: Sequence[int],
     strides: Sequence[int],
     dims: Sequence[int],
     itemsize: int,
     address: int,
 ) -> Launch | None:
-    """Choose the launch for a layout; None is a plain copy.
+    """Choose the launch of a permutation; None means a plain copy.
 
     Args:
-        sizes: of x, none of them zero.
-        strides: of x, in elements.
-        dims: what goes where, normalised.
-        address: of x's first element, modulo 16.
+        sizes: the sizes of x, none of them zero.
+        strides: the strides of x, in elements.
+        dims: for each dim of the output the dim of x, normalised.
+        itemsize: bytes of an element.
+        address: the address of the first element of x, modulo 16.
     """
     shape = [sizes[d] for d in dims]
-    merged = _dims.merge(shape, [strides[d] for d in dims], contiguous_strides(shape))
-    merged, word = _widen(merged, itemsize, address)
-    if not merged or (len(merged) == 1 and merged[0][1][0] == 1):
+    merged = merge(shape, [strides[d] for d in dims], contiguous_strides(shape))
+    merged, word = widen(merged, itemsize, address)
+    permutation = Permutation(merged, word, address // word)
+    variant = choose(permutation)
+    if variant is Variant.COPY:
         return None
-    spans = (_dims.reach([n for n, _ in merged], [s[k] for _, s in merged]) for k in (0, 1))
-    wide = max(spans) >= _dims.INT32_REACH
-    i = min(range(len(merged)), key=lambda d: (merged[d][1][0] or math.inf, -d))
-    arrange = _rows if i == len(merged) - 1 else functools.partial(_tiles, i=i)
-    kernel, programs, arguments = arrange(merged, word, address // word)
-    return Launch(kernel, (programs,), {**arguments, "WIDE": wide}, (WORDS[word], WORDS[word]))
+    arrange = {Variant.ROWS: _rows, Variant.TILES: _tiles, Variant.UNALIGNED: _unaligned}
+    program = arrange[variant](permutation)
+    lengths = [dim.size for dim in merged]
+    spans = [reach(lengths, [dim.strides[operand] for dim in merged]) for operand in (X, OUT)]
+    return Launch(
+        program.kernel,
+        (program.programs,),
+        {**program.arguments, "WIDE": needs_int64(spans)},
+        (WORDS[word], WORDS[word]),
+        variant,
+    )
 
 
-def _widen(merged: list[_dims.Dim], itemsize: int, address: int) -> tuple[list[_dims.Dim], int]:
-    """Take pairs of neighbours as one word while they stay neighbours; words of up to 8 bytes."""
-    if itemsize == 16:  # two words of 8 bytes, an inner dim that is kept
-        doubled: list[_dims.Dim] = [(n, (sx * 2, so * 2)) for n, (sx, so) in merged]
-        merged = [*doubled, (2, (1, 1))]
-        merged = _dims.merge([n for n, _ in merged], *zip(*(s for _, s in merged), strict=True))
-        return merged, 8
+def choose(permutation: Permutation) -> Variant:
+    """The variant that is fastest for this permutation; the table of variants says why."""
+    dims = permutation.dims
+    if not dims or (len(dims) == 1 and dims[0].strides[X] == 1):
+        return Variant.COPY
+    if permutation.inner == len(dims) - 1:
+        return Variant.ROWS
+    sides = split_sides(permutation)
+    if len(sides.i) == len(sides.j) == 1 and _matrices(permutation, sides).applies():
+        return Variant.UNALIGNED
+    return Variant.TILES
+
+
+def widen(merged: list[Dim], itemsize: int, address: int) -> tuple[list[Dim], int]:
+    """Dims in words, and the bytes of a word: up to 8, as long as pairs of elements stay neighbours."""
+    if itemsize == 16:  # two words of 8 bytes, as a further inner dim that does not move
+        doubled = [Dim(n, (sx * 2, so * 2)) for n, (sx, so) in merged]
+        merged = [*doubled, Dim(2, (1, 1))]
+        return merge([n for n, _ in merged], *zip(*(s for _, s in merged), strict=True)), 8
     word = itemsize
     while word < 8 and merged and address % (2 * word) == 0:
         *outer, (n, inner) = merged
         if inner != (1, 1) or n % 2 or any(step % 2 for _, steps in outer for step in steps):
             break
-        halved: list[_dims.Dim] = [(size, (sx // 2, so // 2)) for size, (sx, so) in outer]
-        merged = [*halved, (n // 2, (1, 1))] if n > 2 else halved
+        halved = [Dim(size, (sx // 2, so // 2)) for size, (sx, so) in outer]
+        merged = [*halved, Dim(n // 2, (1, 1))] if n > 2 else halved
         word *= 2
     return merged, word
 
 
-def _rows(merged: list[_dims.Dim], word: int, begin: int) -> tuple[Any, int, dict[str, Any]]:
-    """The launch that gathers rows along the last dim."""
-    *outer, (columns, (step, _)) = merged
-    outer = outer or [(1, (0, 0))]
-    align = _dims.alignment(word, [begin, columns, *(s[0] for _, s in outer)]) if step == 1 else 1
-    if step == align == 1 and columns < NARROW:  # lanes of padding cost more than another division
-        outer, columns = merged, 1
-    cols = min(triton.next_power_of_2(columns), ROWS_BYTES // word // 4)
+def split_sides(permutation: Permutation) -> Sides:
+    """The dims of each side of a tile: as many as it takes to write and read runs of RUN_BYTES."""
+    dims, word, _ = permutation
+    rest = list(dims)
+    j = [rest.pop()]
+    i = [rest.pop(permutation.inner)]
+    stride_xi = i[0].strides[X]
+    size_i, size_j = i[0].size, j[0].size
+    run = constants.RUN_BYTES
+    while rest and min(size_i, size_j) * word < run:
+        # The dim that goes on where a side ends, as one longer run in memory.
+        next_i = next((d for d, (_, (xs, _)) in enumerate(rest) if xs == size_i * stride_xi), -1)
+        next_j = next((d for d, (_, (_, os)) in enumerate(rest) if os == size_j), -1)
+        wants_i = next_i >= 0 and size_i * word < run
+        wants_j = next_j >= 0 and size_j * word < run
+        if wants_i and (not wants_j or size_i <= size_j):
+            i.insert(0, rest.pop(next_i))
+            size_i *= i[0].size
+        elif wants_j:
+            j.insert(0, rest.pop(next_j))
+            size_j *= j[0].size
+        else:
+            break
+    return Sides(i, j, rest or [Dim(1, (0, 0))])
+
+
+def _matrices(permutation: Permutation, sides: Sides) -> unaligned.Matrices:
+    return unaligned.Matrices(
+        sides.i[0], sides.j[0], sides.rest, permutation.word, permutation.begin
+    )
+
+
+def _unaligned(permutation: Permutation) -> Program:
+    matrices = _matrices(permutation, split_sides(permutation))
+    return Program(unaligned.unaligned_kernel, matrices.programs, matrices.arguments())
+
+
+def _rows(permutation: Permutation) -> Program:
+    """Gather rows along the last dim."""
+    dims, word, begin = permutation
+    *outer, (columns, (step, _)) = dims
+    outer = outer or [Dim(1, (0, 0))]
+    align = alignment(word, [begin, columns, *(s[X] for _, s in outer)]) if step == 1 else 1
+    # Idle lanes of a short row cost more than one more division for each word.
+    if step == align == 1 and columns < constants.NARROW_WORDS:
+        outer, columns = dims, 1
+    cols = min(triton.next_power_of_2(columns), constants.ROWS_BYTES // word // 4)
     rows = math.prod(n for n, _ in outer)
-    block = min(ROWS_BYTES // word, ROWS_WORDS) // cols
+    block = min(constants.ROWS_BYTES // word, constants.ROWS_WORDS) // cols
     col_tiles = triton.cdiv(columns, cols)
-    return (
-        _rows_kernel,
+    return Program(
+        rows_kernel,
         triton.cdiv(rows, block) * col_tiles,
         {
             "rows": rows,
             "col_tiles": col_tiles,
             "units": columns // align,
             "stride_xc": step,
-            **division_arguments(tuple(n for n, _ in outer), tuple(s[0] for _, s in outer)),
+            **division_arguments(tuple(n for n, _ in outer), tuple(s[X] for _, s in outer)),
             "NDIM": len(outer),
             "EVEN": step == 1,
             "ALIGN": align,
             "ROWS": block,
             "COLS": cols,
-            "num_warps": ROWS_WARPS,
+            "num_warps": constants.ROWS_WARPS,
         },
     )
+
+
+def _tiles(permutation: Permutation) -> Program:
+    """Transpose the inner dims of x with those of the output."""
+    dims, word, begin = permutation
+    side_i, side_j, rest = split_sides(permutation)
+    stride_xi = side_i[-1].strides[X]  # the dims before it were added to it
+    size_i, size_j = math.prod(n for n, _ in side_i), math.prod(n for n, _ in side_j)
+    i_strides, j_strides = tuple(s[OUT] for _, s in side_i), tuple(s[X] for _, s in side_j)
+    align_out = alignment(word, [size_j, *i_strides, *(s[OUT] for _, s in rest)])
+    if align_out * word == VECTOR_BYTES:
+        tile = constants.TILES[word]
+    else:
+        table = constants.TILES_ONE_WORD if align_out == 1 else constants.TILES_FEW_WORDS
+        tile = table[word]
+    if math.prod(n for n, _ in dims) < constants.MIN_TILES * tile.i * tile.j:
+        tile = constants.TILES_SMALL[word]
+    block_i, block_j = fit_tile(size_i, size_j, tile.i, tile.j)
+    align_x = alignment(word, [begin, size_i, *j_strides, *(s[X] for _, s in rest)])
+    align_x = align_x if stride_xi == 1 else 1
+    tiles_i, tiles_j = triton.cdiv(size_i, block_i), triton.cdiv(size_j, block_j)
+    return Program(
+        tiles_kernel,
+        tiles_i * tiles_j * math.prod(n for n, _ in rest),
+        {
+            "units_i": size_i // align_x,
+            "units_j": size_j // align_out,
+            "tiles_i": tiles_i,
+            "tiles_j": tiles_j,
+            "stride_xi": stride_xi,
+            **division_arguments(tuple(n for n, _ in side_i), i_strides, "i_"),
+            **division_arguments(tuple(n for n, _ in side_j), j_strides, "j_"),
+            "sizes": tuple(n for n, _ in rest),
+            "x_strides": tuple(s[X] for _, s in rest),
+            "out_strides": tuple(s[OUT] for _, s in rest),
+            "NDIM_I": len(side_i),
+            "NDIM_J": len(side_j),
+            "NDIM": len(rest),
+            "EVEN": stride_xi == 1,
+            "ALIGN_X": align_x,
+            "ALIGN_OUT": align_out,
+            "BLOCK_I": block_i,
+            "BLOCK_J": block_j,
+            "num_warps": tile.warps,
+        },
+    )
+
+
+def fit_tile(size_i: int, size_j: int, tile_i: int, tile_j: int) -> tuple[int, int]:
+    """Sides of a tile as large as tile_i x tile_j: where one dim is short, the other side grows."""
+    block_i = min(triton.next_power_of_2(size_i), tile_i)
+    block_j = min(triton.next_power_of_2(size_j), tile_i * tile_j // block_i)
+    if block_j < tile_j:
+        block_i = min(triton.next_power_of_2(size_i), tile_i * tile_j // block_j)
+    return block_i, block_j
 
 
 def division_arguments(
     sizes: tuple[int, ...], strides: tuple[int, ...], side: str = ""
 ) -> dict[str, Any]:
-    """What `_linear_to_offset` needs to walk dims by these strides, named for the `side`.
+    """The arguments of `_linear_to_offset` for dims of these sizes and strides, prefixed by `side`.
 
-    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for any
-    n below 2^31; the factor is 2^(31+l) / size, rounded up, here as a signed number. And n % size is
-    n - n // size * size, so that an offset is a sum of quotients, each times a step.
+    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for
+    any n below 2^31. The factor is 2^(31+l) / size, rounded up, and is passed as a signed number. And
+    n % size is n - n // size * size, so that an offset is a sum of quotients, each times a step.
     """
-    # Of the first dim only the step is used: the rest is 0, so that no variant is compiled for it.
+    # Only the step of the first dim is used. Its other arguments are 0, so that the kernel is not
+    # compiled again for other values.
     lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
     factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
     below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
@@ -241,71 +299,3 @@ def division_arguments(
         f"{side}shifts": (0, *(n - 1 for n in lengths)),
         f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
     }
-
-
-def _tiles(
-    merged: list[_dims.Dim], word: int, begin: int, i: int
-) -> tuple[Any, int, dict[str, Any]]:
-    """The launch that transposes dim `i`, and those that go on from it, with the last ones."""
-    rest = list(merged)
-    side_j = [rest.pop()]
-    side_i = [rest.pop(i)]
-    xi = side_i[0][1][0]
-    size_i, size_j = side_i[0][0], side_j[0][0]
-    while rest and min(size_i, size_j) * word < RUN_BYTES:
-        on_i = next((d for d, (_, (xs, _)) in enumerate(rest) if xs == size_i * xi), -1)
-        on_j = next((d for d, (_, (_, os)) in enumerate(rest) if os == size_j), -1)
-        wants_i = on_i >= 0 and size_i * word < RUN_BYTES
-        wants_j = on_j >= 0 and size_j * word < RUN_BYTES
-        if wants_i and (not wants_j or size_i <= size_j):
-            side_i.insert(0, rest.pop(on_i))
-            size_i *= side_i[0][0]
-        elif wants_j:
-            side_j.insert(0, rest.pop(on_j))
-            size_j *= side_j[0][0]
-        else:
-            break
-    rest = rest or [(1, (0, 0))]
-    i_strides, j_strides = tuple(s[1] for _, s in side_i), tuple(s[0] for _, s in side_j)
-
-    if len(side_i) == len(side_j) == 1:
-        by_words = unaligned.arrange(side_i[0], side_j[0], rest, word, begin)
-        if by_words is not None:
-            return unaligned.unaligned_kernel, *by_words
-    align_out = _dims.alignment(word, [size_j, *i_strides, *(s[1] for _, s in rest)])
-    odd = TILES_ONE_WORD if align_out == 1 else TILES_FEW_WORDS
-    tile_i, tile_j, warps = (TILES if align_out * word == 16 else odd)[word]
-    if math.prod(n for n, _ in merged) < MIN_TILES * tile_i * tile_j:
-        tile_i, tile_j, warps = TILES_SMALL[word]
-    block_i = min(triton.next_power_of_2(size_i), tile_i)
-    block_j = min(triton.next_power_of_2(size_j), tile_i * tile_j // block_i)
-    if block_j < tile_j:
-        block_i = min(triton.next_power_of_2(size_i), tile_i * tile_j // block_j)
-    align_x = _dims.alignment(word, [begin, size_i, *j_strides, *(s[0] for _, s in rest)])
-    align_x = align_x if xi == 1 else 1
-    tiles_i, tiles_j = triton.cdiv(size_i, block_i), triton.cdiv(size_j, block_j)
-    return (
-        _tile_kernel,
-        tiles_i * tiles_j * math.prod(n for n, _ in rest),
-        {
-            "units_i": size_i // align_x,
-            "units_j": size_j // align_out,
-            "tiles_i": tiles_i,
-            "tiles_j": tiles_j,
-            "stride_xi": xi,
-            **division_arguments(tuple(n for n, _ in side_i), i_strides, "i_"),
-            **division_arguments(tuple(n for n, _ in side_j), j_strides, "j_"),
-            "sizes": tuple(n for n, _ in rest),
-            "x_strides": tuple(s[0] for _, s in rest),
-            "out_strides": tuple(s[1] for _, s in rest),
-            "NDIM_I": len(side_i),
-            "NDIM_J": len(side_j),
-            "NDIM": len(rest),
-            "EVEN": xi == 1,
-            "ALIGN_X": align_x,
-            "ALIGN_OUT": align_out,
-            "BLOCK_I": block_i,
-            "BLOCK_J": block_j,
-            "num_warps": warps,
-        },
-    )

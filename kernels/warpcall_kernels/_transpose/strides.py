@@ -1,36 +1,49 @@
-"""Dims, sizes and strides: what permute and transpose-add work out before a launch."""
+"""Dims, sizes and strides: what launchers compute from the layouts of their tensors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
-INT32_REACH = 2**31 - 64  # elements that 32-bit offsets reach, and some beyond
+# Elements that 32-bit offsets reach. The margin is for offsets that a program computes past the end.
+INT32_REACH = 2**31 - 64
 
-WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}  # what is moved, by its size
+WORDS = {
+    1: tl.int8,
+    2: tl.int16,
+    4: tl.int32,
+    8: tl.int64,
+}  # the type that elements are moved as, by its bytes
 
-Dim = tuple[int, tuple[int, ...]]  # a size, and the stride of each operand along it
+
+class Dim(NamedTuple):
+    """The size of a dim, and the stride of each operand along it, in elements."""
+
+    size: int
+    strides: tuple[int, ...]
 
 
 def merge(sizes: Sequence[int], *strides: Sequence[int]) -> list[Dim]:
-    """The same walk with as few dims as possible, in the same order.
+    """The same elements in the same order with as few dims as possible.
 
-    Dims of size 1 go, and neighbours along which every operand steps evenly become one.
+    Dims of size 1 are dropped. Neighbouring dims become one where one stride serves both of them, in
+    every operand.
     """
     merged: list[Dim] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
         step = tuple(steps)
-        if merged and merged[-1][1] == tuple(s * size for s in step):
-            merged[-1] = (merged[-1][0] * size, step)
+        if merged and merged[-1].strides == tuple(s * size for s in step):
+            merged[-1] = Dim(merged[-1].size * size, step)
         else:
-            merged.append((size, step))
+            merged.append(Dim(size, step))
     return merged
 
 
@@ -54,8 +67,13 @@ def reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
+def needs_int64(spans: Iterable[int]) -> bool:
+    """Whether offsets need 64 bits, when operands reach over these numbers of elements."""
+    return max(spans) >= INT32_REACH
+
+
 def alignment(itemsize: int, numbers: Sequence[int]) -> int:
-    """Elements, a power of two, that one access may take: they divide all of `numbers`."""
+    """The elements, a power of two, that one access may move if it begins at any of `numbers`."""
     return math.gcd(VECTOR_BYTES // itemsize, *numbers)
 
 
@@ -67,9 +85,10 @@ def offset(
     NDIM: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
-    """Where linear indices over `sizes` (C order) lie by `strides`, all multiples of ALIGN.
+    """The offsets of linear indices over `sizes` (C order), in elements; ALIGN divides all `strides`.
 
-    That is said in here: said of what a call returns, it would be lost when the call is inlined.
+    `tl.multiple_of` stands in this function because a hint on the result of a call is lost when the
+    call is inlined.
     """
     if NDIM == 1:
         return tl.multiple_of(index * strides[0], ALIGN)

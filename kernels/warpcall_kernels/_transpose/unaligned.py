@@ -1,23 +1,23 @@
-"""Transposition by aligned words where rows do not begin at words.
+"""The unaligned variant of a transposition: aligned words, where rows do not begin at words.
 
-A thread owns a block of x: the columns of one word of 8 bytes, and twice as many rows. Of each row it
-reads the two aligned words that hold its columns and shifts them into one; it transposes these in
-registers into words that run down the columns; and of each two of those it shifts out the word that
-lies aligned in the output. Shifts are counted from where rows begin, so any pitch will do. The words
-then go through shared memory, so that neighbouring lanes write neighbouring words.
+A thread owns a block of x: the columns of one word of 8 bytes, and twice as many rows. From each row it
+loads the two aligned words that hold its columns, and shifts them into one. It transposes these words
+in registers into words that run down the columns. From each two of those it shifts out the word that
+lies aligned in the output. Every shift is computed from where its row begins, so any pitch will do.
+The words then go through shared memory, so that neighbouring lanes store neighbouring words.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._transpose import strides
+from warpcall_kernels._transpose import constants
 from warpcall_kernels._transpose.packed_words import (
     add,
     add_words,
@@ -27,14 +27,17 @@ from warpcall_kernels._transpose.packed_words import (
     transpose_block,
     word,
 )
-from warpcall_kernels._transpose.strides import offset
+from warpcall_kernels._transpose.strides import Dim, offset, reach
 
 WORD_BYTES = 8
-GROUPS = tl.constexpr(2)  # of as many rows as a word has elements, that a thread owns
+GROUPS = tl.constexpr(
+    2
+)  # groups of rows that a thread owns, each of as many rows as a word has elements
+# Arguments that Triton does not compile variants for.
 UNSPECIALIZED = (
     *("skew", "end", "size_i", "size_j", "tiles_i", "tiles_j"),
     *("stride_xj", "stride_outi"),
-)  # no variant is compiled for these
+)
 
 
 @triton.jit
@@ -262,7 +265,7 @@ def unaligned_kernel(
             )
 
 
-# What equal types are added as, and by which type; bool by "or".
+# The type that elements have in an addition, and the type of their sum, by dtype. bool is added by "or".
 TERMS = {
     torch.float16: (tl.float16, tl.float32),
     torch.bfloat16: (tl.bfloat16, tl.float32),
@@ -273,86 +276,118 @@ TERMS = {
     torch.uint8: (tl.int8, tl.int8),
     torch.bool: (tl.int8, None),
 }
-# By itemsize: threads down the rows and along the columns, and registers that one may have, None for any number.
-# Shares of a copy on an H200, of the tiles for any pitch in brackets: u8 [5003, 4999] 80 % (71), added 85 (50);
-# bf16 [4097, 8191] 83 (73), added 88 (74); fp32 [7919, 7907] 89 (82), added 96 (82). Others: (8, 32) bf16 67 %, fp32 66;
-# (16, 16) without a limit takes 78 registers: 79; (32, 16) bf16 77; (16, 16) u8 80, two groups for one 71, bf16 four
-# groups 81, added 69. Tiles that overlap, so that runs of the output begin at 32 bytes: bf16 81, u8 72; at 128: 57.
-THREADS: dict[int, tuple[int, int, int | None]] = {
-    1: (8, 16, None),
-    2: (16, 16, 64),
-    4: (16, 32, None),
-}
-# With fewer tiles, or fewer elements on a side, the tiles for any pitch are as fast or faster: of u8 [2049, 2051] and
-# fp32 [1025, 1027], both 257 tiles, they take 0.95 and 0.98 of the time, of fp16 [1021, 127, 131] added 0.61; of
-# bf16 [2049, 2051], 513 tiles, 1.04, of bf16 [64, 333, 777] 1.04, added 1.08.
-MIN_TILES = 396  # 3 for each multiprocessor of an H200
-MIN_SIDE = 256
 
 
-def arrange(
-    i: strides.Dim,
-    j: strides.Dim,
-    rest: Sequence[strides.Dim],
-    itemsize: int,
-    begin: int,
-    add: torch.dtype | None = None,
-    b_begin: int = 0,
-) -> tuple[int, dict[str, Any]] | None:
-    """Programs and arguments of a launch, or None where this variant does not apply.
+class Skews(NamedTuple):
+    """Where rows begin inside a word.
 
     Args:
-        i: the input's inner dim, with its strides in x and in the output.
-        j: the output's inner dim.
-        rest: all others.
+        begin: elements from the start of a word to x.
+        x: whether any row of x begins inside a word.
+        out: whether any row of the output does.
+    """
+
+    begin: int
+    x: bool
+    out: bool
+
+
+class Matrices(NamedTuple):
+    """Matrices that are transposed, and perhaps added to.
+
+    Args:
+        i: the inner dim of x, with its strides in x and in the output.
+        j: the inner dim of the output.
+        rest: all other dims.
         itemsize: bytes of an element.
         begin: elements from an address that 16 bytes divide to x.
-        add: the type of b, which lies as the output, and of x; without it nothing is added.
-        b_begin: elements from an address that 16 bytes divide to b.
+        b_begin: elements from such an address to b, which is added and lies as the output.
     """
-    (size_i, (stride_xi, stride_outi)), (size_j, (stride_xj, _)) = i, j
-    if itemsize > 4 or stride_xi != 1 or min(size_i, size_j) < MIN_SIDE:
-        return None
-    rows, cols, registers = THREADS[itemsize]
-    per = WORD_BYTES // itemsize
-    height, width = rows * GROUPS.value * per, cols * per
-    programs = math.prod(n for n, _ in rest)
-    x_steps = [stride_xj, *(s[0] for n, s in rest if n > 1)]
-    out_steps = [stride_outi, *(s[1] for _, s in rest)]
-    skew = begin % per
-    skew_x, skew_out = (math.gcd(per, *steps) < per for steps in ([skew, *x_steps], out_steps))
-    if (
-        b_begin % per
-        or not (skew_x or skew_out)
-        or size_i * size_j * programs < MIN_TILES * height * width
-    ):
-        return None
-    if min(x_steps) < size_i:  # where x overlaps itself, any program may read its ends
-        return None
-    tiles_i, tiles_j = triton.cdiv(size_i, width), triton.cdiv(size_j, height)
-    element, accumulator = TERMS[add] if add is not None else (None, None)
-    return tiles_i * tiles_j * programs, {
-        **({} if add is not None else {"b_ptr": None}),
-        "skew": skew,
-        "end": skew + strides.reach(*zip(*((n, s[0]) for n, s in (i, j, *rest)), strict=True)),
-        "size_i": size_i,
-        "size_j": size_j,
-        "tiles_i": tiles_i,
-        "tiles_j": tiles_j,
-        "stride_xj": stride_xj,
-        "stride_outi": stride_outi,
-        "sizes": tuple(n for n, _ in rest),
-        "x_strides": tuple(s[0] for _, s in rest),
-        "out_strides": tuple(s[1] for _, s in rest),
-        "NDIM": len(rest),
-        "HEAD": skew > 0,
-        "SKEW_X": skew_x,
-        "SKEW_OUT": skew_out,
-        "TYPE": element,
-        "ACC": accumulator,
-        "PER": per,
-        "ROWS": rows,
-        "COLS": cols,
-        "num_warps": rows * cols // 32,
-        **({} if registers is None else {"maxnreg": registers}),
-    }
+
+    i: Dim
+    j: Dim
+    rest: Sequence[Dim]
+    itemsize: int
+    begin: int
+    b_begin: int = 0
+
+    @property
+    def per(self) -> int:
+        """Elements of a word."""
+        return WORD_BYTES // self.itemsize
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and the columns of x that a program transposes."""
+        threads = constants.THREADS[self.itemsize]
+        groups: int = GROUPS.value
+        return threads.down * groups * self.per, threads.across * self.per
+
+    @property
+    def batches(self) -> int:
+        return math.prod(dim.size for dim in self.rest)
+
+    @property
+    def programs(self) -> int:
+        height, width = self.tile
+        tiles: int = triton.cdiv(self.i.size, width) * triton.cdiv(self.j.size, height)
+        return tiles * self.batches
+
+    def skews(self) -> Skews:
+        begin = self.begin % self.per
+        x = begin, self.j.strides[0], *(dim.strides[0] for dim in self.rest if dim.size > 1)
+        out = self.i.strides[1], *(dim.strides[1] for dim in self.rest)
+        return Skews(begin, *(math.gcd(self.per, *steps) < self.per for steps in (x, out)))
+
+    def applies(self) -> bool:
+        """Whether this variant can transpose these matrices, and is faster than tiles."""
+        i, j = self.i, self.j
+        least = constants.UNALIGNED_MIN_SIDE
+        if self.itemsize > 4 or i.strides[0] != 1 or min(i.size, j.size) < least:
+            return False
+        if self.b_begin % self.per:  # words of b would not lie as those of the output
+            return False
+        skews = self.skews()
+        if not (skews.x or skews.out):
+            return False
+        height, width = self.tile
+        if i.size * j.size * self.batches < constants.UNALIGNED_MIN_TILES * height * width:
+            return False
+        # Only the programs of the last batch load the words that lie only partly in x. If rows overlap,
+        # other programs would need these words, too.
+        pitches = (j.strides[0], *(dim.strides[0] for dim in self.rest if dim.size > 1))
+        return min(pitches) >= i.size
+
+    def arguments(self, added: torch.dtype | None = None) -> dict[str, Any]:
+        """The arguments of `unaligned_kernel`; `added` is the dtype of b and of x, None if there is no b."""
+        i, j, rest = self.i, self.j, self.rest
+        threads = constants.THREADS[self.itemsize]
+        height, width = self.tile
+        skews = self.skews()
+        element, accumulator = TERMS[added] if added is not None else (None, None)
+        dims = (i, j, *rest)
+        return {
+            **({} if added is not None else {"b_ptr": None}),
+            "skew": skews.begin,
+            "end": skews.begin + reach([d.size for d in dims], [d.strides[0] for d in dims]),
+            "size_i": i.size,
+            "size_j": j.size,
+            "tiles_i": triton.cdiv(i.size, width),
+            "tiles_j": triton.cdiv(j.size, height),
+            "stride_xj": j.strides[0],
+            "stride_outi": i.strides[1],
+            "sizes": tuple(dim.size for dim in rest),
+            "x_strides": tuple(dim.strides[0] for dim in rest),
+            "out_strides": tuple(dim.strides[1] for dim in rest),
+            "NDIM": len(rest),
+            "HEAD": skews.begin > 0,
+            "SKEW_X": skews.x,
+            "SKEW_OUT": skews.out,
+            "TYPE": element,
+            "ACC": accumulator,
+            "PER": self.per,
+            "ROWS": threads.down,
+            "COLS": threads.across,
+            "num_warps": threads.down * threads.across // 32,
+            **({} if threads.registers is None else {"maxnreg": threads.registers}),
+        }

@@ -8,7 +8,6 @@ import pytest
 
 from bench.kernels import tune
 from bench.kernels.report import markdown
-from bench.kernels.sweep import sweep
 from warpcall_kernels import ops
 
 ROW = {
@@ -35,7 +34,7 @@ MACHINE = {"gpu": "a GPU", "torch": "1", "triton": "2", "cuda": "3", "python": "
 def test_odd_cases_are_calls_that_the_op_takes(name: str) -> None:
     op = ops()[name]
 
-    for case in sweep(ops()[name]):
+    for case in op.sweep:
         assert op.check(case.metas(), op.check_params(case.params))
         assert case.size == "large"
 
@@ -44,7 +43,7 @@ def test_odd_cases_are_calls_that_the_op_takes(name: str) -> None:
 def test_what_is_tuned_is_there_and_its_shipped_value_a_candidate(name: str) -> None:
     large = [case.name for case in tune.large_cases(name)]
 
-    for knob in tune.KNOBS.get(name, ops()[name].tuning):
+    for knob in ops()[name].tuning:
         module = importlib.import_module(f"warpcall_kernels.{knob.module}")
         shipped = tuple(tune._get(module, constant) for constant in knob.names)
         assert shipped in knob.candidates, (knob.names, shipped)

@@ -1,0 +1,149 @@
+"""How transpose-add is launched: its variant, and the arguments of its kernel.
+
+The table of variants is in `_transpose/plan.py`. Transpose-add has two of them, UNALIGNED and TILES.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from warpcall_kernels._transpose import constants, unaligned
+from warpcall_kernels._transpose.kernels import transpose_add_kernel
+from warpcall_kernels._transpose.plan import Program, Variant, fit_tile
+from warpcall_kernels._transpose.strides import (
+    WORDS,
+    Dim,
+    alignment,
+    broadcast_strides,
+    contiguous_strides,
+    merge,
+    needs_int64,
+    reach,
+)
+from warpcall_kernels.op.declaration import Meta
+from warpcall_kernels.op.launch import Launch, Layout
+
+A, B, OUT = 0, 1, 2  # the operands, as `Dim.strides` has them
+
+# The types in which transpose-add adds, by the type of the result.
+ACCUMULATORS = {
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), tl.float32),
+    torch.float64: tl.float64,
+    torch.int64: tl.int64,
+    torch.int32: tl.int32,
+    torch.int16: tl.int16,
+    torch.int8: tl.int8,
+    torch.uint8: tl.uint8,
+    torch.bool: tl.int8,
+}
+
+
+def plan_transpose_add(a: Layout, b: Layout, out: Meta) -> Launch:
+    """Choose the launch of transpose-add, on (a, out, b); `out` is contiguous and not empty."""
+    batch = out.shape[:-2]
+    strides = (
+        broadcast_strides(a.shape[:-2], a.strides[:-2], len(batch)),
+        broadcast_strides(b.shape[:-2], b.strides[:-2], len(batch)),
+        contiguous_strides(out.shape)[:-2],
+    )
+    dims = merge(batch, *strides) or [Dim(1, (0, 0, 0))]
+    matrices = as_matrices(a, b, dims)
+    variant = choose(matrices)
+    if variant is Variant.UNALIGNED and matrices is not None:
+        program = Program(
+            unaligned.unaligned_kernel, matrices.programs, matrices.arguments(out.dtype)
+        )
+        words: tuple[Any, ...] = (WORDS[out.dtype.itemsize],) * 3
+    else:
+        program = _tiles(a, b, out, dims)
+        words = tuple(tl.int8 if d == torch.bool else None for d in (a.dtype, out.dtype, b.dtype))
+    spans = reach(a.shape, a.strides), reach(b.shape, b.strides), math.prod(out.shape)
+    return Launch(
+        program.kernel,
+        (program.programs,),
+        {**program.arguments, "WIDE": needs_int64(spans)},
+        words,
+        variant,
+    )
+
+
+def choose(matrices: unaligned.Matrices | None) -> Variant:
+    """The variant that is fastest for these operands; the table of variants says why."""
+    if matrices is not None and matrices.applies():
+        return Variant.UNALIGNED
+    return Variant.TILES
+
+
+def as_matrices(a: Layout, b: Layout, dims: Sequence[Dim]) -> unaligned.Matrices | None:
+    """The operands as the unaligned variant takes them.
+
+    None unless both have one dtype, and the rows and batches of b lie as those of the output.
+    """
+    (size_h, size_w), (ah, aw) = a.shape[-2:], a.strides[-2:]
+    contiguous = b.strides[-2:] == (size_h, 1) and all(s[B] == s[OUT] for _, s in dims)
+    if a.dtype != b.dtype or not contiguous:
+        return None
+    itemsize = a.dtype.itemsize
+    return unaligned.Matrices(
+        Dim(size_w, (aw, size_h)),
+        Dim(size_h, (ah, 1)),
+        [Dim(n, (s[A], s[OUT])) for n, s in dims],
+        itemsize,
+        a.address // itemsize,
+        b.address // itemsize,
+    )
+
+
+def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim]) -> Program:
+    """Transpose and add tile by tile."""
+    size_h, size_w = a.shape[-2:]
+    (ah, aw), (bw, bh) = a.strides[-2:], b.strides[-2:]
+    itemsize = out.dtype.itemsize
+    align_w = align_h = 1
+    if aw == 1:
+        begin = a.address // a.dtype.itemsize
+        align_w = alignment(a.dtype.itemsize, [begin, size_w, ah, *(s[A] for _, s in dims)])
+    if bh == 1:
+        begin = b.address // b.dtype.itemsize
+        widest = max(b.dtype.itemsize, itemsize)
+        align_h = alignment(widest, [begin, size_h, bw, *(s[B] for _, s in dims)])
+    square = (constants.SQUARES if align_h > 1 else constants.SQUARES_UNALIGNED)[itemsize]
+    if math.prod(out.shape) < constants.MIN_TILES * square.side**2:
+        square = constants.SQUARES_SMALL[itemsize]
+    block_h, block_w = fit_tile(size_h, size_w, square.side, square.side)
+    tiles_h, tiles_w = triton.cdiv(size_h, block_h), triton.cdiv(size_w, block_w)
+    return Program(
+        transpose_add_kernel,
+        tiles_h * tiles_w * math.prod(out.shape[:-2]),
+        {
+            "units_h": size_h // align_h,
+            "units_w": size_w // align_w,
+            "tiles_h": tiles_h,
+            "tiles_w": tiles_w,
+            "stride_ah": ah,
+            "stride_aw": aw,
+            "stride_bw": bw,
+            "stride_bh": bh,
+            "sizes": tuple(n for n, _ in dims),
+            "a_strides": tuple(s[A] for _, s in dims),
+            "b_strides": tuple(s[B] for _, s in dims),
+            "out_strides": tuple(s[OUT] for _, s in dims),
+            "NDIM": len(dims),
+            "EVEN_A": aw == 1,
+            "EVEN_B": bh == 1,
+            "ALIGN_W": align_w,
+            "ALIGN_H": align_h,
+            "ACC": ACCUMULATORS[out.dtype],
+            "FLOAT": out.dtype.is_floating_point,
+            "LOGICAL": out.dtype == torch.bool,
+            "BLOCK_H": block_h,
+            "BLOCK_W": block_w,
+            "num_warps": square.warps,
+        },
+    )

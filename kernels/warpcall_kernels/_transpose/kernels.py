@@ -1,0 +1,203 @@
+"""The kernels of permute and transpose-add; `_transpose/plan.py` says when each is taken."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels._transpose.strides import offset
+
+# Arguments that Triton does not compile variants for. What divides them is said by ALIGN, ALIGN_W, ...
+UNSPECIALIZED_ROWS = ("rows", "units", "stride_xc")
+UNSPECIALIZED_TILES = (
+    *("units_i", "units_j", "tiles_i", "tiles_j", "stride_xi"),
+    *("i_sizes", "i_factors", "i_shifts", "i_steps"),
+    *("j_sizes", "j_factors", "j_shifts", "j_steps"),
+)
+UNSPECIALIZED_ADD = (
+    *("units_h", "units_w", "tiles_h", "tiles_w"),
+    *("stride_ah", "stride_aw", "stride_bw", "stride_bh"),
+)
+
+
+@triton.jit
+def _linear_to_offset(
+    index: tl.tensor,
+    sizes: tl.tensor,
+    factors: tl.tensor,
+    shifts: tl.tensor,
+    steps: tl.tensor,
+    NDIM: tl.constexpr,
+    ALIGN: tl.constexpr,
+    WIDE: tl.constexpr,
+) -> tl.tensor:
+    """The offsets of linear indices over `sizes`, in elements, with 3 instructions for each dim.
+
+    The other arguments are those of `division_arguments`. It computes what `offset` computes.
+    """
+    total = index * steps[NDIM - 1]
+    for d in tl.static_range(NDIM - 1, 0, -1):
+        if WIDE:
+            index = index // sizes[d]
+        else:
+            factor = factors[d].to(tl.uint32, bitcast=True)
+            index = (tl.umulhi(index.to(tl.uint32), factor) >> shifts[d]).to(tl.int32)
+        total += index * steps[d - 1]
+    return tl.multiple_of(total, ALIGN)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED_ROWS)
+def rows_kernel(
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    rows: tl.int64,
+    col_tiles: tl.tensor,
+    units: tl.tensor,
+    stride_xc: tl.int64,
+    sizes: tl.tensor,
+    factors: tl.tensor,
+    shifts: tl.tensor,
+    steps: tl.tensor,
+    NDIM: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+) -> None:
+    """Gather rows that are contiguous in the output, where row r begins at r * columns."""
+    pid = tl.program_id(0)
+    if WIDE:
+        pid = pid.to(tl.int64)
+    row = pid // col_tiles * ROWS + tl.arange(0, ROWS)
+    col = pid % col_tiles * COLS + tl.arange(0, COLS)
+    columns = units * ALIGN  # the compiler then knows that ALIGN divides it
+    inside = (row < rows)[:, None] & (col < columns)[None, :]
+    begin = _linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
+    across = col if EVEN else col * stride_xc
+    words = tl.load(x_ptr + begin[:, None] + across[None, :], mask=inside)
+    tl.store(out_ptr + tl.multiple_of(row * columns, ALIGN)[:, None] + col[None, :], words, inside)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED_TILES)
+def tiles_kernel(
+    x_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    units_i: tl.tensor,
+    units_j: tl.tensor,
+    tiles_i: tl.tensor,
+    tiles_j: tl.tensor,
+    stride_xi: tl.tensor,
+    i_sizes: tl.tensor,
+    i_factors: tl.tensor,
+    i_shifts: tl.tensor,
+    i_steps: tl.tensor,
+    j_sizes: tl.tensor,
+    j_factors: tl.tensor,
+    j_shifts: tl.tensor,
+    j_steps: tl.tensor,
+    sizes: tl.tensor,
+    x_strides: tl.tensor,
+    out_strides: tl.tensor,
+    NDIM_I: tl.constexpr,
+    NDIM_J: tl.constexpr,
+    NDIM: tl.constexpr,
+    EVEN: tl.constexpr,
+    ALIGN_X: tl.constexpr,
+    ALIGN_OUT: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+) -> None:
+    """Transpose i, the inner dims of x, with j, the inner dims of the output, tile by tile."""
+    pid = tl.program_id(0)
+    if WIDE:
+        pid = pid.to(tl.int64)
+    j = pid % tiles_j * BLOCK_J + tl.arange(0, BLOCK_J)
+    pid = pid // tiles_j
+    i = pid % tiles_i * BLOCK_I + tl.arange(0, BLOCK_I)
+    rest = pid // tiles_i
+    x_ptr += offset(rest, sizes, x_strides, NDIM, ALIGN_X)
+    out_ptr += offset(rest, sizes, out_strides, NDIM, ALIGN_OUT)
+    # The compiler knows what divides these sizes, and therefore how wide a masked access may be.
+    exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
+
+    across = i if EVEN else i * stride_xi
+    along = _linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
+    inside = exist_j[:, None] & exist_i[None, :]
+    words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
+    along = _linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
+    inside = exist_i[:, None] & exist_j[None, :]
+    tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
+
+
+@triton.jit
+def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.constexpr) -> tl.tensor:
+    """Convert `x` as torch does before it adds: first to the type of the output, then to ACC.
+
+    Torch rounds an integer to fp32 first and to the type of the output then. Without the addition of
+    0.0 the compiler would fuse both conversions into one, which rounds once. The addition is left out
+    for floats, because it would turn -0.0 into 0.0; they only widen.
+    """
+    if FLOAT and x.dtype.is_int():
+        x = (x.to(ACC) + 0.0).to(out_ptr.dtype.element_ty)
+    return x.to(ACC)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED_ADD)
+def transpose_add_kernel(
+    a_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    b_ptr: tl.tensor,
+    units_h: tl.tensor,
+    units_w: tl.tensor,
+    tiles_h: tl.tensor,
+    tiles_w: tl.tensor,
+    stride_ah: tl.tensor,
+    stride_aw: tl.tensor,
+    stride_bw: tl.tensor,
+    stride_bh: tl.tensor,
+    sizes: tl.tensor,
+    a_strides: tl.tensor,
+    b_strides: tl.tensor,
+    out_strides: tl.tensor,
+    NDIM: tl.constexpr,
+    EVEN_A: tl.constexpr,
+    EVEN_B: tl.constexpr,
+    ALIGN_W: tl.constexpr,
+    ALIGN_H: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACC: tl.constexpr,
+    FLOAT: tl.constexpr,
+    LOGICAL: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+) -> None:
+    """Transpose h, the rows of a, with w, its columns, tile by tile, and add b."""
+    pid = tl.program_id(0)
+    if WIDE:
+        pid = pid.to(tl.int64)
+    h = pid % tiles_h * BLOCK_H + tl.arange(0, BLOCK_H)
+    pid = pid // tiles_h
+    w = pid % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)
+    batch = pid // tiles_w
+    size_h, size_w = units_h * ALIGN_H, units_w * ALIGN_W  # the compiler knows what divides them
+    a_ptr += offset(batch, sizes, a_strides, NDIM, ALIGN_W)
+    b_ptr += offset(batch, sizes, b_strides, NDIM, ALIGN_H)
+    out_ptr += offset(batch, sizes, out_strides, NDIM, ALIGN_H)
+
+    inside = (h < size_h)[:, None] & (w < size_w)[None, :]
+    along = w if EVEN_A else w * stride_aw
+    a = tl.load(
+        a_ptr + tl.multiple_of(h * stride_ah, ALIGN_W)[:, None] + along[None, :], mask=inside
+    )
+    inside = (w < size_w)[:, None] & (h < size_h)[None, :]
+    along = h if EVEN_B else h * stride_bh
+    b = tl.load(
+        b_ptr + tl.multiple_of(w * stride_bw, ALIGN_H)[:, None] + along[None, :], mask=inside
+    )
+    a = _as_term(tl.trans(a), out_ptr, ACC, FLOAT)
+    b = _as_term(b, out_ptr, ACC, FLOAT)
+    total = a | b if LOGICAL else a + b
+    at = tl.multiple_of(w * size_h, ALIGN_H)[:, None] + h[None, :]
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
