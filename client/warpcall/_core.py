@@ -183,9 +183,9 @@ class Core:
 
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
         """Get the JSON document at a path."""
-        return await self.ask("GET", path, accepted=accepted)
+        return await self.request_json("GET", path, accepted=accepted)
 
-    async def ask(
+    async def request_json(
         self,
         method: str,
         path: str,

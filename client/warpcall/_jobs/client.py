@@ -41,11 +41,15 @@ class _JobsBase(Generic[JobT]):
 
     async def _submit(self, op: str, request: JobRequest, key: str | None) -> JobT:
         headers = {"Idempotency-Key": new_id() if key is None else key}
-        payload = await self._core.ask("POST", PATH, {"op": op, **given(request)}, headers, CREATED)
+        payload = await self._core.request_json(
+            "POST", PATH, {"op": op, **given(request)}, headers, CREATED
+        )
         return self._kind(self._core, parse(SubmittedJob, payload, "a job"))
 
     async def _preview(self, op: str, request: JobRequest) -> JobPreview:
-        payload = await self._core.ask("POST", f"{PATH}/preview", {"op": op, **given(request)})
+        payload = await self._core.request_json(
+            "POST", f"{PATH}/preview", {"op": op, **given(request)}
+        )
         return parse(JobPreview, payload, "a preview of a job")
 
     async def _get(self, id_: str) -> JobT:
@@ -60,7 +64,7 @@ class _JobsBase(Generic[JobT]):
         return parse(Queue, await self._core.get_json(f"{PATH}/queue"), "the queue of jobs")
 
     async def _cancel(self, id_: str) -> JobT:
-        payload = await self._core.ask("POST", path_of(id_, "/cancel"))
+        payload = await self._core.request_json("POST", path_of(id_, "/cancel"))
         return self._kind(self._core, details_from(payload))
 
     def _events(self, id_: str, after: int) -> AsyncGenerator[JobEvent, None]:

@@ -65,7 +65,9 @@ class JobHandle(JobInfo):
         self._update(details_from(await self._core.get_json(path_of(self.id))))
 
     async def _cancel(self) -> None:
-        self._update(details_from(await self._core.ask("POST", path_of(self.id, "/cancel"))))
+        self._update(
+            details_from(await self._core.request_json("POST", path_of(self.id, "/cancel")))
+        )
 
     async def _wait(self, timeout_s: float | None) -> Results:
         deadline = deadline_of(timeout_s)
