@@ -1,4 +1,4 @@
-"""The log of the server's process: all of it is JSON, and what is not written is counted."""
+"""The log of the server's process: every line is JSON, and dropped lines are counted."""
 
 from __future__ import annotations
 

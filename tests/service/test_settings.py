@@ -1,4 +1,4 @@
-"""Settings: strict, from the environment, and none that opens a door by mistake."""
+"""Settings are strict, come from the environment, and open no access by mistake."""
 
 from __future__ import annotations
 

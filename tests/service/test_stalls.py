@@ -1,4 +1,4 @@
-"""A server whose outputs, or what it depends on, stand still: it serves, is healthy, and ends."""
+"""A server whose outputs or dependencies block: it goes on serving, and stops in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrives at a port that anyone can reach: requests, right, wrong, mutated, and no requests."""
+"""Random requests such as reach a public port: valid, invalid, mutated, or not HTTP at all."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-SOME_KEY = b"wc_00000000_" + b"0" * 43  # in place of one that counts
+SOME_KEY = b"wc_00000000_" + b"0" * 43  # a well-formed key that the server does not have
 
 
 def attempt(seed: str) -> tuple[int, bytes]:
-    """What one connection sends: how many requests, and their bytes, mutated or not."""
+    """The number of requests that one connection sends, and their bytes, which may be mutated."""
     draw = random.Random(seed)
     count = draw.choice((1, 1, 1, 1, 2, 3, 6))
     data = b"".join(_request(draw) for _ in range(count))
@@ -89,7 +89,7 @@ def _request(draw: random.Random) -> bytes:
 
 
 def _head(draw: random.Random, line: str, headers: list[tuple[str, str]], odd: float) -> bytes:
-    """The head, with some further headers of this probability."""
+    """A request's head. Each further header is added with the given probability."""
     headers = [("Host", "x"), *headers]
     if draw.random() < 0.9:
         headers.append(("Authorization", f"Bearer {SOME_KEY.decode()}"))
@@ -111,12 +111,12 @@ def _plain(draw: random.Random) -> bytes:
 
 
 def _body(draw: random.Random) -> tuple[str, bytes]:
-    """A body that an op might take, and its type; sometimes with bytes that it should not have."""
+    """A body that an op might accept, and its media type; sometimes with wrong bytes."""
     shape = draw.choices((1, 2, 3, 5, 31), k=draw.randint(0, 3))
     dtype = draw.choice((np.float32, np.float16, np.int64, np.uint8, np.bool_, np.complex64))
     names = draw.sample(("x", "weight", "a", "b", "elements", "test_elements", "mask"), 2)
     arrays = {name: np.ones(shape, dtype) for name in names[: draw.randint(1, 2)]}
-    if draw.random() < 0.02:  # from 128 KiB on a body goes past the parser
+    if draw.random() < 0.02:  # a body of 128 KiB or more is received without the parser
         arrays["x"] = np.ones(draw.choice((1 << 15, 1 << 18)), np.float32)
     kind = draw.choice((SAFETENSORS, SAFETENSORS, JSON, "multipart/form-data; boundary=b"))
     params: dict[str, object] = {"dims": draw.choice(([0], [1, 0], [0, 0], [9], "0", None, []))}
@@ -138,7 +138,7 @@ def _body(draw: random.Random) -> tuple[str, bytes]:
 
 
 def _program(draw: random.Random, names: list[str]) -> object:
-    """Something like a program on tensors of these names."""
+    """A program on tensors of these names, which may be invalid."""
     steps: list[object] = []
     for i in range(draw.randint(0, 4)):
         inputs = dict.fromkeys(draw.choice((["x"], ["a", "b"])), draw.choice(names))
@@ -166,7 +166,7 @@ def _call(draw: random.Random) -> bytes:
 
 
 def _infer(draw: random.Random) -> bytes:
-    """An inference request, with what a region of shared memory is registered by now and then."""
+    """An inference request; sometimes before it a request that registers shared memory."""
     x = np.ones(draw.choices((1, 2, 3, 31), k=draw.randint(0, 3)), np.float32)
     tensor: dict[str, object] = {"name": draw.choice(("x", "x", "x", "a")), "shape": list(x.shape)}
     tensor["datatype"] = draw.choice(("FP32", "FP32", "FP32", "INT8", "BYTES", "BF16", 1))
@@ -218,7 +218,7 @@ def _chunked(draw: random.Random) -> bytes:
 
 
 def _wrong_head(draw: random.Random) -> bytes:
-    """Something that is not quite a head."""
+    """An invalid head."""
     method, path = draw.choice(METHODS), _path(draw)
     line = draw.choice(
         (
@@ -239,7 +239,7 @@ def _wrong_head(draw: random.Random) -> bytes:
 
 
 def _huge(draw: random.Random) -> bytes:
-    """A head beyond what is taken, in one header, in many, or without end."""
+    """A head that is too large: in one header, in many headers, or without an end."""
     nbytes = draw.choice((60_000, 70_000, 200_000))
     kind = draw.choice(("value", "name", "many", "endless", "query"))
     many = "".join(f"X-{i}: {'a' * 20}\r\n" for i in range(nbytes // 30))
@@ -283,7 +283,7 @@ FRAMINGS = (
 
 
 def smuggling(framing: str, body: bytes) -> bytes:
-    """A call framed like this, with `body` and then the hidden request behind it."""
+    """A call with this framing, with `body`, and with a hidden request behind it."""
     head = f"POST /v1/kernels/permute HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n"
     return (head + framing.format(h=len(HIDDEN)) + "\r\n\r\n").encode() + body + HIDDEN
 
@@ -293,7 +293,7 @@ def _smuggling(draw: random.Random) -> bytes:
 
 
 def _noise(draw: random.Random) -> bytes:
-    """Another protocol, or none."""
+    """Bytes of another protocol, or random bytes."""
     return draw.choice(
         (
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -306,7 +306,7 @@ def _noise(draw: random.Random) -> bytes:
 
 
 def _mutated(draw: random.Random, data: bytes) -> bytes:
-    """Some bytes replaced, left out, put in, said twice, or the end cut off."""
+    """The data with some bytes replaced, removed, inserted or repeated, or with its end cut off."""
     changed = bytearray(data)
     for _ in range(draw.randint(1, 4)):
         at = draw.randint(0, len(changed))

@@ -19,16 +19,16 @@ from warpcall_service.http.connection import Connection
 from warpcall_service.http.exchange import JOIN_BYTES, ClientGone, Exchange
 from warpcall_service.http.flow_control import UNSENT_BYTES
 
-NBYTES = 64 << 20  # more than goes on its way without a reader
+NBYTES = 64 << 20  # more than the sockets hold while nobody reads
 PIECE_BYTES = 1 << 20
 PATIENCE_S = 15.0
-BUFFER_BYTES = 128 << 10  # of a socket, which the system then leaves as they are
+BUFFER_BYTES = 128 << 10  # of a socket's buffers; setting them stops the system from resizing them
 READ_BYTES = 32 << 10
-NAP_S = 0.0005  # of a slow reader, between two reads
+NAP_S = 0.0005  # pause of a slow reader between two reads
 
 
 def read_from(app: ASGIApp, client: socket.socket, read: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Send `app` a request over `client`, on a loop as the server has it; what `read` gets."""
+    """Send `app` a request over `client`, on a uvloop; return what `read` returns."""
 
     async def run_client() -> bytes:
         loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ def test_a_client_that_only_stops_sending_reads_nothing_of_a_later_call() -> Non
         transport = exchange.connection.transport
 
         def leave(nbytes: int) -> None:
-            if transport.get_write_buffer_size():  # the socket has taken all that it can
+            if transport.get_write_buffer_size():  # the socket takes no more
                 client.shutdown(socket.SHUT_WR)
 
         headers = [(b"content-length", b"%d" % NBYTES)]
@@ -113,7 +113,7 @@ def test_a_client_that_reads_slowly_reads_nothing_of_a_later_call() -> None:
         nbytes = len(head) + len(memory)
         headers = [(b"content-length", b"%d" % nbytes), (b"connection", b"close")]
         await exchange.stream(headers, head, memoryview(memory), note)
-        memory[:] = b"b" * len(memory)  # it is allocated to another call now
+        memory[:] = b"b" * len(memory)  # now it is allocated to another call
 
     async def read() -> bytes:
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ def test_a_client_that_reads_slowly_reads_nothing_of_a_later_call() -> None:
 
 
 def fill(fd: int) -> None:
-    """Send through a socket, past its transport, until it takes no more."""
+    """Send through the socket, not through its transport, until it takes no more."""
     with socket.socket(fileno=os.dup(fd)) as same:
         full = False
         while not full:
@@ -144,4 +144,6 @@ def fill(fd: int) -> None:
             with contextlib.suppress(BlockingIOError):
                 while same.send(b"c" * PIECE_BYTES):
                     full = False
-            time.sleep(0.05)  # until what the other side took is acknowledged, which makes room
+            time.sleep(
+                0.05
+            )  # until the other side has acknowledged bytes, and the buffer has space again

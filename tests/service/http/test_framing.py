@@ -1,4 +1,4 @@
-"""The bytes of one request at a time: the parser never gets a byte of the request behind it."""
+"""The parser gets the bytes of one request at a time, and never a byte of the next request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BODY = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n" * 3
 
 
 class Recorder:
-    """What the parser reports, request by request, and how many it began in one feed."""
+    """Records what the parser reports of each request, and how many requests began in one feed."""
 
     def __init__(self) -> None:
         self.framing = Framing()
@@ -64,7 +64,7 @@ class Recorder:
 
 
 def some_requests(draw: random.Random) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """Pipelined requests, and what is to be read of them."""
+    """Pipelined requests, and what the parser should report of them."""
     data, expected = b"", []
     for number in range(draw.randint(1, 6)):
         body = draw.choice((b"", b"\n" * 50, draw.randbytes(draw.randint(1, 300)), BODY))

@@ -1,4 +1,4 @@
-"""Heads that two programs could read in two ways, trailers, and clients that close one side."""
+"""Heads that a proxy could read differently, trailers, and clients that close one side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GET = "GET /v1/kernels HTTP/1.1\nHost: x"
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A server that asks for keys, and a key."""
+    """A server that needs keys, and a key."""
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
     key = database.key("alice")
     with running_server(database.settings) as server:
@@ -59,7 +59,7 @@ def test_an_old_client_need_not_name_it(server: Server) -> None:
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_probe_may_ask_for_the_head_only(path: str, keyed: tuple[Server, str]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", keyed[0].port, timeout=30)
-    for _ in range(2):  # the second one finds nothing of the first one's body
+    for _ in range(2):  # the second request finds no bytes of the first one's body
         connection.request("HEAD", path)
         answer = connection.getresponse()
 
@@ -83,7 +83,7 @@ def test_a_key_in_a_trailer_opens_nothing(keyed: tuple[Server, str]) -> None:
 def test_trailers_belong_to_no_request() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append(scope["headers"])
-        await asyncio.sleep(0)  # what came in one piece was parsed before the application began
+        await asyncio.sleep(0)  # the whole piece was parsed before the application ran
         await send({"type": "http.response.start", "status": 204})
         await send({"type": "http.response.body", "body": b""})
 

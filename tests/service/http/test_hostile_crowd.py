@@ -1,4 +1,4 @@
-"""Many attackers at once: a good client is served, memory stays bounded, and nothing stays taken."""
+"""Many attackers at once: a good client is served, memory stays limited, and all of it is freed."""
 
 from __future__ import annotations
 

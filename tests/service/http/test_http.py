@@ -1,4 +1,4 @@
-"""What the server says around calls: routes, headers, connections, health and metrics."""
+"""Routes, headers, connections, health, metrics and the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def test_the_description_has_the_forms_of_problems_that_are_sent(http: httpx.Cli
         form = error if path.startswith("/v2") else problem
         for operation in methods.values():
             for status, response in operation["responses"].items():
-                if status >= "400" and status != "503":  # which readiness gives in its own form
+                if (
+                    status >= "400" and status != "503"
+                ):  # the response of readiness has its own form
                     ((media_type, content),) = response["content"].items()
                     schema = content["schema"]["$ref"].rpartition("/")[2]
                     assert {media_type: schema} == form, (path, status)

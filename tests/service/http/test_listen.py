@@ -1,4 +1,4 @@
-"""The socket file on which the server listens as well."""
+"""The Unix socket on which the server listens too."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_client_gets_an_error_if_nobody_listens(tmp_path: Path) -> None:
 
 
 def _refused(path: Path, data: Path) -> str:
-    """What a server says that cannot listen there."""
+    """The message of a server that cannot listen on this path."""
     settings = {"WARPCALL_UDS": str(path), "WARPCALL_PORT": "0", "WARPCALL_DATA_DIR": str(data)}
     done = forks.run(COMMAND, environment(settings))
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Thousands of odd requests on bare sockets: each is answered or dropped, and the server stays well.
+"""Thousands of odd requests on sockets: each is answered or dropped, and the server is healthy.
 
     pytest tests/service/http/test_odd_requests.py --fuzz-requests 1000000 --fuzz-seed anything
 
@@ -26,10 +26,10 @@ from tests.service.databases import Database
 from tests.service.http.odd_requests import FRAMINGS, SOME_KEY, attempt, smuggling
 from tests.service.requests import log_of, metrics, well
 
-CONNECTIONS = 64  # at a time
+CONNECTIONS = 64  # at the same time
 QUIET_S = 0.05  # without a response, before the client closes its sending side
 HANGS_S = 30.0
-WARM_UP = 500  # requests, before memory is looked at
+WARM_UP = 500  # requests before memory is first measured
 MAX_GROWTH_BYTES = 48 << 20
 HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) [\w -]+\r\n((?:[\w-]+: [^\r\n\0]*\r\n)*)\r\n")
 LENGTH = re.compile(rb"^content-length: (\d+)\r$", re.MULTILINE | re.IGNORECASE)
@@ -37,7 +37,7 @@ LENGTH = re.compile(rb"^content-length: (\d+)\r$", re.MULTILINE | re.IGNORECASE)
 
 @pytest.fixture(scope="module", params=["without keys", "with keys"])
 def serving(request: pytest.FixtureRequest) -> Iterator[tuple[Server, str]]:
-    """A server, and a key of its administrator if it asks for one."""
+    """A server, and an administrator's key if it needs keys."""
     settings, key = {"WARPCALL_ARENA_BYTES": "128MiB"}, ""
     with tempfile.TemporaryDirectory(prefix="warpcall-") as folder:
         if request.param == "with keys":
@@ -62,7 +62,9 @@ async def exchange(port: int, data: bytes) -> tuple[bytes, bool]:
                 except TimeoutError:
                     assert not ended, "the server neither answers nor closes"
                     ended = True
-                    with contextlib.suppress(OSError):  # it was reset in this moment
+                    with contextlib.suppress(
+                        OSError
+                    ):  # the server reset the connection at this moment
                         writer.write_eof()
                     continue
                 if not part:
@@ -76,7 +78,7 @@ async def exchange(port: int, data: bytes) -> tuple[bytes, bool]:
 
 
 def answers(data: bytes, cut: bool) -> Iterator[tuple[int, bytes, bytes]]:
-    """Status, head and body of each answer; fails on anything else.
+    """The status, head and body of each response. Fails on anything else.
 
     Args:
         cut: the last one may be incomplete.
@@ -99,7 +101,7 @@ def answers(data: bytes, cut: bool) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def wrong(data: bytes, came: bytes, cut: bool) -> str:
-    """What is wrong with these answers to `data`; nothing, if it is empty."""
+    """What is wrong with these responses to `data`; empty if nothing is."""
     try:
         for status, head, body in answers(came, cut):
             if status >= 400 and body:
@@ -118,7 +120,7 @@ def wrong(data: bytes, came: bytes, cut: bool) -> str:
 
 
 async def send(port: int, seed: str, requests: int, key: str) -> tuple[Counter[int], list[str]]:
-    """So many requests, by many connections at once; how often each status came, and faults."""
+    """Send requests on many connections; return how often each status came, and the faults."""
     statuses: Counter[int] = Counter()
     faults: list[str] = []
     numbers = iter(range(requests))

@@ -1,4 +1,4 @@
-"""Requests sent ahead, and answers that nobody reads: what one connection can take is bounded."""
+"""Pipelined requests, and responses that nobody reads: one connection uses limited memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAUGHTY = 40  # connections
 
 
 class App:
-    """Answers each request with its path and body; the first one when the test allows it."""
+    """Responds with the path and body of each request, as soon as the test sets `go`."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -88,7 +88,9 @@ def test_an_application_that_receives_again_reads_no_further() -> None:
         while (await receive())["type"] != "http.disconnect":
             while asked < ASKED:
                 asked += 1
-                with contextlib.suppress(TimeoutError):  # it waits for the client to leave
+                with contextlib.suppress(
+                    TimeoutError
+                ):  # the application waits for the client to leave
                     async with asyncio.timeout(0.001):
                         await receive()
 
@@ -106,7 +108,7 @@ def test_an_application_that_receives_again_reads_no_further() -> None:
 
 
 def pipelined() -> tuple[bytes, list[bytes]]:
-    """Requests of all kinds behind each other, and the bodies of their answers."""
+    """Pipelined requests of all kinds, and the bodies of their responses."""
     large = os.urandom(300 << 10)
     body = b"POST /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
     data = GET % 0
@@ -130,7 +132,7 @@ def test_requests_of_all_kinds_are_separated(step: int) -> None:
             whole = asyncio.create_task(received(client, lambda came: came.endswith(b"/4 \n")))
             at = 0
             while at < len(data):
-                # The small steps only for what is not the large body, which would take too long.
+                # Small steps are not for the large body, which would take too long.
                 end = at + (step if at < 500 or at > len(data) - 500 else max(step, 4099))
                 await asyncio.get_running_loop().sock_sendall(client, data[at:end])
                 at = end
@@ -166,7 +168,7 @@ def test_a_large_call_and_those_behind_it_are_answered(server: Server) -> None:
 
 
 class Transport(asyncio.Transport):
-    """Only as much of it as its client leaves unread."""
+    """A transport of which only the number of unsent bytes matters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +188,9 @@ def test_a_client_has_to_take_what_is_unsent() -> None:
         assert flow.stalled_s(100) == 0
         transport.unsent = 3 * PROGRESS_BYTES
         assert flow.stalled_s(101) == 1
-        transport.unsent = 4 * PROGRESS_BYTES  # the application sent more: that is no progress
+        transport.unsent = (
+            4 * PROGRESS_BYTES
+        )  # the application sent more, which is no progress of the client
         assert flow.stalled_s(102) == 2
         transport.unsent -= PROGRESS_BYTES - 1
         assert flow.stalled_s(103) == 3
@@ -195,7 +199,7 @@ def test_a_client_has_to_take_what_is_unsent() -> None:
         transport.unsent = 4 * PROGRESS_BYTES
         assert flow.stalled_s(105) == 1
         flow.pause_writing()
-        flow.resume_writing()  # most was taken, and as much was sent again
+        flow.resume_writing()  # the client read most of it, and the application sent as much again
         assert flow.stalled_s(106) == 0
         assert flow.stalled_s(107) == 1
         transport.unsent = 0
@@ -216,7 +220,7 @@ def test_what_is_unsent_at_the_first_look_is_not_stalled_since_ever() -> None:
 
 
 def never_reads(port: int, request: bytes) -> socket.socket:
-    """A connection that sends so many requests that their answers have no room, and reads none."""
+    """A connection that reads nothing, with more requests than the sockets can hold responses."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.connect(("127.0.0.1", port))
@@ -226,7 +230,7 @@ def never_reads(port: int, request: bytes) -> socket.socket:
 
 
 def send_more(sock: socket.socket, request: bytes) -> bool:
-    """Whether the other side keeps the connection."""
+    """Whether the other side has the connection still open."""
     try:
         for _ in range(100):
             sock.send(request * 500)
@@ -240,7 +244,7 @@ def send_more(sock: socket.socket, request: bytes) -> bool:
 def test_answers_that_nobody_reads_have_a_timeout(server: Server) -> None:
     sock = never_reads(server.port, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
     with sock:
-        deadline = time.monotonic() + 60  # it is 1 s in this server's settings
+        deadline = time.monotonic() + 60  # the limit is 1 s in the settings of this server
         while send_more(sock, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"):
             assert time.monotonic() < deadline, "the server keeps what nobody reads"
             time.sleep(0.1)
@@ -264,7 +268,7 @@ def test_the_server_ends_in_time_and_quietly_whoever_does_not_read(sqlite: Datab
             for sock in socks:
                 send_more(sock, requests[0])
             time.sleep(0.02)
-        for sock in socks[:5]:  # these are reset in the middle of their answers
+        for sock in socks[:5]:  # reset in the middle of the response
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
         assert server.get("/healthz")[0] == 200

@@ -1,4 +1,4 @@
-"""How many large answers and streams a user may have, in which order, and when their places are free."""
+"""The limits on large responses and streams of each user: how many, in which order, until when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENT_S = 60.0
 
 
 async def settle() -> None:
-    """Let all tasks go on until each waits."""
+    """Run all tasks until each of them waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -37,12 +37,12 @@ def test_reads_of_a_user_are_served_one_at_a_time_in_order() -> None:
         tasks.append(asyncio.create_task(read(reads, "bob", 0, ends[0])))
         await settle()
         assert begun == [("alice", 0), ("bob", 0)]
-        tasks[1].cancel()  # its client left while it waited
+        tasks[1].cancel()  # its client leaves while it waits
         await settle()
         ends[0].set()
         await settle()
         assert begun[2:] == [("alice", 2)]
-        tasks[2].cancel()  # and this one amid its answer
+        tasks[2].cancel()  # its client leaves during the response
         await settle()
         assert begun[3:] == [("alice", 3)]
         ends[3].set()

@@ -1,4 +1,4 @@
-"""Clients that send or read slowly: every request and every answer ends in bounded time."""
+"""Clients that send or read slowly: every request and every response ends in limited time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from warpcall import wire
 
 MIB = 1 << 20
 PATIENCE_S = 60.0
-REQUESTS = 800  # whose answers are more than the sockets of a client that reads none can hold
+REQUESTS = 800  # their responses are more than the sockets hold while nobody reads
 NBYTES = 12 * MIB
 RATE = MIB
 PIECE_BYTES = 32 << 10  # each PAUSE_S: enough progress, and far less than RATE
@@ -41,7 +41,7 @@ WAITING = 'warpcall_lane_arena_waiting{lane="cpu"}'
 USED = 'warpcall_lane_arena_used{lane="cpu"}'
 JSON = "application/json"
 X = header({"x": tensor("U8", [NBYTES], 0, NBYTES)})
-DATA = os.urandom(NBYTES)  # does not get shorter when it is compressed
+DATA = os.urandom(NBYTES)  # random, so that compression does not shorten it
 INFER_BODY, INFER_LENGTH = packed(
     {
         "inputs": [binary("x", np.frombuffer(DATA, np.uint8), "UINT8")],
@@ -105,7 +105,7 @@ def start(method: str, path: str, headers: Mapping[str, str]) -> bytes:
 
 
 def trickle(sock: socket.socket, body: bytes, *, chunked: bool) -> str:
-    """Send a body slowly until there is an answer; returns the answer."""
+    """Send a body slowly until there is a response, and return the response."""
     at = 0
     deadline = time.monotonic() + PATIENCE_S
     while not select.select([sock], [], [], PAUSE_S)[0]:
@@ -231,7 +231,7 @@ def test_no_route_waits_without_end_for_a_body(
 
 
 def has_ended(sock: socket.socket) -> bool:
-    """Whether the server closed it, after one more byte of the body."""
+    """Whether the server has closed the connection, after one more byte of the body."""
     try:
         sock.send(b" ")
         while select.select([sock], [], [], 0)[0]:
@@ -250,12 +250,16 @@ def test_no_route_waits_without_end_for_its_answer_to_be_read(
         for method, path in operations:
             sock = stack.enter_context(socket.socket())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # and so of the other side
+            sock.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536
+            )  # which limits the other side too
             sock.connect(("127.0.0.1", server.port))
             sock.setblocking(False)
             sock.send(start(method, path, {"Content-Length": "0"}) * REQUESTS)
             waiting[sock.getsockname()[1]] = f"{method} {path}"
-        deadline = time.monotonic() + 3 * PATIENCE_S  # until all are served, on a busy machine
+        deadline = (
+            time.monotonic() + 3 * PATIENCE_S
+        )  # enough to serve all of them on a busy machine
         while waiting and time.monotonic() < deadline:
             time.sleep(0.2)
             held = connections(server)

@@ -1,4 +1,4 @@
-"""Parts of a request that are useless when they are large, and slow: each has a limit that it names.
+"""Parts of a request that would be slow if they were large: each has a limit, named in the message.
 
 How long the event loop is held is measured by `python -m bench.attacks.loop_stalls`.
 """
@@ -186,8 +186,8 @@ def test_256_tensors_and_a_program_of_256_steps_fit_in_a_header(http: httpx.Clie
 
     answer = http.post("/v1/programs", content=body, headers={"content-type": SAFETENSORS})
 
-    # The description of such steps for the lane is longer than the 60 KiB that it takes: the header
-    # was read and the whole program checked.
+    # Such steps need more than the 60 KiB of a message to the worker. The error shows that the
+    # header was read and the whole program was checked.
     detail = problem_of(answer, 422, "invalid-input", "program")
     assert "described in 61440 bytes" in detail
 

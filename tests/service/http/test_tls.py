@@ -1,4 +1,4 @@
-"""The server over TLS, with a certificate made for the occasion."""
+"""The server with TLS, with a certificate made for these tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE_S = 45.0  # less than a handshake may take by default, which is 60 s
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate of 127.0.0.1 that nobody else has signed, and its key."""
+    """A self-signed certificate of 127.0.0.1, and its key."""
 
     certificate: Path
     key: Path
@@ -59,7 +59,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture(scope="module")
 def secure(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A server that speaks TLS and asks for keys, and a key."""
+    """A server with TLS that needs keys, and a key."""
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
     key = database.key("alice")
     tls = {"WARPCALL_TLS_CERT": str(pair.certificate), "WARPCALL_TLS_KEY": str(pair.key)}
@@ -108,7 +108,7 @@ def test_who_does_not_speak_tls_gets_nothing_and_disturbs_nobody(
 
 
 def connections(server: Server) -> int:
-    """Those that the server has open."""
+    """The connections that the server has open."""
     established = psutil.Process(server.process.pid).net_connections("tcp")
     return sum(one.status != psutil.CONN_LISTEN for one in established)
 
@@ -137,7 +137,7 @@ def test_connections_of_refused_uploads_are_closed(
 
 
 def test_an_answer_over_tls_is_over_when_it_is_sent(secure: tuple[Server, str], pair: Pair) -> None:
-    """Although the client neither sends nor closes: the memory of the answer is free again."""
+    """The client neither sends nor closes; the memory of its response is freed nevertheless."""
     server, key = secure
     context = ssl.create_default_context(cafile=pair.certificate)
     x = np.zeros((3, 1 << 20), np.uint8)
@@ -153,7 +153,7 @@ def test_an_answer_over_tls_is_over_when_it_is_sent(secure: tuple[Server, str], 
         )
         assert answer.status_code == 200
         deadline = time.monotonic() + PATIENCE_S
-        while watcher.get("/v1/me").json()["in_flight"]["requests"] > 1:  # itself
+        while watcher.get("/v1/me").json()["in_flight"]["requests"] > 1:  # 1 is this request
             assert time.monotonic() < deadline, "the call does not end"
             time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""Requests that ask for another protocol: the body stays a body, and nothing is upgraded."""
+"""Requests to upgrade the protocol: nothing is upgraded, and the body is read as a body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: last\r\nConnection: c
 
 
 def asking(upgrade: str, connection: str, *, chunked: bool) -> bytes:
-    """A call whose body is another request, on a connection that is to be upgraded."""
+    """A call that asks for an upgrade, and whose body is another request."""
     head = (
         f"POST {PERMUTE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         f"Upgrade: {upgrade}\r\nConnection: {connection}\r\n"
