@@ -14,9 +14,9 @@ from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
-from warpcall_service.formats.json_pool import JsonWriter
+from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import accepted
-from warpcall_service.formats.responses import Format, ResponseBody
+from warpcall_service.formats.responses import Format
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers

@@ -19,16 +19,14 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.lanes.free_ranges import round_up
-from warpcall_service.lanes.plan import Plan
+from warpcall_service.lanes.plan import ALIGNMENT, Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-MAX_LARGE_JSON_CALLS = (
-    4  # parsed at a time: their arrays take up to 4 times their text, on the heap
-)
+# Large JSON bodies that are parsed at a time. Their arrays, on the heap, take up to 4 times their text.
+MAX_LARGE_JSON_CALLS = 4
 CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time, so that the cache stays small
-ALIGNMENT = 64  # of the output region: a cache line, and more than any element or GPU load
 DEFERRED_BYTES = 1 << 20  # larger outputs are allocated only when the inputs have been read
 _NOT_LIMITED = contextlib.nullcontext()
 

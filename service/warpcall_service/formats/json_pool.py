@@ -28,7 +28,6 @@ from warpcall_service.formats.json_messages import (
     fill,
 )
 from warpcall_service.formats.oip_request import InferRequest
-from warpcall_service.formats.responses import ResponseBody
 from warpcall_service.lanes.fair_semaphore import FairSemaphore
 from warpcall_service.processes.spawn import ChildProcess
 
@@ -47,8 +46,16 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # more threads would map memory tha
 Allocate = Callable[[int], Awaitable[memoryview]]  # allocates so many bytes
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResponseBody:
+    """The bytes of a response: `head` on the heap, then `data` in the arena."""
+
+    head: bytes
+    data: memoryview
+
+
 class JsonPool:
-    """Parses JSON into calls, and writes tensors as JSON.
+    """Parses the JSON of calls, and has the process for large documents.
 
     Args:
         max_json_bytes: limit on the size of one document.
@@ -68,7 +75,7 @@ class JsonPool:
         """
         if len(text) <= INLINE_BYTES:
             return json_call.decode(bytes(text))
-        head, data = await self._request({"kind": "call"}, text, user, _heap)
+        head, data = await self.request({"kind": "call"}, text, user, _heap)
         tensors = tuple(map(decode_tensor, head["tensors"]))
         return JsonCall(tensors, arrays_of(tensors, data), head["params"])
 
@@ -76,7 +83,7 @@ class JsonPool:
         """Parse the JSON of an inference request; raises as `read_call`."""
         if len(text) <= INLINE_BYTES:
             return oip_request.decode_request(bytes(text))
-        head, data = await self._request({"kind": "infer"}, text, user, _heap)
+        head, data = await self.request({"kind": "infer"}, text, user, _heap)
         request = oip_request.check_request(head["request"])
         arrays = arrays_of(map(decode_tensor, head["tensors"]), data)
         inputs = [
@@ -84,41 +91,21 @@ class JsonPool:
         ]
         return dataclasses.replace(request, inputs=tuple(inputs))
 
-    async def write(
-        self,
-        document: Mapping[str, Any],
-        holes: Sequence[Hole],
-        tensors: memoryview,
-        user: str,
-        allocate: Allocate,
-        *,
-        compact: bool = False,
-    ) -> ResponseBody:
-        """Write a document with the values of tensors in its holes; see `json_messages.fill`.
-
-        Args:
-            tensors: the bytes of all tensors.
-            allocate: allocates the memory for a long text.
-        """
-        if count_of(holes) <= INLINE_VALUES:
-            return ResponseBody(fill(document, holes, tensors, compact).encode(), tensors[:0])
-        head = {
-            "kind": "write",
-            "document": document,
-            "holes": [(hole.path, encode_tensor(hole.info)) for hole in holes],
-            "compact": compact,
-        }
-        return ResponseBody(b"", (await self._request(head, tensors, user, allocate))[1])
-
     def close(self) -> None:
         """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process = None
 
-    async def _request(
+    async def request(
         self, request: Mapping[str, Any], data: memoryview, user: str, allocate: Allocate
     ) -> tuple[Mapping[str, Any], memoryview]:
+        """Send a request to the process; returns the head and the data of its reply.
+
+        Raises:
+            Problem: the reply is a problem.
+            Unavailable: the process was lost, or took too long.
+        """
         async with self._semaphore.acquire(user, len(data)):
             process, self._process = self._process, None  # nobody else may use it until it replied
             if process is not None and not process.alive:
@@ -144,7 +131,11 @@ class JsonPool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JsonWriter:
-    """Writes the JSON of one response; see `JsonPool.write`."""
+    """Writes the JSON of one response.
+
+    Attributes:
+        allocate: allocates the memory for a long text.
+    """
 
     pool: JsonPool
     user: str
@@ -158,10 +149,21 @@ class JsonWriter:
         *,
         compact: bool = False,
     ) -> ResponseBody:
-        """Write a document with the values of tensors in its holes."""
-        return await self.pool.write(
-            document, holes, tensors, self.user, self.allocate, compact=compact
-        )
+        """Write a document with the values of tensors in its holes; see `json_messages.fill`.
+
+        Args:
+            tensors: the bytes of all tensors.
+        """
+        if count_of(holes) <= INLINE_VALUES:
+            return ResponseBody(fill(document, holes, tensors, compact).encode(), tensors[:0])
+        head = {
+            "kind": "write",
+            "document": document,
+            "holes": [(hole.path, encode_tensor(hole.info)) for hole in holes],
+            "compact": compact,
+        }
+        _, text = await self.pool.request(head, tensors, self.user, self.allocate)
+        return ResponseBody(b"", text)
 
 
 class _Process:

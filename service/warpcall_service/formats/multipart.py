@@ -21,6 +21,8 @@ from warpcall.errors import InvalidInput, UnsupportedMedia
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import npy
 from warpcall_service.formats.params import Params, from_json, from_text, merge
+from warpcall_service.lanes.free_ranges import round_up
+from warpcall_service.lanes.plan import ALIGNMENT
 from warpcall_service.text import brief
 
 MAX_PARTS = 128
@@ -33,9 +35,6 @@ MAX_BOUNDARIES = 1024
 MANY_PARTS = 8
 PIECE_BYTES = 2 << 10
 MAX_PADDING = 64  # spaces and tabs between a boundary and the end of its line
-ALIGNMENT = (
-    64  # the boundary and headers of a part are longer, so that aligned data fit into the body
-)
 
 
 class Form:
@@ -226,7 +225,8 @@ class Form:
 
     def _reserve(self, nbytes: int, field: str) -> tuple[int, memoryview]:
         """The offset of the next `nbytes` bytes of `memory`, and these bytes."""
-        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
+        # The boundary and headers of a part are longer than ALIGNMENT, so that this always fits.
+        begin = round_up(self._used, ALIGNMENT)
         if begin + nbytes > len(self._memory):
             raise InvalidInput(
                 f"{field} must fit in the body, got {nbytes} bytes by its header", field=field

@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from warpcall import wire
 from warpcall.errors import TooLarge, UnsupportedMedia
 from warpcall_service.formats import npy
 from warpcall_service.formats.json_messages import Hole
+from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import JSON, Media
 from warpcall_service.lanes.plan import Plan
 
 StoredTensors = Mapping[str, Mapping[str, Any]]  # descriptions by output
 NO_TENSORS: StoredTensors = {}
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
-    """The bytes of a response: `head` on the heap, then `data` in the arena."""
-
-    head: bytes
-    data: memoryview
-
-
-class Writer(Protocol):
-    """Writes JSON documents; large ones are written into the arena by another process."""
-
-    @property
-    def allocate(self) -> Callable[[int], Awaitable[memoryview]]: ...
-
-    async def write(
-        self,
-        document: Mapping[str, Any],
-        holes: Sequence[Hole],
-        tensors: memoryview,
-        *,
-        compact: bool = False,
-    ) -> ResponseBody: ...
 
 
 class Format(Protocol):
@@ -52,7 +28,11 @@ class Format(Protocol):
         """Raise a Problem if this format cannot write the outputs of a plan, before it runs."""
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
+        self,
+        plan: Plan,
+        outputs: memoryview,
+        writer: JsonWriter,
+        stored: StoredTensors = NO_TENSORS,
     ) -> ResponseBody:
         """The body of the response.
 
@@ -74,7 +54,11 @@ class SafetensorsFormat:
         """Safetensors can hold every plan's outputs."""
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
+        self,
+        plan: Plan,
+        outputs: memoryview,
+        writer: JsonWriter,
+        stored: StoredTensors = NO_TENSORS,
     ) -> ResponseBody:
         if stored:
             metadata = {wire.STORED_KEY: json.dumps(stored)}
@@ -98,7 +82,11 @@ class NpyFormat:
         npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape)
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
+        self,
+        plan: Plan,
+        outputs: memoryview,
+        writer: JsonWriter,
+        stored: StoredTensors = NO_TENSORS,
     ) -> ResponseBody:
         return ResponseBody(
             npy.encode_header(plan.outputs[0].dtype, plan.outputs[0].shape), outputs
@@ -126,7 +114,11 @@ class JsonFormat:
             )
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer, stored: StoredTensors = NO_TENSORS
+        self,
+        plan: Plan,
+        outputs: memoryview,
+        writer: JsonWriter,
+        stored: StoredTensors = NO_TENSORS,
     ) -> ResponseBody:
         tensors = {
             info.name: {"dtype": info.dtype, "shape": info.shape, "data": None}

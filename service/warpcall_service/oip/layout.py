@@ -10,11 +10,11 @@ import numpy as np
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
-from warpcall_service.calls.upload import ALIGNMENT
 from warpcall_service.formats import json_values
 from warpcall_service.formats.oip_request import RequestInput
-
-MAX_LIST = 64  # entries of a list parameter that is sent as a tensor; an op may allow fewer
+from warpcall_service.formats.params import MAX_ENTRIES
+from warpcall_service.lanes.free_ranges import round_up
+from warpcall_service.lanes.plan import ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Layout:
         for given in sorted(inputs, key=lambda given: not given.binary):
             info = given.info
             multiple = ITEMSIZE[info.dtype] if given.binary else ALIGNMENT
-            begin = -(-end // multiple) * multiple
+            begin = round_up(end, multiple)
             if given.binary:
                 if pieces and begin == end:
                     pieces[-1] = pieces[-1][0], begin + info.nbytes
@@ -62,9 +62,9 @@ class Layout:
 def check_list(given: RequestInput) -> None:
     """Raise InvalidInput unless this tensor may be a parameter that is a list of integers."""
     info = given.info
-    if info.dtype != "I64" or len(info.shape) != 1 or info.shape[0] > MAX_LIST:
+    if info.dtype != "I64" or len(info.shape) != 1 or info.shape[0] > MAX_ENTRIES:
         raise InvalidInput(
-            f"{info.name} as a tensor must be INT64 with one dim of at most {MAX_LIST}, "
+            f"{info.name} as a tensor must be INT64 with one dim of at most {MAX_ENTRIES}, "
             f"got {info.dtype} {list(info.shape)}",
             field=info.name,
         )

@@ -11,8 +11,8 @@ from warpcall.dtypes import OIP_DATATYPES
 from warpcall.errors import InvalidInput, TooLarge
 from warpcall.wire import TensorInfo
 from warpcall_service.formats.json_messages import Hole
+from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
 from warpcall_service.formats.oip_request import InferRequest, RequestedOutput, Span
-from warpcall_service.formats.responses import ResponseBody, Writer
 from warpcall_service.http.problems import Headers
 from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.lanes.plan import Plan
@@ -68,7 +68,7 @@ class InferResponse:
             )
 
     async def write(
-        self, plan: Plan, outputs: memoryview, writer: Writer
+        self, plan: Plan, outputs: memoryview, writer: JsonWriter
     ) -> tuple[Headers, ResponseBody]:
         """Write the response; returns its headers and body.
 
