@@ -1,6 +1,6 @@
-"""Timing ops so that the numbers hold: correct first, side by side, with their confidence.
+"""Measures implementations of an op: checks their results, times them side by side, compares them.
 
-docs/benchmarking.md tells how, and what each number means.
+docs/benchmarking.md describes the method and each number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether an implementation is right: what is wrong gets no time.
+"""Checks the results of an implementation. One with wrong results is not timed.
 
-Values come from seeds that nobody knows beforehand, and are drawn twice into the same memory, so that
-nothing can be known or remembered. The result is compared with the reference in higher precision on
-the same device; it must not be left over from before, and the inputs, and what lies on both sides of
-them, must be what they were.
+Inputs come from random seeds and are drawn twice into the same memory, so that an implementation can
+neither know nor remember a result. The result is compared with the reference in higher precision on the
+same device. It must not be left from an earlier call, and the call must not change its inputs or the
+memory on both sides of them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from warpcall_kernels.op.cases import Sample
 from warpcall_kernels.op.declaration import Meta, dtype_name
 
 DRAWS = 2
-CHUNK = 1 << 24  # elements compared at a time, so that comparing takes little memory
+CHUNK = 1 << 24  # elements compared at a time, so that a comparison takes little memory
 
 Function = Callable[..., object]
 
 
 class Wrong(Exception):
-    """A result is not what the op says."""
+    """A result is not the one that the op defines."""
 
 
 class Checker:
-    """Checks implementations of one case, with one draw of its inputs after the other."""
+    """Checks implementations of one case with several draws of its inputs."""
 
     def __init__(self, case: JobCase, device: torch.device) -> None:
         self._case = case
@@ -41,7 +41,10 @@ class Checker:
         self._inputs: dict[str, Guarded] = {}
 
     def draws(self) -> Iterator[Callable[[Function], int | None]]:
-        """For each draw, what checks a function: it raises Wrong, or gives the call's peak of memory."""
+        """For each draw, a function that checks an implementation.
+
+        It raises Wrong, or returns the peak of device memory of the call in bytes.
+        """
         for _ in range(DRAWS):
             seed = secrets.randbits(48)
             drawn = draw(self._case.inputs, seed, self._device)
@@ -90,13 +93,13 @@ class Checker:
 
 
 def draw(inputs: Mapping[str, Sample], seed: int, device: torch.device) -> dict[str, Tensor]:
-    """Inputs, drawn where they are used: the same for a seed on one kind of device."""
+    """Draw inputs on a device. A seed gives the same values on one kind of device."""
     generator = torch.Generator(device).manual_seed(seed)
     return {name: sample.draw(generator, device) for name, sample in inputs.items()}
 
 
 def widened(t: Tensor) -> Tensor:
-    """The same values in the widest type of their kind."""
+    """The same values in the widest dtype of their kind."""
     if t.is_complex():
         return t.to(torch.complex128)
     return t.double() if t.is_floating_point() else t
@@ -135,7 +138,7 @@ def _chunks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[int, Tensor, Tensor]
 
 
 def _same(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Equal bit for bit; any NaN equals any other, for which one an addition gives is not defined."""
+    """Equal bit for bit, except that every NaN equals every other: which one results is not defined."""
     same = (ours.view(torch.uint8) == theirs.view(torch.uint8)).view(ours.numel(), -1).all(1)
     if ours.is_floating_point() or ours.is_complex():
         wide = (ours, theirs) if ours.dtype.itemsize > 1 else (ours.float(), theirs.float())
@@ -144,7 +147,7 @@ def _same(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _close(ours: Tensor, theirs: Tensor, error: float) -> Tensor:
-    """Within rtol = atol = error of the wide reference; what is beyond the dtype's range is infinite."""
+    """Within rtol = atol = error of the wide reference, with values beyond the dtype's range infinite."""
     rounded = theirs.to(ours.dtype)
     expected = torch.where(rounded.isfinite(), theirs, rounded.to(theirs.dtype))
     return torch.isclose(ours.to(expected.dtype), expected, rtol=error, atol=error, equal_nan=True)

@@ -1,9 +1,10 @@
-"""How long a call takes a device: CUDA events on a GPU, perf_counter on a CPU.
+"""Clocks: device times by CUDA events on a GPU, and by perf_counter on a CPU.
 
-One sample: overwrite the last-level cache, event, call, event; the CPU is kept ahead by a wait on the
-device, so that no launch gap is timed. An empty pair of events already reads some 6 us on an H200, so
-where a case is short its calls are captured instead, many over rotated inputs that together exceed
-the cache, in one CUDA graph whose replay is divided by their number.
+One sample is: overwrite the last-level cache, record an event, call, record an event. Before it, a wait
+on the device lets the CPU queue all of this, so that no gap between launches is timed. A pair of
+events without a call reads about 6 us on an H200. Short calls are therefore captured in one CUDA graph,
+many calls with rotated inputs that together exceed the cache, and the time of a replay is divided by
+their number.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from warpcall_kernels.measuring._memory import Sets
 Inputs = Mapping[str, Tensor]
 Call = Callable[[Inputs], Any]
 
-LONG_FACTOR = 10  # beside a short call, one that takes so many times as long is timed alone
-FLUSH_FACTOR = 2  # times the cache that is written before a sample
-ROTATE_FACTOR = 3  # times the cache that the rotated inputs fill
+LONG_FACTOR = 10  # calls this many times as long as a short one are not captured with it
+FLUSH_FACTOR = 2  # bytes written before a sample, as a multiple of the cache
+ROTATE_FACTOR = 3  # bytes of the rotated inputs, as a multiple of the cache
 MAX_ROTATED = 64  # calls in one sample
-SWAPPED = 2  # sets of inputs of calls that are not short
-WAIT_US = 100  # on the device: the CPU has queued the sample before it ends
-CYCLES_PER_US = 2000  # of the device, at most
+SWAPPED = 2  # sets of inputs for calls that are not short
+WAIT_US = 100  # of waiting on the device, in which the CPU queues the sample
+CYCLES_PER_US = 2000  # of the device; an upper bound
 TRIALS = 5
 MOST_QUEUED = 1000  # calls, or graphs
-LONG_US = 20_000  # a call that takes longer is not slower for coming first
-ROW_CALLS = 20  # at least, in one graph
-MAX_CPU_CACHE = 32 << 20  # bytes taken for the last-level cache of a CPU, which servers share
+LONG_US = 20_000  # for longer calls, the first one is not noticeably slower
+ROW_CALLS = 20  # calls captured in one graph, for consecutive calls
+MAX_CPU_CACHE = 32 << 20  # assumed size of a CPU's last-level cache, if it is larger or unknown
 
 
 @dataclass
@@ -43,13 +44,13 @@ class Timed:
     """A call that is ready to be timed.
 
     Args:
-        call: of a set of inputs.
-        sets: of inputs, with the same values at other addresses.
-        method: how it is timed, in words.
-        rough_us: what it took when it was got ready.
-        host_us: what it takes the CPU to queue it.
-        repeats: calls in a sample.
-        replay: the calls of a sample as one CUDA graph; None calls it `repeats` times.
+        call: function of a set of inputs.
+        sets: sets of inputs with equal values at different addresses.
+        method: description of how it is timed.
+        rough_us: rough time of a call.
+        host_us: time that the CPU needs to queue a call.
+        repeats: calls in one sample.
+        replay: runs the calls of a sample as one CUDA graph; if None, `call` runs `repeats` times.
     """
 
     call: Call
@@ -68,7 +69,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Row:
-    """Calls in a row: `run` makes them and gives the time of one in us."""
+    """Consecutive calls: `run` makes them and returns the time of one in us."""
 
     run: Callable[[], float]
     calls: int
@@ -78,20 +79,20 @@ class Row:
 
 
 class Clock:
-    """What a device is timed with; see `CudaClock` and `CpuClock`."""
+    """Base class of the clocks; see `CudaClock` and `CpuClock`."""
 
     name: str
     cache_bytes: int
     device: torch.device
-    overhead_us: float  # of a sample, beside the calls
-    short_us: float  # below this, a sample is many calls
+    overhead_us: float  # of a sample, without its calls
+    short_us: float  # calls below this time are timed many at once
 
     def __init__(self) -> None:
         size = FLUSH_FACTOR * self.cache_bytes
         self._flush = torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def ready(self, call: Call, sets: Sets) -> Timed:
-        """Call it some times, after which it can be estimated."""
+        """Run a call some times, so that it is compiled and `estimate` can follow."""
         inputs = sets.first(SWAPPED)
         queued_us: list[float] = []
         took_us: list[float] = []
@@ -105,12 +106,12 @@ class Clock:
         return Timed(call, inputs, self._plain_method, statistics.median(took_us), host_us)
 
     def estimate(self, timed: Timed) -> None:
-        """See what it takes, roughly."""
+        """Measure the rough time of a call."""
         times = TRIALS if timed.rough_us < LONG_US else 1
         timed.rough_us = statistics.median(self.block([(timed, 0)] * times))
 
     def median_us(self, call: Call, make: Callable[[], Inputs], rounds: int) -> float:
-        """Of one call alone; `make` makes a set of inputs."""
+        """The median time in us of one call measured alone. `make` makes a set of inputs."""
         sets = Sets(make)
         timed = self.ready(call, sets)
         self.estimate(timed)
@@ -121,7 +122,7 @@ class Clock:
         )
 
     def shorten(self, timed: Timed, sets: Sets) -> None:
-        """Have many calls in a sample, as its case is short."""
+        """Use many calls in each sample, because the case is short."""
         wanted = -(-ROTATE_FACTOR * self.cache_bytes // timed.nbytes)
         timed.repeats = min(MAX_ROTATED, max(8, wanted))
         if wanted > timed.repeats:
@@ -130,19 +131,22 @@ class Clock:
         self._join(timed)
 
     def wall_us(self, timed: Timed) -> float:
-        """What a sample takes in all."""
+        """Wall time of one sample in us."""
         return self.overhead_us + max(timed.rough_us, timed.host_us) * timed.repeats
 
-    def block(self, plays: Sequence[tuple[Timed, int]]) -> list[float]:
-        """Time of a call in us, for each of these in turn; an int chooses the set of inputs."""
+    def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
+        """Take samples in order, and return the time of a call in us for each.
+
+        The int of each pair chooses the set of inputs.
+        """
         raise NotImplementedError
 
     def in_a_row(self, timed: Timed, most_us: float) -> Row:
-        """Calls one after the other, with the same inputs, for so long at most."""
+        """Consecutive calls with the same inputs, for at most `most_us`."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has finished all queued work."""
 
     @property
     def _plain_method(self) -> str:
@@ -152,16 +156,16 @@ class Clock:
         raise NotImplementedError
 
     def rotated(self, timed: Timed, which: int) -> list[Inputs]:
-        """The sets of the calls of a sample, beginning with that one."""
+        """The sets of inputs of a sample's calls, beginning with number `which`."""
         n = len(timed.sets)
         return [timed.sets[(which + i) % n] for i in range(timed.repeats)]
 
 
 class CudaClock(Clock):
-    """Device time by CUDA events, on the current stream of one GPU, which must be the current one."""
+    """Device times by CUDA events on the current stream of a GPU, which must be the current device."""
 
     name = "cuda events"
-    short_us = 50  # then the events themselves are more than a tenth of the reading
+    short_us = 50  # below it, the events themselves are more than a tenth of the reading
     _plain_method = "events"
 
     def __init__(self, device: torch.device) -> None:
@@ -174,24 +178,24 @@ class CudaClock(Clock):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def block(self, plays: Sequence[tuple[Timed, int]]) -> list[float]:
-        first, which = plays[0]
+    def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
+        first, which = work[0]
         if first.rough_us < LONG_US:
-            self._play(first, which)  # not timed: the first call after a pause is slow
+            self._run_sample(first, which)  # not timed, since the first call after a pause is slow
         pairs = []
-        for timed, which in plays:
+        for timed, which in work:
             begin, end = _event(), _event()
             torch.cuda._sleep(self._wait_cycles(timed))  # type: ignore[no-untyped-call]  # torch's gap
             if timed.replay is None:
                 self._flush.zero_()
             begin.record()
-            self._play(timed, which)
+            self._run_sample(timed, which)
             end.record()
             pairs.append((begin, end))
         self.synchronize()
         return [
             1000 * begin.elapsed_time(end) / timed.repeats
-            for (begin, end), (timed, _) in zip(pairs, plays, strict=True)
+            for (begin, end), (timed, _) in zip(pairs, work, strict=True)
         ]
 
     def in_a_row(self, timed: Timed, most_us: float) -> Row:
@@ -219,7 +223,7 @@ class CudaClock(Clock):
 
         return Row(run, replays * calls)
 
-    def _play(self, timed: Timed, which: int) -> None:
+    def _run_sample(self, timed: Timed, which: int) -> None:
         if timed.replay is not None:
             timed.replay()
         else:
@@ -232,15 +236,15 @@ class CudaClock(Clock):
 
     def _join(self, timed: Timed) -> None:
         graph = torch.cuda.CUDAGraph()
-        kept = []  # outputs stay alive, so that each call writes its own memory
+        kept = []  # outputs are kept, so that each call writes to its own memory
         try:
-            # The outer one: a capture that fails does not give the stream back.
+            # The outer context restores the stream, which a failed capture does not.
             with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
                 for inputs in timed.sets:
                     kept.append(timed.call(inputs))
         except torch.cuda.OutOfMemoryError:
             raise
-        except RuntimeError:  # it waits for the device, or allocates otherwise than through torch
+        except RuntimeError:  # the call synchronizes, or allocates memory not through torch
             self.synchronize()
             timed.method, timed.tags = f"loop of {timed.repeats}", (*timed.tags, "not captured")
             return
@@ -253,10 +257,10 @@ class CudaClock(Clock):
 
 
 class CpuClock(Clock):
-    """Wall time by perf_counter of calls that have returned when they are done."""
+    """Wall times by perf_counter, of calls that return when they are done."""
 
     name = "perf_counter"
-    short_us = 20  # then flushing the cache takes a thousand times as long
+    short_us = 20  # below it, flushing the cache takes a thousand times as long
     _plain_method = "perf_counter"
 
     def __init__(self) -> None:
@@ -265,9 +269,9 @@ class CpuClock(Clock):
         self.overhead_us = FLUSH_FACTOR * self.cache_bytes / 5e3  # at 5 GB/s
         super().__init__()
 
-    def block(self, plays: Sequence[tuple[Timed, int]]) -> list[float]:
+    def block(self, work: Sequence[tuple[Timed, int]]) -> list[float]:
         samples = []
-        for timed, which in plays:
+        for timed, which in work:
             sets = self.rotated(timed, which)
             self._flush.zero_()
             begin = time.perf_counter_ns()

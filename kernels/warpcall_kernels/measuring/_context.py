@@ -1,4 +1,4 @@
-"""Where and how implementations run, and what their exceptions mean."""
+"""The context in which implementations run, and the meaning of their exceptions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from warpcall_kernels.op.errors import InvalidInput
 
 
 def class_of(error: Exception) -> Status:
-    """What kind of failure an exception is."""
+    """The status that an exception means."""
     kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
     if any(k.startswith(("torch._dynamo", "torch._inductor", "triton.")) for k in kinds):
         return "compile_error"
     text = str(error)
-    # Want of memory is told in many ways, by the driver as an error of its own, and does not stick.
-    short = any(words in text for words in ("out of memory", "allocate memory"))
-    if short or isinstance(error, torch.OutOfMemoryError | MemoryError):
+    # Lack of memory has several messages. The driver reports it as a CUDA error that can be cleared.
+    no_memory = any(words in text for words in ("out of memory", "allocate memory"))
+    if no_memory or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "oom"
     if any(words in text for words in ("CUDA error", "Triton Error [CUDA]")):
         return "cuda_error"
@@ -28,12 +28,12 @@ def class_of(error: Exception) -> Status:
 
 
 class _Outside(BaseException):
-    """What a callback of the caller raised: the fault of no implementation."""
+    """An exception of the caller's callback, which is not a failure of an implementation."""
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Let what a callback raises pass all that notes the failures of implementations."""
+    """Let exceptions of a callback pass through `failing`, which records those of implementations."""
     try:
         yield
     except Exception as error:
@@ -42,7 +42,7 @@ def outside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def not_outside() -> Iterator[None]:
-    """Give the caller what his callback raised."""
+    """Raise the original exception of the caller's callback."""
     try:
         yield
     except _Outside as error:
@@ -50,13 +50,13 @@ def not_outside() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """An exception in one line."""
+    """The first line of an exception's message, with its type."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
 
 
 def parse_device(device: torch.device | str) -> torch.device:
-    """The device of a name, with its number; raises InvalidInput."""
+    """The device of a name, with its index. Raises InvalidInput for others."""
     try:
         found = torch.device(device)
     except RuntimeError:
@@ -79,7 +79,7 @@ def on_device(device: torch.device) -> Iterator[torch.device]:
 
 @contextlib.contextmanager
 def same_arithmetic() -> Iterator[None]:
-    """fp32 means fp32: by default cuDNN convolves it with 10 bits of mantissa, another result."""
+    """Disable TF32 in cuDNN, which otherwise convolves fp32 with 10 bits of mantissa."""
     before = torch.backends.cudnn.allow_tf32
     _set_tf32(False)
     try:
@@ -89,5 +89,7 @@ def same_arithmetic() -> Iterator[None]:
 
 
 def _set_tf32(allowed: bool) -> None:
-    with warnings.catch_warnings(action="ignore"):  # some versions of torch have two ways to say so
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # some versions of torch warn about one of two settings
         torch.backends.cudnn.allow_tf32 = allowed

@@ -1,4 +1,4 @@
-"""What can be timed: our kernels, torch, torch.compile, and what an operator registers."""
+"""The implementations that can be timed: our kernels, torch, torch.compile, and registered ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Implementation:
     """One way to compute an op.
 
     Args:
-        name: as users write it.
-        doc: one line on what it is.
-        build: from the op and its checked parameters, a function of the inputs by name that gives
-            the outputs as the op's function does. What it compiles, it compiles when first called.
-        ops: the names of the ops that it computes; none are all.
+        name: the name that users write.
+        doc: one line of description.
+        build: makes a function from the op and its checked parameters. The function takes the inputs
+            by name and returns the outputs as the op's function does. It compiles at its first call.
+        ops: names of the ops that it computes; empty means all.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Implementation:
 
 
 def implementations(op_name: str) -> tuple[str, ...]:
-    """The names of what computes an op, and of the limit, a copy of as many bytes."""
+    """The names of an op's implementations, and of the limit, a copy of as many bytes."""
     found = (i.name for i in _registry().values() if not i.ops or op_name in i.ops)
     return (*found, LIMIT)
 
 
 def register(implementation: Implementation) -> None:
-    """Offer one more implementation in this process."""
+    """Add an implementation in this process."""
     if implementation.name in (*_known, LIMIT):
         raise InvalidInput("name", f"there is an implementation {implementation.name} already")
     if unknown := set(implementation.ops) - set(ops()):
@@ -55,14 +55,14 @@ def register(implementation: Implementation) -> None:
 
 
 def load(module: str) -> None:
-    """Register the `IMPLEMENTATIONS` of a module, once however often it is loaded."""
+    """Register the `IMPLEMENTATIONS` of a module. Idempotent."""
     for implementation in importlib.import_module(module).IMPLEMENTATIONS:
         if _known.get(implementation.name) is not implementation:
             register(implementation)
 
 
 def find(op_name: str, name: str) -> Implementation:
-    """The implementation of that name; raises InvalidInput."""
+    """The implementation of that name. Raises InvalidInput if there is none."""
     if name not in implementations(op_name) or name == LIMIT:
         raise InvalidInput(
             "implementations",
@@ -84,7 +84,8 @@ def _ours(op: Op, params: Mapping[str, ParamValue]) -> Function:
 def _eager(op: Op, params: Mapping[str, ParamValue]) -> Function:
     def compute(**inputs: Tensor) -> Any:
         result = op.reference(**inputs, **params)
-        # It may be a view; what is timed writes a result. Little here: on a CPU it is timed, too.
+        # The reference may return a view, but a timed call must write its result. On a CPU this
+        # code is timed, too, so it is short.
         if isinstance(result, Tensor):
             return result.contiguous()
         return tuple(part.contiguous() for part in result if part is not None)
@@ -93,7 +94,7 @@ def _eager(op: Op, params: Mapping[str, ParamValue]) -> Function:
 
 
 def _compiled(op: Op, params: Mapping[str, ParamValue]) -> Function:
-    torch._dynamo.reset()  # else the 9th case of an op is not compiled
+    torch._dynamo.reset()  # otherwise the ninth case of an op would not be compiled
     function: Function = torch.compile(_eager(op, params), dynamic=False)
     return function
 

@@ -1,4 +1,4 @@
-"""What numbers belong to: the device, the versions, the code."""
+"""What measured times depend on: the device, the versions, the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ import triton
 
 from warpcall_kernels.measuring._observe import facts
 
-# Of a fingerprint, what makes numbers comparable: the same device, on the same software.
+# The parts of a fingerprint that must be equal for times to be comparable.
 CLASS = ("device", "torch", "triton", "cuda", "driver")
 
 
 def fingerprint(device: torch.device | str) -> dict[str, Any]:
-    """Facts about this machine, this software and a device, as JSON."""
+    """Properties of this machine, its software and a device, as JSON."""
     device = torch.device(device)
     return {
         **(_gpu(device) if device.type == "cuda" else _cpu()),
@@ -37,18 +37,25 @@ def fingerprint(device: torch.device | str) -> dict[str, Any]:
 
 
 def environment_class(fingerprint: Mapping[str, Any]) -> str:
-    """What two machines have in common whose numbers may be compared, as text."""
+    """The environment class of a fingerprint, as text. Times of one class may be compared."""
     return " / ".join(str(fingerprint[name]) for name in CLASS if fingerprint.get(name))
 
 
 @functools.cache
 def source_sha256() -> str:
-    """Hash of all code of the kernels."""
-    folder = Path(__file__).parents[1]
+    """Hash of the code of all kernels: every module of the library except the measuring package."""
     total = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):  # not how it is measured
-        total.update(file.name.encode() + b"\0" + file.read_bytes())
+    for name, content in sources():
+        total.update(name.encode() + b"\0" + content)
     return total.hexdigest()
+
+
+def sources() -> Iterator[tuple[str, bytes]]:
+    """Path and content of each file that `source_sha256` covers."""
+    library = Path(__file__).parents[1]
+    for file in sorted(library.rglob("*.py")):
+        if not file.is_relative_to(Path(__file__).parent):
+            yield file.relative_to(library).as_posix(), file.read_bytes()
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One case, from its inputs to its result."""
+"""Measures one case: checks results, prepares, warms up, takes rounds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
 from warpcall_kernels.measuring._check import Checker, draw
 from warpcall_kernels.measuring._clock import LONG_FACTOR, clock
-from warpcall_kernels.measuring._contestants import Contestant, Told, failing
 from warpcall_kernels.measuring._context import (
     not_outside,
     on_device,
@@ -27,7 +27,7 @@ from warpcall_kernels.measuring._memory import Sets, copied, copy_source
 from warpcall_kernels.measuring._observe import observer
 from warpcall_kernels.measuring._precision import Precision
 from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio
-from warpcall_kernels.measuring._rounds import Play, Rounds
+from warpcall_kernels.measuring._rounds import Rounds, ScheduledSample
 from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.measuring._statistics import margin_from
 from warpcall_kernels.op.errors import InvalidInput
@@ -35,13 +35,13 @@ from warpcall_kernels.op.errors import InvalidInput
 Lease = Callable[[], AbstractContextManager[None]]
 Progress = Callable[[dict[str, Any]], None]
 
-BLOCK_US = 200_000  # of timed work that is queued at a time: a lease is held for no longer
+BLOCK_US = 200_000  # of timed work queued at a time; no lease is held for longer
 ROUNDS_AT_ONCE = 64
-TELL_EVERY_S = 0.25
-FEWEST_ROUNDS = 2  # whatever they take
+REPORT_EVERY_S = 0.25
+FEWEST_ROUNDS = 2  # however long they take
 WARM_AGREE = 0.01
-UNSTABLE = 0.2  # of the rounds masked
-EXTRA_BLOCKS = 5  # of calls in a row, for the hot time and the energy
+UNSTABLE = 0.2  # share of masked rounds that makes a result unstable
+EXTRA_BLOCKS = 5  # blocks of consecutive calls, for the hot time and the energy
 
 
 def measure(
@@ -54,22 +54,23 @@ def measure(
     lease: Lease = contextlib.nullcontext,
     progress: Progress = lambda event: None,
 ) -> CaseResult:
-    """Time some implementations of a case against each other, those that are right.
+    """Measure implementations of a case side by side. Those with wrong results are not timed.
 
     Args:
-        case: what is computed.
-        implementations: names; the others are compared with the first.
+        case: the op, its inputs and parameters.
+        implementations: different names. The first is the one that the others are compared with.
         device: "cpu", or a GPU of this process.
         precision: one of `PRECISIONS`.
-        seed: of the values that are timed; those of the checks nobody knows.
-        lease: entered around every timed block, of at most some 250 ms unless one call takes longer.
-        progress: is given an event, as JSON, whenever there is something new.
+        seed: of the inputs that are timed. The inputs of checks have random seeds.
+        lease: entered for each timed block. A block takes at most about 250 ms, unless one call
+            takes longer.
+        progress: called with an event, as JSON, when a step begins and during rounds.
 
     Returns:
-        The result; what went wrong with an implementation is in it.
+        The result. An error of an implementation is part of it.
 
     Raises:
-        InvalidInput: an implementation that there is not, or a device.
+        InvalidInput: there is no such implementation or device.
     """
     if not implementations or len(set(implementations)) != len(implementations):
         raise InvalidInput(
@@ -81,11 +82,11 @@ def measure(
     with on_device(on), same_arithmetic(), torch.no_grad():
         measurement = _Measurement(case, on, precision, seed, lease, progress)
         for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
-            contestant = Contestant(name)
-            measurement.contestants.append(contestant)
+            candidate = Candidate(name)
+            measurement.candidates.append(candidate)
             if name != LIMIT:
-                with failing(contestant):
-                    contestant.function = found[name].build(case.op, case.params)
+                with failing(candidate):
+                    candidate.function = found[name].build(case.op, case.params)
         with not_outside():
             return measurement.run(tuple(implementations))
 
@@ -100,7 +101,7 @@ class _Measurement:
         lease: Lease,
         progress: Progress,
     ) -> None:
-        self.contestants: list[Contestant] = []
+        self.candidates: list[Candidate] = []
         self._begin = time.monotonic()
         self._case = case
         self._device = device
@@ -108,50 +109,50 @@ class _Measurement:
         self._seed = seed
         self._lease = lease
         self._progress = progress
-        self._half_width: float | None = None  # when last looked at
-        self._told_at = 0.0
+        self._half_width: float | None = None  # at the last check for convergence
+        self._reported_at = 0.0
         self._nbytes = case.op.bytes_moved(**case.metas, **case.params)
         self._clock = clock(device)
         self._observer = observer(device)
 
     def run(self, asked: Sequence[str]) -> CaseResult:
-        """All steps; who fails at one of them takes no part in the next."""
+        """All steps in order. A candidate that fails in one step is left out of the next."""
         rounds = Rounds(0, self._precision)
-        self._tell("preparing")
+        self._report("preparing")
         with self._failing_all():
             self._check()
             self._prepare()
-            if any(c.name in asked for c in self._in_play()):
-                rounds = Rounds(len(self._in_play()), self._precision, self._seed)
+            if any(c.name in asked for c in self._timed_candidates()):
+                rounds = Rounds(len(self._timed_candidates()), self._precision, self._seed)
                 self._warm_up()
                 self._take_rounds(rounds)
                 if self._precision.extras:
                     self._take_extras()
         return self._result(asked, rounds)
 
-    def _in_play(self) -> list[Contestant]:
-        return [c for c in self.contestants if c.in_play]
+    def _timed_candidates(self) -> list[Candidate]:
+        return [c for c in self.candidates if c.is_timed]
 
     def _check(self) -> None:
-        """Each implementation against the reference, with values that were never seen."""
+        """Check each implementation against the reference, with random inputs."""
         for check in Checker(self._case, self._device).draws():
-            for c in self.contestants:
+            for c in self.candidates:
                 if c.function is not None and c.status == "ok":
-                    self._tell("correctness", implementation=c.name)
+                    self._report("correctness", implementation=c.name)
                     with failing(c):
                         c.peak_bytes = check(c.function)
                     self._stop_if_lost(c)
         self._free()
 
     def _prepare(self) -> None:
-        """Get ready to time who is right; if one of them is short, all are timed as short ones."""
+        """Prepare the timing of candidates. If one of them is short, all are timed as short ones."""
         first = draw(self._case.inputs, self._seed, self._device)
         self._nbytes = self._case.op.bytes_moved(**first, **self._case.params)
         shared = Sets(lambda: copied(first))
-        for c in self.contestants:
+        for c in self.candidates:
             if c.status != "ok":
                 continue
-            self._tell("preparing", implementation=c.name)
+            self._report("preparing", implementation=c.name)
             with failing(c):
                 if c.function is None:
                     c.sets = Sets(lambda: {"x": copy_source(self._nbytes, self._device)})
@@ -163,10 +164,10 @@ class _Measurement:
                     self._clock.estimate(c.timed)
             self._stop_if_lost(c)
         short_us = self._clock.short_us
-        rough_us = [c.ready.rough_us for c in self._in_play() if c.name != LIMIT]
+        rough_us = [c.ready.rough_us for c in self._timed_candidates() if c.name != LIMIT]
         if min(rough_us, default=0) >= short_us:
             return
-        for c in self._in_play():
+        for c in self._timed_candidates():
             if c.ready.rough_us <= LONG_FACTOR * short_us:
                 with failing(c):
                     self._clock.shorten(c.ready, c.sets)
@@ -175,33 +176,33 @@ class _Measurement:
                 self._stop_if_lost(c)
 
     def _warm_up(self) -> None:
-        """Until three windows agree on every median, or it takes too long."""
-        self._tell("warmup")
-        playing = self._in_play()
+        """Run until the medians of three windows agree, or the time for the warm-up is over."""
+        self._report("warmup")
+        candidates = self._timed_candidates()
         end, medians = time.monotonic() + self._precision.warm_seconds, []
         while time.monotonic() < end:
-            window = Rounds(len(playing), self._precision)
+            window = Rounds(len(candidates), self._precision)
             window_end = time.monotonic() + self._precision.warm_window_s
             while time.monotonic() < window_end:
                 for block in self._blocks(window.plan(1)):
                     self._block(window, block)
-            medians.append([float(np.median(window.all(i))) for i in range(len(playing))])
+            medians.append([float(np.median(window.all(i))) for i in range(len(candidates))])
             last = np.array(medians[-3:])
             if len(last) == 3 and bool(np.all(last.max(0) / last.min(0) - 1 <= WARM_AGREE)):
                 return
 
     def _take_rounds(self, rounds: Rounds) -> None:
-        playing = self._in_play()
-        end = time.monotonic() + self._precision.seconds * len(playing)
-        fitting = max(1, int(BLOCK_US / sum(self._clock.wall_us(c.ready) for c in playing)))
+        candidates = self._timed_candidates()
+        end = time.monotonic() + self._precision.seconds * len(candidates)
+        fitting = max(1, int(BLOCK_US / sum(self._clock.wall_us(c.ready) for c in candidates)))
         while rounds.counted < self._precision.max_rounds and (
             time.monotonic() < end or len(rounds) <= FEWEST_ROUNDS
         ):
             if not rounds.due():
                 if self._enough(rounds):
                     return
-                rounds.looked()
-            self._tell_rounds(rounds)
+                rounds.postpone_check()
+            self._report_rounds(rounds)
             left = self._precision.max_rounds - rounds.counted
             count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
             for block in self._blocks(rounds.plan(count)):
@@ -209,52 +210,57 @@ class _Measurement:
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
                     return
 
-    def _tell_rounds(self, rounds: Rounds) -> None:
+    def _report_rounds(self, rounds: Rounds) -> None:
         now = time.monotonic()
-        if now >= self._told_at + TELL_EVERY_S:
-            self._told_at = now
-            self._tell("rounds", rounds=rounds.counted, half_width=self._half_width)
+        if now >= self._reported_at + REPORT_EVERY_S:
+            self._reported_at = now
+            self._report("rounds", rounds=rounds.counted, half_width=self._half_width)
 
     def _enough(self, rounds: Rounds) -> bool:
-        look = rounds.look()
-        self._half_width = look.half_width if np.isfinite(look.half_width) else None
+        convergence = rounds.convergence()
+        self._half_width = convergence.half_width if np.isfinite(convergence.half_width) else None
         spent_us = (
-            c.ready.repeats * np.nansum(rounds.all(i)) for i, c in enumerate(self._in_play())
+            c.ready.repeats * np.nansum(rounds.all(i))
+            for i, c in enumerate(self._timed_candidates())
         )
-        return look.converged and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
+        return convergence.converged and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
 
-    def _blocks(self, plays: Sequence[Play]) -> Iterator[list[Play]]:
-        """Cut plays into blocks that hold the device for no longer than allowed."""
-        playing = self._in_play()
-        block: list[Play] = []
+    def _blocks(self, samples: Sequence[ScheduledSample]) -> Iterator[list[ScheduledSample]]:
+        """Cut scheduled samples into blocks that hold the device for at most BLOCK_US."""
+        candidates = self._timed_candidates()
+        block: list[ScheduledSample] = []
         held_us = 0.0
-        for play in plays:
-            us = self._clock.wall_us(playing[play.contestant % len(playing)].ready)
+        for sample in samples:
+            us = self._clock.wall_us(candidates[sample.candidate % len(candidates)].ready)
             if block and held_us + us > BLOCK_US:
                 yield block
                 block, held_us = [], 0.0
-            block.append(play)
+            block.append(sample)
             held_us += us
         yield block
 
-    def _block(self, rounds: Rounds, plays: Sequence[Play]) -> None:
-        playing = self._in_play()
-        timed = [playing[play.contestant % len(playing)].ready for play in plays]  # twin: the first
-        work = [(t, play.inputs % len(t.sets)) for t, play in zip(timed, plays, strict=True)]
+    def _block(self, rounds: Rounds, samples: Sequence[ScheduledSample]) -> None:
+        candidates = self._timed_candidates()
+        timed = [
+            candidates[sample.candidate % len(candidates)].ready for sample in samples
+        ]  # twin: the first
+        work = [(t, sample.inputs % len(t.sets)) for t, sample in zip(timed, samples, strict=True)]
         with self._leased():
             samples_us = self._clock.block(work)
-        rounds.take(plays, samples_us, self._observer.look())
+        rounds.take(samples, samples_us, self._observer.disturbance())
 
     def _take_extras(self) -> None:
-        """What a call takes when its inputs may lie in the cache, and how much energy."""
-        for c in self._in_play():
-            self._tell("extras", implementation=c.name)
-            beside = Contestant(c.name)  # a failure here takes nothing from what was measured
+        """Measure the time of a call with inputs that may be in the cache, and its energy."""
+        for c in self._timed_candidates():
+            self._report("extras", implementation=c.name)
+            beside = Candidate(
+                c.name
+            )  # so that a failure here does not change the candidate's result
             with failing(beside):
                 self._take_extra(c)
             self._stop_if_lost(beside)
 
-    def _take_extra(self, c: Contestant) -> None:
+    def _take_extra(self, c: Candidate) -> None:
         run, hot_us, used_mj = self._clock.in_a_row(c.ready, BLOCK_US), [], []
         for _ in range(EXTRA_BLOCKS):
             with self._leased():
@@ -268,17 +274,17 @@ class _Measurement:
 
     @contextlib.contextmanager
     def _failing_all(self) -> Iterator[None]:
-        """What fails beside an implementation, such as the reference, leaves all without a result."""
-        everyone = Contestant("all")
+        """An error outside of implementations, such as in the reference, fails all candidates."""
+        everyone = Candidate("all")
         with failing(everyone):
             yield
         if everyone.status != "ok":
-            for c in self.contestants:
+            for c in self.candidates:
                 if c.status == "ok":
                     c.status, c.error, c.timed = everyone.status, everyone.error, None
 
-    def _stop_if_lost(self, c: Contestant) -> None:
-        """After an error that sticks this process can use the device no more."""
+    def _stop_if_lost(self, c: Candidate) -> None:
+        """Raise if an error has made the device unusable for this process; else free its memory."""
         if c.status == "cuda_error":
             raise RuntimeError(f"CUDA error: not measured, {c.name} broke the device")
         if c.status != "ok":
@@ -288,7 +294,7 @@ class _Measurement:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _tell(self, phase: str, **more: Any) -> None:
+    def _report(self, phase: str, **more: Any) -> None:
         with outside():
             self._progress({"phase": phase, **more})
 
@@ -303,8 +309,10 @@ class _Measurement:
 
     def _result(self, asked: Sequence[str], rounds: Rounds) -> CaseResult:
         a_a = rounds.a_a() if len(rounds) else None
-        told = Told(self._in_play(), rounds, self._device, self._clock, self._nbytes, asked[0], a_a)
-        results = {c.name: told.of(c) for c in self.contestants}
+        builder = ResultBuilder(
+            self._timed_candidates(), rounds, self._device, self._clock, self._nbytes, asked[0], a_a
+        )
+        results = {c.name: builder.result_of(c) for c in self.candidates}
         tags = self._observer.tags()
         if len(rounds.masked) > UNSTABLE * max(1, len(rounds)):
             tags += ("unstable",)
@@ -322,10 +330,10 @@ class _Measurement:
             limit=results[LIMIT],
             rounds=len(rounds),
             masked=tuple(Masked(n, reason) for n, reason in sorted(rounds.masked.items())),
-            converged=len(rounds) > 0 and rounds.look().converged,
+            converged=len(rounds) > 0 and rounds.convergence().converged,
             margin=margin_from(a_a),
             a_a=None if a_a is None or not a_a.n else Ratio.of(a_a),
-            device_lost=any(c.status == "cuda_error" for c in self.contestants),
+            device_lost=any(c.status == "cuda_error" for c in self.candidates),
             seconds=time.monotonic() - self._begin,
             tags=tags,
         )

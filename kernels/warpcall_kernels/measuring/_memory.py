@@ -1,4 +1,4 @@
-"""Where inputs lie: the same values and strides at other addresses, with guard bands on both sides."""
+"""Memory of inputs: equal values and strides at several addresses, between guard bands."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from warpcall_kernels._transpose.strides import reach
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
-GUARD_BYTES = 4096  # on either side
+GUARD_BYTES = 4096  # on each side of a tensor
 COPY_UNIT = 4096  # bytes; 67 MB and 48 bytes take 51 us on an H200, 67 MB 34
 SENTINEL = 0xA5  # no float of such bytes is a likely result
 
 
 class Guarded:
-    """A tensor in a buffer of its own, as it was laid out and aligned, between guard bands."""
+    """A copy of a tensor, with the same strides and alignment, in its own buffer between guard bands."""
 
     def __init__(self, like: Tensor) -> None:
         span = reach(like.shape, like.stride()) if like.numel() else 0
@@ -31,13 +31,13 @@ class Guarded:
         self.fill(like)
 
     def fill(self, like: Tensor) -> None:
-        """Take other values, laid out in the same way."""
+        """Copy the values of a tensor with the same strides."""
         if self._span:
             source = like.as_strided((self._span,), (1,))
             self._buffer[self._begin : self._begin + self._span].copy_(source)
 
     def snapshot(self) -> Tensor:
-        """All bytes as they are now, guard bands included."""
+        """A copy of all bytes, including the guard bands."""
         return self._bytes.clone()
 
     def is_as(self, snapshot: Tensor) -> bool:
@@ -46,19 +46,20 @@ class Guarded:
 
 
 def guarded(tensors: Mapping[str, Tensor]) -> dict[str, Guarded]:
-    """Each of them in its own guarded buffer."""
+    """A guarded copy of each tensor."""
     return {name: Guarded(t) for name, t in tensors.items()}
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same values and strides elsewhere."""
+    """Copies of tensors, with the same values and strides at other addresses."""
     return {name: Guarded(t).tensor for name, t in tensors.items()}
 
 
 def poison(outputs: Iterable[Meta], device: torch.device) -> None:
-    """Fill the memory that results of these sizes are about to get with what is no result.
+    """Fill the memory that outputs of these sizes will get with bytes that are no result.
 
-    Torch's allocator gives what was freed last to the next one who asks for as much.
+    Torch's allocator gives memory that was just freed to the next request of the same size. Otherwise
+    an implementation that writes nothing could return the result of the call before.
     """
     taken = [
         torch.full((max(1, meta.nbytes),), SENTINEL, dtype=torch.uint8, device=device)
@@ -68,23 +69,24 @@ def poison(outputs: Iterable[Meta], device: torch.device) -> None:
 
 
 class Sets:
-    """Sets of inputs, made as they are needed and shared by who uses them."""
+    """Sets of inputs, made when they are needed, and shared by several candidates."""
 
     def __init__(self, make: Callable[[], Mapping[str, Tensor]]) -> None:
         self._make = make
         self._made: list[Mapping[str, Tensor]] = []
 
     def first(self, count: int) -> list[Mapping[str, Tensor]]:
-        """The first so many."""
+        """The first `count` sets."""
         while len(self._made) < count:
             self._made.append(self._make())
         return self._made[:count]
 
 
 def copy_source(nbytes: int, device: torch.device) -> Tensor:
-    """What the limit copies: half of the bytes, read and written; copies of odd sizes are slow.
+    """The source of the limit's copy: half of the bytes, since a copy reads and writes each.
 
-    Drawn by a generator of its own: torch's refuses to draw once a call could not be captured.
+    The size is a multiple of 4 KiB, since copies of odd sizes are slow. The values come from a separate
+    generator: torch's own raises an error after a capture that failed.
     """
     size = max(1, -(-nbytes // 2 // COPY_UNIT)) * COPY_UNIT
     generator = torch.Generator(device).manual_seed(0)

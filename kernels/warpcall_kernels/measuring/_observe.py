@@ -1,4 +1,4 @@
-"""What disturbs a GPU, and what it uses, by NVML; nothing where there is no NVML."""
+"""Disturbances, energy and properties of a GPU by NVML; nothing without NVML."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 CLOCK_DROP = 0.05
-LOOKS = 64  # of which the median is the clock that is normal
+READINGS = 64  # number of readings whose median is the normal clock
 
-# Bits of NVML's clock event reasons. What the power limit does in software is a steady state, and a tag.
+# Bits of NVML's clock event reasons. A software power cap is a steady state: it only sets a tag.
 SLOWED = {
     0x08: "hardware slowdown",
     0x20: "thermal slowdown",
@@ -22,23 +22,23 @@ POWER_CAP = 0x04
 
 
 class Observer:
-    """Looks at a device between timed blocks; this one, of a CPU, sees nothing."""
+    """Observes a device between timed blocks. This base class, for a CPU, observes nothing."""
 
-    def look(self) -> str | None:
-        """What has disturbed the device since the last look, or None."""
+    def disturbance(self) -> str | None:
+        """What disturbed the device since the last call, or None."""
         return None
 
     def tags(self) -> tuple[str, ...]:
-        """What held for the whole measurement, such as "power capped"."""
+        """Properties of the whole measurement, such as "power capped"."""
         return ()
 
     def energy_mj(self) -> float | None:
-        """What the device has used so far."""
+        """Energy that the device has used so far, in mJ, or None."""
         return None
 
 
 class GpuObserver(Observer):
-    """Sees throttling, drops of the clock, and processes that come."""
+    """Observes throttling, drops of the clock, and new processes."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -47,8 +47,8 @@ class GpuObserver(Observer):
         self._processes = self._pids()
         self._capped = False
 
-    def look(self) -> str | None:
-        reasons = self._ask(self._nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
+    def disturbance(self) -> str | None:
+        reasons = self._query(self._nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
         self._capped |= bool(reasons & POWER_CAP)
         for bit, reason in SLOWED.items():
             if reasons & bit:
@@ -64,27 +64,27 @@ class GpuObserver(Observer):
         return ("power capped",) if self._capped else ()
 
     def energy_mj(self) -> float | None:
-        found = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        found = self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if found is None else float(found)
 
     def _clock(self) -> str | None:
-        now = self._ask(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+        now = self._query(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
         if not now:
             return None
-        self._clocks_mhz = [*self._clocks_mhz[-LOOKS:], now]
+        self._clocks_mhz = [*self._clocks_mhz[-READINGS:], now]
         normal = statistics.median(self._clocks_mhz)
         if now < (1 - CLOCK_DROP) * normal:
             return f"the clock fell from {normal:.0f} to {now} MHz"
         return None
 
     def _pids(self) -> set[int]:
-        found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses) or []
+        found = self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses) or []
         return {process.pid for process in found}
 
-    def _ask(self, question: Any, *more: Any) -> Any:
-        """An answer of NVML, or None: not every GPU, driver and container has each."""
+    def _query(self, function: Any, *more: Any) -> Any:
+        """The result of an NVML function, or None where the GPU, driver or container lacks it."""
         try:
-            return question(self._handle, *more)
+            return function(self._handle, *more)
         except self._nvml.NVMLError:
             return None
 
@@ -97,12 +97,12 @@ def observer(device: torch.device) -> Observer:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """What NVML says of a GPU: driver, limits, clocks, ECC, bandwidth."""
+    """Properties of a GPU by NVML: driver, power limit, clocks, bus width, ECC."""
     nvml = _nvml()
     handle = None if nvml is None else _handle(nvml, device)
     if nvml is None or handle is None:
         return {}
-    see = GpuObserver(nvml, handle)._ask
+    see = GpuObserver(nvml, handle)._query
     power_mw = see(nvml.nvmlDeviceGetEnforcedPowerLimit)
     ecc = see(nvml.nvmlDeviceGetEccMode)
     return {
@@ -116,20 +116,22 @@ def facts(device: torch.device) -> dict[str, Any]:
 
 
 def theoretical_gb_per_s(device: torch.device) -> float | None:
-    """What the memory of a GPU moves at most: its clock, both edges, the width of its bus."""
+    """Theoretical bandwidth of a GPU's memory: two transfers a cycle, times the width of its bus."""
     if device.type != "cuda":
         return None
-    known, told = facts(device), torch.cuda.get_device_properties(device)
-    clock_mhz = known.get("memory_clock_max_mhz") or getattr(told, "memory_clock_rate", 0) / 1000
-    bits = known.get("memory_bus_bits") or getattr(told, "memory_bus_width", 0)
+    known, properties = facts(device), torch.cuda.get_device_properties(device)
+    clock_mhz = (
+        known.get("memory_clock_max_mhz") or getattr(properties, "memory_clock_rate", 0) / 1000
+    )
+    bits = known.get("memory_bus_bits") or getattr(properties, "memory_bus_width", 0)
     return clock_mhz * 2 * bits / 8 / 1000 if clock_mhz and bits else None
 
 
 @functools.cache
 def _nvml() -> Any:
-    """NVML, ready; None where it is not installed or there is no driver."""
+    """The initialized NVML module; None if it is not installed or there is no driver."""
     try:
-        import pynvml  # not above: an extra
+        import pynvml  # not at the top: it may not be installed
 
         pynvml.nvmlInit()
     except Exception:  # noqa: BLE001  # its own errors have no common base with ImportError and OSError
@@ -138,7 +140,7 @@ def _nvml() -> Any:
 
 
 def _handle(nvml: Any, device: torch.device) -> Any:
-    """Of the same GPU, however CUDA numbers it."""
+    """NVML's handle of the same GPU, found by UUID, since CUDA may number GPUs differently."""
     try:
         uuid = torch.cuda.get_device_properties(device).uuid
         return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

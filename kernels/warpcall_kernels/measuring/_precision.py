@@ -1,4 +1,4 @@
-"""How long a measurement may take, and how sure it is to be."""
+"""How long a measurement may take, and how narrow its intervals must be."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Precision:
-    """When a case has been measured for long enough.
+    """When the measurement of a case ends.
 
     Args:
-        name: of the preset.
-        seconds: of rounds for each implementation, at most.
-        min_rounds, min_seconds: of each implementation, before it may be over.
-        max_rounds: at most.
-        half_width: of the 95 % interval of log ratios, at which it is over.
-        warm_window_s, warm_seconds: a window of the warm-up, and all of it at most.
-        extras: measure a hot cache, the host's time and energy, too.
+        name: name of the preset.
+        seconds: the longest time of rounds, for each implementation.
+        min_rounds, min_seconds: rounds, and seconds of each implementation, before it may end.
+        max_rounds: rounds after which it ends.
+        half_width: half the width of the 95 % interval of log ratios at which it ends.
+        warm_window_s, warm_seconds: one window of the warm-up, and the longest warm-up.
+        extras: whether to measure the time with a hot cache, and the energy, too.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a measurement says, as data that JSON carries."""
+"""The result of a measurement, as data that JSON can hold."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Status = Literal["ok", "wrong_result", "compile_error", "oom", "cuda_error", "in
 
 @dataclass(frozen=True)
 class Ratio:
-    """A time relative to another: above 1 is slower. `low` to `high` is the 95 % interval, None where too few
-    pairs were taken to tell."""
+    """A time relative to another: above 1 is slower.
+
+    `low` to `high` is the 95 % interval; a bound is None if there were too few pairs for it.
+    """
 
     ratio: float
     low: float | None
@@ -33,25 +35,25 @@ class Ratio:
 
 @dataclass(frozen=True)
 class ImplementationResult:
-    """How one implementation did. Times are device time of a call, in us; None without samples.
+    """The result of one implementation. Times are device times of a call in us; None if not measured.
 
     Args:
-        name: of the implementation.
-        status: "ok", or why there are no times to be relied on.
-        error: the same in words.
+        name: name of the implementation.
+        status: "ok", or the class of the error because of which there are no valid times.
+        error: message of that error.
         method: how it was timed, such as "events", "graph of 16", "perf_counter".
-        n: samples that count: not masked.
-        median_us, p5_us ... min_us: of these.
+        n: number of samples that are not masked.
+        median_us, p5_us ... min_us: statistics of these samples.
         ci_low_us, ci_high_us: 95 % confidence interval of the median.
-        relative: to the first implementation of the case; None for that one.
-        gb_per_s: compulsory bytes over the median.
-        share_of_limit: the limit's time over this one's; 1 is the speed of a copy.
-        peak_bytes: device memory at the peak of a call, beside its inputs.
-        hot_us: median with inputs that may lie in the L2 already.
-        host_us: what a call takes the CPU, median.
-        energy_mj: energy of a call, in mJ.
-        samples_us: one of each round; None where there is none.
-        tags: such as "suspect" and "not captured".
+        relative: comparison with the first implementation of the case; None for the first.
+        gb_per_s: compulsory bytes divided by the median time.
+        share_of_limit: the limit's time divided by this one's; 1 is the speed of a copy.
+        peak_bytes: peak of device memory during a call, without its inputs.
+        hot_us: median time with inputs that may be in the L2 cache.
+        host_us: median time that the CPU needs to queue a call.
+        energy_mj: energy of a call in mJ.
+        samples_us: the sample of each round; None where there is none.
+        tags: remarks such as "suspect" and "not captured".
     """
 
     name: str
@@ -80,7 +82,7 @@ class ImplementationResult:
 
 @dataclass(frozen=True)
 class Masked:
-    """A round that does not count, and why."""
+    """A round that is excluded from the statistics, and the reason."""
 
     round: int
     reason: str
@@ -88,29 +90,29 @@ class Masked:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """How the implementations of one case compare.
+    """The results of all implementations of one case.
 
     Args:
-        key: of the case.
-        op: its name.
-        spec: of the case, explicit.
+        key: text that identifies the case.
+        op: name of the op.
+        spec: complete description of the case.
         device: such as "cuda:0" or "cpu".
-        clock: what measured: "cuda events" or "perf_counter".
-        column: what was measured: "device_cold", with inputs that are not in the cache.
-        precision: the preset's name.
-        seed: of the values that were timed.
-        bytes_moved: compulsory traffic.
-        output_bytes: of them, what is written.
-        rounds: measured in all, masked ones among them.
-        masked: those that do not count.
-        converged: whether the intervals became as narrow as the preset asks for.
-        margin: log ratios within it are "same".
-        a_a: the first implementation compared with itself.
+        clock: "cuda events" or "perf_counter".
+        column: what was measured: "device_cold" means with inputs that are not in the cache.
+        precision: name of the preset.
+        seed: of the inputs that were timed.
+        bytes_moved: compulsory traffic in bytes.
+        output_bytes: the part of it that is written.
+        rounds: number of all rounds, including masked ones.
+        masked: the masked rounds.
+        converged: whether the intervals became as narrow as the preset demands.
+        margin: log ratios within it count as "same".
+        a_a: comparison of the first implementation with itself.
         limit: the copy that moves as many bytes.
-        implementations: in the order they were asked for.
-        device_lost: an error that sticks ended the measurement: this process can use the device no more.
-        seconds: wall time of all of it.
-        tags: such as "unstable" and "power capped".
+        implementations: in the order of the request.
+        device_lost: whether an error has made the device unusable for this process.
+        seconds: wall time of the whole measurement.
+        tags: remarks such as "unstable" and "power capped".
     """
 
     key: str
@@ -135,13 +137,13 @@ class CaseResult:
     tags: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: what json.dumps takes, without NaN or infinities."""
+        """The result as plain data for json.dumps, without NaN or infinities."""
         plain: dict[str, Any] = dataclasses.asdict(self)
         return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
-        """The result that `to_json` told of."""
+        """The result of the data that `to_json` returned."""
         limit = data["limit"]
         return cls(
             **{

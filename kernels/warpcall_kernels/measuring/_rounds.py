@@ -1,8 +1,8 @@
-"""Rounds: who is timed when, what was measured, and whether it is enough.
+"""Rounds: in which order candidates are timed, their samples, and whether there are enough.
 
-A round times each implementation once, and the next one in the opposite order (A B B A), each time with
-another set of inputs, so that neither drift nor an address favours anyone. Which one begins is drawn
-anew for every two rounds: on a CPU a call is 2 % slower behind other code than behind its own.
+A round times each candidate once, and the next round in the opposite order (A B B A). Each sample uses
+another set of inputs. So neither drift nor an address favours a candidate. The order is drawn at random
+for every two rounds, since on a CPU a call is 2 % slower after other code than after its own.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from warpcall_kernels.measuring._statistics import (
 )
 
 Number = TypeVar("Number", int, NDArray[np.int_])
-TWIN_EVERY = 4  # rounds; then the first implementation is timed twice
-GROWTH = 1.4  # between two looks at whether it is enough
-A_A_HALF_WIDTH = 0.005  # of the first compared with itself: the margin is twice that
+TWIN_EVERY = 4  # in each such round the first candidate is timed twice
+GROWTH = 1.4  # of the number of rounds between two checks for convergence
+A_A_HALF_WIDTH = 0.005  # of the first candidate compared with itself; the margin is twice this
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """One sample to take: of the contestant of this number, in this round, with this set of inputs."""
+class ScheduledSample:
+    """One sample to take: the numbers of its round, its candidate and its set of inputs."""
 
     round: int
-    contestant: int
+    candidate: int
     inputs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The widest interval among the ratios, as its half-width; whether all are as narrow as asked for."""
+class Convergence:
+    """Half the width of the widest interval of all ratios, and whether that is narrow enough."""
 
     half_width: float
     converged: bool
 
 
 class Rounds:
-    """The samples of some contestants; the last number, beside theirs, is the twin of the first."""
+    """The samples of all candidates. One more column, the last, is the first candidate's twin."""
 
-    def __init__(self, contestants: int, precision: Precision, seed: int = 0) -> None:
-        self.contestants = contestants
-        self.twin = contestants
+    def __init__(self, candidates: int, precision: Precision, seed: int = 0) -> None:
+        self.candidates = candidates
+        self.twin = candidates
         self._precision = precision
-        self._samples = np.full((0, contestants + 1), np.nan)
+        self._samples = np.full((0, candidates + 1), np.nan)
         self.masked: dict[int, str] = {}
-        self._look_at = precision.min_rounds
+        self._check_at = precision.min_rounds
         self._random = np.random.default_rng(seed)
         self._order: list[int] = []
 
@@ -66,91 +66,93 @@ class Rounds:
 
     @property
     def counted(self) -> int:
-        """Rounds that are not masked."""
+        """Number of rounds that are not masked."""
         return len(self) - len(self.masked)
 
-    def plan(self, count: int) -> list[Play]:
-        """What the next `count` rounds take."""
-        plays = []
+    def plan(self, count: int) -> list[ScheduledSample]:
+        """The samples of the next `count` rounds, in order."""
+        scheduled = []
         for number in range(len(self), len(self) + count):
             if number % 2 == 0 or not self._order:
-                self._order = [int(c) for c in self._random.permutation(self.contestants)]
+                self._order = [int(c) for c in self._random.permutation(self.candidates)]
             else:
                 self._order.reverse()
             order = list(self._order)
             if number % TWIN_EVERY == TWIN_EVERY - 1:
                 order.insert(int(self._random.integers(len(order) + 1)), self.twin)
-            plays += [Play(number, c, _turn(number) + c) for c in order]
-        return plays
+            scheduled += [ScheduledSample(number, c, _first_set(number) + c) for c in order]
+        return scheduled
 
-    def take(self, plays: Sequence[Play], samples_us: Sequence[float], reason: str | None) -> None:
-        """Note what was measured; with a reason, its rounds do not count."""
-        last = max(play.round for play in plays)
+    def take(
+        self, scheduled: Sequence[ScheduledSample], samples_us: Sequence[float], reason: str | None
+    ) -> None:
+        """Store measured samples. With a reason, their rounds are masked."""
+        last = max(sample.round for sample in scheduled)
         missing = last + 1 - len(self)
         if missing > 0:
-            rows = np.full((missing, self.contestants + 1), np.nan)
+            rows = np.full((missing, self.candidates + 1), np.nan)
             self._samples = np.concatenate([self._samples, rows])
-        for play, sample in zip(plays, samples_us, strict=True):
-            self._samples[play.round, play.contestant] = sample
+        for sample, time_us in zip(scheduled, samples_us, strict=True):
+            self._samples[sample.round, sample.candidate] = time_us
             if reason is not None:
-                self.masked.setdefault(play.round, reason)
+                self.masked.setdefault(sample.round, reason)
 
-    def all(self, contestant: int) -> Floats:
-        """One sample a round, NaN where there is none."""
-        column: Floats = self._samples[:, contestant]
+    def all(self, candidate: int) -> Floats:
+        """The samples of a candidate by round, NaN where there is none."""
+        column: Floats = self._samples[:, candidate]
         return column
 
-    def counting(self, contestant: int) -> Floats:
-        """The same without masked rounds."""
-        column: Floats = self._samples[self._counting(), contestant]
+    def counting(self, candidate: int) -> Floats:
+        """The samples of a candidate without those of masked rounds."""
+        column: Floats = self._samples[self._counting(), candidate]
         return column
 
-    def relative(self, contestant: int, margin: float) -> Comparison:
-        """A contestant compared with the first one."""
+    def relative(self, candidate: int, margin: float) -> Comparison:
+        """The comparison of a candidate with the first one."""
         counting = self._counting()
         samples = self._samples[counting]
-        return compare(samples[:, 0], samples[:, contestant], sets=_sets(counting), margin=margin)
+        return compare(samples[:, 0], samples[:, candidate], sets=_sets(counting), margin=margin)
 
     def a_a(self) -> Comparison:
-        """The first one compared with itself."""
+        """The comparison of the first candidate with itself."""
         found = self.relative(self.twin, 0.0)
         return self.relative(self.twin, margin_from(found))
 
-    def look(self) -> Look:
-        """How sure the ratios are by now."""
-        widths = [self.relative(c, 0.0).half_width for c in range(1, self.contestants)]
+    def convergence(self) -> Convergence:
+        """The convergence of all ratios so far."""
+        widths = [self.relative(c, 0.0).half_width for c in range(1, self.candidates)]
         widest = max(widths, default=0.0)
         enough = (
             self.counted >= self._precision.min_rounds
             and widest <= self._precision.half_width
             and self.relative(self.twin, 0.0).half_width <= A_A_HALF_WIDTH
         )
-        return Look(widest, enough)
+        return Convergence(widest, enough)
 
     def _counting(self) -> NDArray[np.int_]:
-        """Numbers of the rounds that are not masked."""
+        """The numbers of rounds that are not masked."""
         return np.setdiff1d(np.arange(len(self)), list(self.masked))
 
     def due(self) -> int:
-        """Rounds until the next look: looking takes time, so it is done at growing distances."""
-        return max(0, self._look_at - self.counted)
+        """Rounds until the next check for convergence. Checks take time, so their distance grows."""
+        return max(0, self._check_at - self.counted)
 
-    def looked(self) -> None:
-        """Note that it was not enough."""
-        self._look_at = max(self._look_at + 8, math.ceil(self._look_at * GROWTH))
+    def postpone_check(self) -> None:
+        """Set the time of the next check, after one without convergence."""
+        self._check_at = max(self._check_at + 8, math.ceil(self._check_at * GROWTH))
 
 
-def _turn(number: Number) -> Number:
-    """Which set of inputs a round, or each of some, begins with; also among those with a twin it alternates."""
+def _first_set(number: Number) -> Number:
+    """The first set of inputs of a round. It alternates, also among the rounds with a twin."""
     return number + number // TWIN_EVERY
 
 
 def _sets(numbers: NDArray[np.int_]) -> NDArray[np.int_]:
-    """The sets of inputs of rounds; with another contestant they are others, but change alike."""
-    return _turn(numbers) % SWAPPED
+    """The sets of inputs of rounds; those of another candidate differ by a constant."""
+    return _first_set(numbers) % SWAPPED
 
 
 def compare_runs(samples_a: ArrayLike, samples_b: ArrayLike) -> Comparison:
-    """Compare what was measured in two runs: times in us by round, NaN where there is none."""
+    """Compare the samples of two runs: times in us by round, NaN where there is none."""
     sets = (_sets(np.arange(np.size(samples_a))), _sets(np.arange(np.size(samples_b))))
     return compare_apart(samples_a, samples_b, sets=sets)

@@ -1,4 +1,4 @@
-"""What is measured: a case, from JSON that users write, and sweeps of cases."""
+"""Cases from JSON that users write, and sweeps of cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpcall_kernels.op.cases import Sample, SampleLayout, Values
 from warpcall_kernels.op.declaration import Meta, ParamValue, Size, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 
-# As on the wire, safetensors' codes; and C128, which does not travel.
+# The codes of the wire format (safetensors), and C128, which it does not have.
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -40,24 +40,24 @@ DTYPES = {
     "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
-_SPOKEN = {
+_BY_NAME = {
     **{code.lower(): dtype for code, dtype in DTYPES.items()},
     **{dtype_name(dtype): dtype for dtype in CODES},
     "fp64": torch.float64,
     "fp32": torch.float32,
     "fp16": torch.float16,
 }
-MAX_SIZE = 2**40  # of a dim; keeps all arithmetic here within what torch takes
+MAX_SIZE = 2**40  # of a dim; products stay within what torch accepts
 MAX_RANK = 64
-SHORT_BYTES = 1 << 28  # a case that moves more is not short on any GPU
+SHORT_BYTES = 1 << 28  # cases that move more bytes are not short on any GPU
 ROOM_BYTES = (
     1 << 29
-)  # what short calls are rotated over, the buffer that flushes the cache, CUDA's own
+)  # rotated inputs of short calls, the buffer that flushes the cache, CUDA itself
 
 
 @dataclass(frozen=True)
 class JobCase:
-    """A call to be timed: an op, its inputs as data, its checked parameters."""
+    """A call to be timed: an op, descriptions of its inputs, its checked parameters."""
 
     op: Op
     inputs: Mapping[str, Sample]
@@ -75,17 +75,17 @@ class JobCase:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """This case as JSON: `make_case` of it is this case again, whatever ops derive by then."""
+        """This case as JSON. `make_case` makes the same case of it, also if defaults of the op change."""
         inputs = {name: _described(sample) for name, sample in self.inputs.items()}
         return {"inputs": inputs, "params": {k: _plain(v) for k, v in self.params.items()}}
 
     @property
     def key(self) -> str:
-        """The same text for the same case, such as "permute x=BF16[8,4] dims=1,0"."""
+        """A text that identifies the case, such as "permute x=BF16[8,4] dims=1,0"."""
         inputs = (f"{name}={_short(sample)}" for name, sample in self.inputs.items())
         known = {p.name: p.default for p in self.op.params}
         params = (
-            f"{name}={_said(value)}"
+            f"{name}={_param_text(value)}"
             for name, value in self.params.items()
             if value is not None and (value != known[name] or known[name] is None)
         )
@@ -93,25 +93,25 @@ class JobCase:
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that measuring this takes at most, without what baselines take beside."""
+        """An upper bound of the device memory for measuring, without extra memory of implementations."""
         given, made = self.metas.values(), self.outputs.values()
         inputs, outputs = sum(m.nbytes for m in given), sum(m.nbytes for m in made)
-        # Inputs as drawn (of 8 bytes, or as wide for the reference), between guards, and as they were;
-        # outputs as they came, as expected, and on the way there.
+        # Inputs as drawn (8 bytes each, or widened for the reference), guarded, and their snapshots;
+        # outputs of the call, expected outputs, and temporaries of the comparison.
         wide_inputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in given)
         wide_outputs = outputs
         if self.op.tolerance is not None:
             wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
         checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
-        # Inputs as drawn and to swap; an output and the one before; what the limit copies.
+        # Inputs as drawn and two more sets; two outputs; source and result of the limit's copy.
         timed = 3 * inputs + 2 * outputs + 2 * (inputs + outputs)
-        if inputs + outputs <= SHORT_BYTES:  # then calls may be rotated over so many sets
+        if inputs + outputs <= SHORT_BYTES:  # short calls are rotated over several sets
             timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
         return max(checked, timed) + ROOM_BYTES
 
 
 def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:
-    """The case that a spec describes; raises InvalidInput for what cannot be.
+    """The case that a spec describes. Raises InvalidInput for an invalid spec.
 
     Args:
         op_name: as in `ops()`.
@@ -144,7 +144,7 @@ def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:
 
 
 def expand(op_name: str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The short specs of a sweep, the last axis fastest.
+    """The specs of a sweep in short form; the last axis varies fastest.
 
     Args:
         op_name: as in `ops()`.
@@ -168,14 +168,14 @@ def expand(op_name: str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def count(op_name: str, sweep: Mapping[str, Any]) -> int:
-    """How many cases a sweep is, without making them."""
+    """The number of cases of a sweep, without making them."""
     return math.prod(len(values) for _, values in _axes(op_name, sweep))
 
 
 def parse_dtype(field: str, value: object) -> torch.dtype:
     """The dtype that a user names: "BF16", "bf16", "bfloat16", "fp32" ..."""
-    if isinstance(value, str) and value.lower() in _SPOKEN:
-        return _SPOKEN[value.lower()]
+    if isinstance(value, str) and value.lower() in _BY_NAME:
+        return _BY_NAME[value.lower()]
     raise InvalidInput(field, f"{field} must be one of {', '.join(DTYPES)}, got {_brief(value)}")
 
 
@@ -311,14 +311,14 @@ def _known(field: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None
 
 
 def _described(sample: Sample) -> dict[str, Any]:
-    """All that matters, so that other defaults of an op later change nothing."""
-    told: dict[str, Any] = {"shape": list(sample.shape), "dtype": CODES[sample.dtype]}
-    told["values"] = sample.values
+    """The whole description of an input, so that later changes of an op's defaults do not matter."""
+    spec: dict[str, Any] = {"shape": list(sample.shape), "dtype": CODES[sample.dtype]}
+    spec["values"] = sample.values
     if sample.values == "integers":
-        told |= {"low": sample.low, "high": sample.high}
+        spec |= {"low": sample.low, "high": sample.high}
     if sample.layout != "contiguous":
-        told["layout"] = sample.layout
-    return told
+        spec["layout"] = sample.layout
+    return spec
 
 
 def _short(sample: Sample) -> str:
@@ -334,7 +334,7 @@ def _plain(value: ParamValue) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _said(value: ParamValue) -> str:
+def _param_text(value: ParamValue) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
 
 

@@ -1,10 +1,13 @@
-"""What samples say: medians, their confidence, ratios, verdicts. Vectorised numpy.
+"""Statistics of samples: medians, confidence intervals, ratios, verdicts. Vectorised numpy.
 
-Times on a busy machine drift, come in bursts and have long tails. So everything is a median; what is
-compared was measured side by side, round by round, so that what both suffered divides out; what
-is resampled are blocks of neighbouring rounds, so that noise which lasts does not look like precision;
-and where the inputs lie in memory counts alike for all: the ratios of rounds with one set of inputs and
-with another may differ by a percent, and the median of both together would be anywhere in between.
+Times on a busy machine drift, come in bursts and have long tails. Therefore:
+
+- All estimates are medians.
+- Times that are compared come from the same round, so that a disturbance of both divides out.
+- The bootstrap resamples blocks of neighbouring rounds, so that noise which lasts for some rounds
+  does not look like precision.
+- Each set of inputs has the same weight. The ratios with two sets may differ by a percent, because
+  of the addresses, and the median of both together could be anywhere in between.
 """
 
 from __future__ import annotations
@@ -20,20 +23,20 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
-MARGIN = 0.01  # log ratios below this are no difference
-WIDEST_SAME = 0.03  # of a margin within which two are called the same
-MIN_PAIRS = 6  # fewer say nothing
+MARGIN = 0.01  # smaller log ratios count as no difference
+WIDEST_SAME = 0.03  # with a wider margin, nothing is called the same
+MIN_PAIRS = 6  # fewer pairs give no interval
 RESAMPLES = 1000
-APPROXIMATED_SAMPLES = 60  # of two runs: the approximation widens intervals of shorter series
+APPROXIMATED_SAMPLES = 60  # in shorter series the approximation widens intervals
 MAX_POINTS = (
-    1500  # more are first made medians of groups of neighbours, else resampling takes seconds
+    1500  # longer series are first reduced to medians of groups, or resampling takes seconds
 )
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How `b` compares with `a`: the ratio of their times, above 1 where b takes longer.
+    """The comparison of `b` with `a`: the ratio of their times, above 1 if b takes longer.
 
     Args:
         ratio: exp(median(log(b / a))), the mean of the medians where there are sets of inputs.
@@ -50,7 +53,7 @@ class Comparison:
 
     @property
     def half_width(self) -> float:
-        """Of the interval of the log ratio."""
+        """Half the width of the interval of the log ratio."""
         return half_width(self.low, self.high)
 
 
@@ -62,7 +65,7 @@ def compare(
     margin: float = MARGIN,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two series of times that were measured side by side.
+    """Compare two series of times from the same rounds.
 
     Args:
         samples_a, samples_b: times in one unit, entry i of both from one round; NaN where there is none.
@@ -71,7 +74,7 @@ def compare(
         seed: of the resampling.
     """
     columns = _columns(_logs(samples_b) - _logs(samples_a), sets)
-    return _told(_median(columns), _resampled_medians(columns, seed), columns.size, margin)
+    return _comparison(_median(columns), _resampled_medians(columns, seed), columns.size, margin)
 
 
 def compare_apart(
@@ -82,18 +85,19 @@ def compare_apart(
     margin: float = MARGIN,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two series that have nothing to do with each other, as those of two runs.
+    """Compare two independent series, such as those of two runs.
 
-    Two runs may have thousands of series, so the medians of resamples of long ones are approximated.
+    Two runs may have thousands of series. Therefore the resampled medians of long ones are
+    approximated.
     """
     a, b = _columns(_logs(samples_a), sets[0]), _columns(_logs(samples_b), sets[1])
     is_long = min(a.size, b.size) >= APPROXIMATED_SAMPLES
     medians = _approximate_medians if is_long else _resampled_medians
     resampled = medians(b, seed) - medians(a, seed + 1)
-    return _told(_median(b) - _median(a), resampled, min(a.size, b.size), margin)
+    return _comparison(_median(b) - _median(a), resampled, min(a.size, b.size), margin)
 
 
-def _told(middle: float, resampled: Floats, n: int, margin: float) -> Comparison:
+def _comparison(middle: float, resampled: Floats, n: int, margin: float) -> Comparison:
     if n < MIN_PAIRS:
         return Comparison(_exp(middle), 0.0, math.inf, n, "inconclusive")
     low, high = _interval(resampled)
@@ -101,9 +105,9 @@ def _told(middle: float, resampled: Floats, n: int, margin: float) -> Comparison
 
 
 def verdict(low: float, high: float, margin: float) -> Verdict:
-    """What an interval of log ratios says: it lies beyond the margin, within it, or across its edge.
+    """The verdict on an interval of log ratios: beyond the margin, within it, or neither.
 
-    A machine so noisy that the margin is wide cannot say "same".
+    With a margin wider than WIDEST_SAME the verdict is never "same".
     """
     if low > margin:
         return "slower"
@@ -114,14 +118,14 @@ def verdict(low: float, high: float, margin: float) -> Verdict:
 
 
 def margin_from(a_a: Comparison | None) -> float:
-    """The least difference that counts, where the same code compared with itself looks like `a_a`."""
+    """The smallest log ratio that counts, if `a_a` is the comparison of equal code."""
     if a_a is None or a_a.n < MIN_PAIRS:
         return MARGIN
     return max(MARGIN, 2 * a_a.half_width)
 
 
 def half_width(low: float, high: float) -> float:
-    """Of the log of an interval; infinite where it has no bound."""
+    """Half the width of an interval's logarithm; infinite if the interval has no bound."""
     if low <= 0 or not math.isfinite(high):
         return math.inf
     return (math.log(high) - math.log(low)) / 2
@@ -137,13 +141,13 @@ def median_interval(samples: ArrayLike, seed: int = 0) -> tuple[float, float]:
 
 
 def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
-    """Percentiles of what is not NaN."""
+    """Percentiles of the values that are not NaN."""
     values = np.asarray(samples, np.float64)
     return [float(p) for p in np.percentile(values[np.isfinite(values)], at)]
 
 
 def _columns(values: Floats, sets: ArrayLike | None = None) -> Floats:
-    """[n, sets]: for each set of inputs what was measured with it; of one as much as of another."""
+    """[n, sets]: a column of values for each set of inputs, all of the same length."""
     there = np.isfinite(values)
     if sets is None:
         return values[there, None]
@@ -154,7 +158,7 @@ def _columns(values: Floats, sets: ArrayLike | None = None) -> Floats:
 
 
 def _resampled_medians(series: Floats, seed: int) -> Floats:
-    """Medians of series put together from random blocks of this one, which is taken as a circle."""
+    """Medians of resampled series: random blocks of the series, which is treated as a circle."""
     if series.size < MIN_PAIRS:
         return np.zeros(1)
     series = _thinned(series)
@@ -170,10 +174,10 @@ def _resampled_medians(series: Floats, seed: int) -> Floats:
 def _approximate_medians(series: Floats, seed: int) -> Floats:
     """Approximates `_resampled_medians` in a tenth to a fiftieth of its time.
 
-    No resample is put together. Drawn is only how many of its values lie below the median of the
-    series: the sum of the counts in its blocks, which is close to normal. If this is more than half
-    of them by some share, the median of the resample is the value of the series whose rank is lower
-    than the middle by the same share (Bahadur's representation of a sample quantile).
+    It draws only the number of values of a resample that lie below the median of the series. This is
+    the sum of the counts in its blocks, which is close to normal. If it exceeds one half by some
+    share, the median of the resample is the value of the series whose rank is below the middle by
+    the same share (Bahadur's representation of a sample quantile).
     """
     if series.size < MIN_PAIRS:
         return np.zeros(1)
@@ -183,7 +187,7 @@ def _approximate_medians(series: Floats, seed: int) -> Floats:
     median = np.median(series, axis=0)
     below = (series < median) + 0.5 * (series == median)
     circle = np.concatenate([np.zeros((1, columns)), below, below[: length - 1]]).cumsum(axis=0)
-    # For each place the values below the median in the block that begins there, as a share of n.
+    # For each position: the share of n that lies below the median in the block that begins there.
     counts = (circle[length:] - circle[:-length]) / n
     blocks = n / length
     covariance = blocks * np.atleast_2d(np.cov(counts, rowvar=False))
@@ -198,10 +202,10 @@ def _approximate_medians(series: Floats, seed: int) -> Floats:
 
 
 def _block_length(series: Floats) -> int:
-    """Neighbours that stay together: more, the more a sample tells of the next one.
+    """Length of the blocks that are resampled: longer if neighbouring samples are more correlated.
 
-    The length that is best for an autoregressive series of first order (Politis and White 2004), at
-    least the cube root of n. Ranks instead of values, so that outliers do not hide the correlation.
+    It is the best length for an autoregressive series of first order (Politis and White 2004), and
+    at least the cube root of n. The correlation is that of ranks, so that outliers do not hide it.
     """
     n = len(series)
     ranks = np.argsort(np.argsort(series.mean(axis=1))).astype(np.float64)
@@ -213,7 +217,7 @@ def _block_length(series: Floats) -> int:
 
 
 def _thinned(series: Floats) -> Floats:
-    """At most MAX_POINTS: medians of groups of neighbours."""
+    """The series reduced to at most MAX_POINTS medians of neighbouring samples."""
     size = -(-len(series) // MAX_POINTS)
     if size <= 1:
         return series

@@ -35,16 +35,16 @@ def test_what_disturbs_a_gpu_is_seen() -> None:
     nvml = ScriptedNvml()
     seen = GpuObserver(nvml, object())
 
-    assert [seen.look() for _ in range(3)] == [None] * 3
+    assert [seen.disturbance() for _ in range(3)] == [None] * 3
     nvml.clock_mhz = 1800
-    assert seen.look() == "the clock fell from 1980 to 1800 MHz"
+    assert seen.disturbance() == "the clock fell from 1980 to 1800 MHz"
     nvml.clock_mhz, nvml.pids = 1980, [1, 2]
-    assert seen.look() == "1 other process came to the GPU"
-    assert seen.look() is None  # it is there, and not new
+    assert seen.disturbance() == "1 other process came to the GPU"
+    assert seen.disturbance() is None  # it is there, and not new
     nvml.reasons = 0x40
-    assert seen.look() == "thermal slowdown by hardware"
+    assert seen.disturbance() == "thermal slowdown by hardware"
     assert seen.tags() == ()
     nvml.reasons, nvml.clock_mhz = 0x04, 1500
-    assert seen.look() is None  # the power limit is a steady state
+    assert seen.disturbance() is None  # the power limit is a steady state
     assert seen.tags() == ("power capped",)
     assert seen.energy_mj() is None  # not every GPU tells

@@ -26,7 +26,7 @@ from warpcall_kernels.measuring import (
     make_case,
     measure,
 )
-from warpcall_kernels.measuring._contestants import too_fast
+from warpcall_kernels.measuring._candidates import too_fast
 
 WRONG = "tests.kernels.measuring.wrong_implementations"
 FAST = Precision(
@@ -59,19 +59,30 @@ def result(device: str) -> CaseResult:
 def test_times_add_up(result: CaseResult) -> None:
     torch, right = result.implementations
 
-    for told in (torch, right):
-        assert told.status == "ok"
-        assert told.error is None
-        times = (told.min_us, told.p5_us, told.p25_us, told.median_us, told.p75_us, told.p95_us)
+    for measured_one in (torch, right):
+        assert measured_one.status == "ok"
+        assert measured_one.error is None
+        times = (
+            measured_one.min_us,
+            measured_one.p5_us,
+            measured_one.p25_us,
+            measured_one.median_us,
+            measured_one.p75_us,
+            measured_one.p95_us,
+        )
         assert all(us is not None for us in times)
         assert list(times) == sorted(times, key=lambda us: us or 0)
-        low_us, median_us, high_us = told.ci_low_us, told.median_us, told.ci_high_us
+        low_us, median_us, high_us = (
+            measured_one.ci_low_us,
+            measured_one.median_us,
+            measured_one.ci_high_us,
+        )
         assert low_us is not None
         assert median_us is not None
         assert high_us is not None
         assert low_us <= median_us <= high_us
-        assert told.n == len(told.samples_us) == result.rounds == 12
-        assert told.gb_per_s == pytest.approx(result.bytes_moved / median_us / 1000)
+        assert measured_one.n == len(measured_one.samples_us) == result.rounds == 12
+        assert measured_one.gb_per_s == pytest.approx(result.bytes_moved / median_us / 1000)
     assert result.bytes_moved == 2 * 64 * 96 * 4
     assert torch.relative is None
     assert right.relative
@@ -114,7 +125,7 @@ def judged(device: str) -> CaseResult:
         ("of another shape", "wrong_result", "got float32 of shape (64, 96)"),
         ("one output too many", "wrong_result", "there must be 1 outputs, got 2"),
         ("no tensor", "wrong_result", "out must be a tensor, got int"),
-        ("raises", "wrong_result", "ValueError: no such road"),
+        ("raises", "wrong_result", "ValueError: no such path"),
         ("takes too much", "oom", "Error: "),
         ("does not compile", "compile_error", "Unsupported: a graph break"),
         ("never built", "wrong_result", "RuntimeError: not for these parameters"),
@@ -123,12 +134,19 @@ def judged(device: str) -> CaseResult:
 def test_a_wrong_implementation_gets_no_time(
     name: str, status: str, says: str, judged: CaseResult
 ) -> None:
-    (told,) = (told for told in judged.implementations if told.name == name)
+    (measured_one,) = (
+        measured_one for measured_one in judged.implementations if measured_one.name == name
+    )
 
-    assert told.status == status
-    assert says in str(told.error)
-    assert "\n" not in str(told.error)
-    assert (told.median_us, told.n, told.samples_us, told.relative) == (None, 0, (), None)
+    assert measured_one.status == status
+    assert says in str(measured_one.error)
+    assert "\n" not in str(measured_one.error)
+    assert (
+        measured_one.median_us,
+        measured_one.n,
+        measured_one.samples_us,
+        measured_one.relative,
+    ) == (None, 0, (), None)
 
 
 def test_what_is_wrong_takes_nothing_from_what_is_right(judged: CaseResult) -> None:
@@ -145,7 +163,10 @@ def test_without_a_right_one_there_is_still_a_limit(device: str) -> None:
 
     result = measure(make_case("permute", SPEC), ["raises", "copy"], device, FAST)
 
-    assert [told.status for told in result.implementations] == ["wrong_result", "ok"]
+    assert [measured_one.status for measured_one in result.implementations] == [
+        "wrong_result",
+        "ok",
+    ]
     assert result.limit == result.implementations[1]
     assert result.limit.median_us
     assert result.limit.relative is None
@@ -210,7 +231,9 @@ def test_an_op_derives_its_inputs_from_a_short_spec(op: str, device: str) -> Non
     assert (again, again.key) == (case, case.key)
     assert case.key.startswith(f"{op} ")
     assert case.device_bytes > sum(m.nbytes for m in (*case.metas.values(), *case.outputs.values()))
-    assert [told.status for told in result.implementations] == ["ok"], result.implementations
+    assert [measured_one.status for measured_one in result.implementations] == ["ok"], (
+        result.implementations
+    )
 
 
 def test_a_case_may_lie_in_memory_as_one_likes(device: str) -> None:
@@ -222,8 +245,8 @@ def test_a_case_may_lie_in_memory_as_one_likes(device: str) -> None:
     case = make_case("permute", spec)
 
     assert case.key == "permute x=BF16[30,8]:strided dims=-1,0"
-    told = measure(case, ["torch"], device, FAST).implementations[0]
-    assert told.status == "ok", told.error
+    measured_one = measure(case, ["torch"], device, FAST).implementations[0]
+    assert measured_one.status == "ok", measured_one.error
 
 
 @pytest.mark.parametrize(
@@ -348,16 +371,6 @@ def test_presets_ask_for_more_and_more() -> None:
     assert all(p.min_rounds == 30 and p.half_width == 0.005 for p in PRECISIONS.values())
 
 
-def test_a_fingerprint_names_device_and_code(device: str) -> None:
-    facts = measuring.fingerprint(device)
-
-    assert json.dumps(facts)
-    assert len(facts["kernels_sha256"]) == 64
-    assert facts["device"] in measuring.environment_class(facts)
-    other = {**facts, "host": "another", "python": "4"}
-    assert measuring.environment_class(other) == measuring.environment_class(facts)
-
-
 def test_what_is_faster_than_the_memory_is_impossible() -> None:
     assert too_fast(4_800_000_000, 1000.0, 4800.0) is None
     assert "5000 GB/s is more than the memory's 4800" in str(too_fast(5_000_000_000, 1e3, 4800.0))
@@ -378,5 +391,5 @@ def test_what_is_faster_than_the_memory_is_impossible() -> None:
         (ValueError("it is wrong"), "wrong_result"),
     ],
 )
-def test_failures_are_told_apart(error: Exception, found: str) -> None:
+def test_failures_are_distinguished(error: Exception, found: str) -> None:
     assert class_of(error) == found

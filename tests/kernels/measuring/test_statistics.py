@@ -1,4 +1,4 @@
-"""Verdicts hold on noise like that of real machines: what is equal is not told apart, 2 % are found."""
+"""Verdicts hold on noise like that of real machines: equal code counts as equal, 2 % are found."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def measured(noise: Noise, seed: int, placement: float = 0.0) -> Rounds:
     taken = 0
     while rounds.counted < PRECISION.max_rounds:
         if not rounds.due():
-            if rounds.look().converged:
+            if rounds.convergence().converged:
                 break
-            rounds.looked()
-        plays = rounds.plan(max(1, min(50, rounds.due())))
-        placed = placement * np.array([p.inputs % SWAPPED for p in plays])
-        now = np.exp(disturbed[taken : taken + len(plays)] + placed)
-        rounds.take(plays, list(times_us[[p.contestant for p in plays]] * now), None)
-        taken += len(plays)
+            rounds.postpone_check()
+        scheduled = rounds.plan(max(1, min(50, rounds.due())))
+        placed = placement * np.array([p.inputs % SWAPPED for p in scheduled])
+        now = np.exp(disturbed[taken : taken + len(scheduled)] + placed)
+        rounds.take(scheduled, list(times_us[[p.candidate for p in scheduled]] * now), None)
+        taken += len(scheduled)
     return rounds
 
 
@@ -99,19 +99,19 @@ def verdicts(noise: Noise, effect: float, placement: float = 0.0) -> list[Verdic
 
 
 @contextlib.contextmanager
-def slowed(rounds: Rounds, contestant: int, effect: float) -> Iterator[None]:
+def slowed(rounds: Rounds, candidate: int, effect: float) -> Iterator[None]:
     """As if it had taken exp(effect) times as long."""
-    rounds.all(contestant)[:] *= math.exp(effect)
+    rounds.all(candidate)[:] *= math.exp(effect)
     yield
-    rounds.all(contestant)[:] /= math.exp(effect)
+    rounds.all(candidate)[:] /= math.exp(effect)
 
 
 @every_noise
-def test_what_is_equal_is_told_apart_in_one_of_twenty_at_most(noise: Noise) -> None:
-    told = verdicts(noise, 0.0)
+def test_what_is_equal_is_distinguished_in_one_of_twenty_at_most(noise: Noise) -> None:
+    found = verdicts(noise, 0.0)
 
-    assert told.count("faster") + told.count("slower") <= TRIALS // 20
-    assert told.count("same") >= 0.8 * TRIALS
+    assert found.count("faster") + found.count("slower") <= TRIALS // 20
+    assert found.count("same") >= 0.8 * TRIALS
 
 
 @every_noise
@@ -132,7 +132,7 @@ def test_where_inputs_lie_does_not_change_what_is_said(
     placement = 0.02  # a median of all rounds would lie anywhere within it, and never settle
 
     assert verdicts(noise, effect, placement).count(expected) >= 0.9 * TRIALS
-    assert all(measured(noise, seed, placement).look().converged for seed in range(TRIALS))
+    assert all(measured(noise, seed, placement).convergence().converged for seed in range(TRIALS))
 
 
 def test_runs_are_compared_whatever_their_inputs_lay() -> None:
@@ -247,14 +247,14 @@ def test_the_margin_grows_with_what_the_same_code_differs_by() -> None:
 def test_a_round_times_everyone_once_and_next_in_the_opposite_order() -> None:
     rounds = Rounds(3, PRECISION)
 
-    plays = rounds.plan(8)
+    scheduled = rounds.plan(8)
 
-    order = [[p.contestant for p in plays if p.round == n] for n in range(8)]
+    order = [[p.candidate for p in scheduled if p.round == n] for n in range(8)]
     assert all(sorted(c for c in one if c != rounds.twin) == [0, 1, 2] for one in order)
     assert [n for n, one in enumerate(order) if rounds.twin in one] == [3, 7]
     for even, odd in zip(order[::2], order[1::2], strict=True):
         assert even == [c for c in reversed(odd) if c != rounds.twin]
-    sets = [{p.inputs % 2 for p in plays if p.contestant == c} for c in range(4)]
+    sets = [{p.inputs % 2 for p in scheduled if p.candidate == c} for c in range(4)]
     assert sets == [{0, 1}] * 4
 
 

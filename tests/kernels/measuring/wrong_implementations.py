@@ -51,7 +51,7 @@ def _remembering() -> Callable[..., Tensor]:
 
 
 def _raises(x: Tensor, dims: Any) -> Tensor:
-    raise ValueError("no such road\nand more")
+    raise ValueError("no such path\nand more")
 
 
 def _takes_too_much(x: Tensor, dims: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""The implementations of one case on their way to a result, and what is told of each."""
+"""The implementations of one case while they are measured, and the result of each."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SUSPECT = 1.03  # times as fast as the best copy
 
 
 @dataclass
-class Contestant:
-    """An implementation; the limit is one, too, without a function."""
+class Candidate:
+    """One implementation that is measured. The limit is one, too, and has no function."""
 
     name: str
     function: Function | None = None
@@ -42,34 +42,34 @@ class Contestant:
     energy_mj: float | None = None
 
     @property
-    def in_play(self) -> bool:
-        """Whether it is right, and ready to be timed."""
+    def is_timed(self) -> bool:
+        """Whether its results are right and it is ready to be timed."""
         return self.status == "ok" and self.timed is not None
 
     @property
     def ready(self) -> Timed:
-        """What is timed of one in play."""
+        """What the clock times, of a candidate that `is_timed`."""
         assert self.timed is not None
         return self.timed
 
 
 @contextlib.contextmanager
-def failing(contestant: Contestant) -> Iterator[None]:
-    """Note what goes wrong with one implementation, so that the others go on."""
+def failing(candidate: Candidate) -> Iterator[None]:
+    """Record an error of one implementation, so that the others are still measured."""
     try:
         yield
     except Wrong as error:
-        contestant.status, contestant.error = "wrong_result", str(error)
-    except Exception as error:  # noqa: BLE001  # what others wrote may raise anything
-        contestant.status, contestant.error = class_of(error), first_line(error)
+        candidate.status, candidate.error = "wrong_result", str(error)
+    except Exception as error:  # noqa: BLE001  # code of others may raise anything
+        candidate.status, candidate.error = class_of(error), first_line(error)
 
 
-class Told:
-    """What is told of each implementation once the rounds are over."""
+class ResultBuilder:
+    """Builds the result of each implementation after the last round."""
 
     def __init__(
         self,
-        playing: Sequence[Contestant],
+        candidates: Sequence[Candidate],
         rounds: Rounds,
         device: torch.device,
         clock: Clock,
@@ -77,22 +77,22 @@ class Told:
         first: str,
         a_a: Comparison | None,
     ) -> None:
-        self._playing = playing
+        self._candidates = candidates
         self._rounds = rounds
         self._on_gpu = device.type == "cuda"
         self._nbytes = nbytes
         self._first = first
         self._margin = margin_from(a_a)
         self._limit_us = next(
-            (self._median(i) for i, c in enumerate(playing) if c.name == LIMIT), None
+            (self._median(i) for i, c in enumerate(candidates) if c.name == LIMIT), None
         )
-        # What is written may stay in the cache.
+        # Outputs may stay in the cache, so only the rest must have come from memory.
         self._memory_bytes = max(0, nbytes - clock.cache_bytes)
         self._most_gb_per_s = theoretical_gb_per_s(device)
 
-    def of(self, c: Contestant) -> ImplementationResult:
-        """The result of one of them."""
-        number = self._playing.index(c) if c in self._playing else None
+    def result_of(self, c: Candidate) -> ImplementationResult:
+        """The result of one candidate."""
+        number = self._candidates.index(c) if c in self._candidates else None
         median = None if number is None else self._median(number)
         if number is None or median is None:
             error = c.error or "there was no round that counts"
@@ -138,14 +138,14 @@ class Told:
         return float(np.median(samples)) if len(samples) else None
 
     def _relative(self, number: int) -> Ratio | None:
-        if number == 0 or self._playing[0].name != self._first:
+        if number == 0 or self._candidates[0].name != self._first:
             return None
         found = self._rounds.relative(number, self._margin)
         return Ratio.of(found) if found.n else None
 
 
 def too_fast(nbytes: int, time_us: float, most_gb_per_s: float | None) -> str | None:
-    """What physics says against moving so much in so short a time, or None."""
+    """Why a time is impossible for moving so many bytes, or None if it is possible."""
     gb_per_s = nbytes / time_us / 1000
     if most_gb_per_s is None or gb_per_s <= most_gb_per_s:
         return None
