@@ -6,9 +6,11 @@ import pytest
 import torch
 import triton.language as tl
 
+from tests.kernels.layouts import at
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax.mask import BYTES, WORDS
+from warpcall_kernels._softmax.rows import Variant
 from warpcall_kernels.op.launch import Launch, layout_key
 
 
@@ -112,6 +114,48 @@ def test_short_rows_are_found_where_each_operand_has_them(
 
     assert variant(plan) == ("short" if whose == "x" or columns == 5 else "tile, skewed")
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "masked", "step"),
+    [
+        (65_536, torch.bfloat16, False, (8192, 16)),
+        (50_021, torch.bfloat16, True, (4096, 8)),
+        (10_007, torch.float32, True, (4096, 8)),
+        (100_003, torch.float32, True, (16_384, 32)),
+        (8193, torch.float64, False, (4096, 8)),
+    ],
+)
+def test_long_rows_are_read_in_steps_that_are_fastest_for_their_masks(
+    columns: int, dtype: torch.dtype, masked: bool, step: tuple[int, int]
+) -> None:
+    mask = at(0, (1, columns), torch.bool) if masked else None
+
+    plan = forward._plan(at(0, (3, columns), dtype), mask, None, 1.0, False)
+
+    assert plan is not None
+    assert plan.variant == Variant.LONG
+    assert (plan.arguments["BLOCK"], plan.arguments["num_warps"]) == step
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "step"),
+    [
+        (50_021, torch.bfloat16, (16_384, 16)),
+        (65_536, torch.bfloat16, (32_768, 32)),
+        (100_003, torch.float32, (16_384, 32)),
+    ],
+)
+def test_long_rows_of_the_backward_are_read_in_longer_steps_if_they_are_longer(
+    columns: int, dtype: torch.dtype, step: tuple[int, int]
+) -> None:
+    rows = at(0, (3, columns), dtype)
+
+    plan = backward._plan(rows, rows, 1.0)
+
+    assert plan is not None
+    assert plan.variant == Variant.LONG
+    assert (plan.arguments["BLOCK"], plan.arguments["num_warps"]) == step
 
 
 def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:
