@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import sqlalchemy as sa
 
 from demo.server import running_server
-from warpcall_service.jobs import queue
+from warpcall_service.jobs import lifecycle
 from warpcall_service.jobs.events import now_ms
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobCase, JobEvent, JobTag, Measurement
@@ -155,7 +155,7 @@ def measurement(
         "job_number": number,
         "position": position,
         "implementation": implementation,
-        "series_sha256": queue.series(op, implementation, key),
+        "series_sha256": lifecycle.series(op, implementation, key),
         "environment": "a machine",
         "finished_ms": now_ms(),
         "status": "ok",

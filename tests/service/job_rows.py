@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from warpcall_service.identity import Caller, Role
-from warpcall_service.jobs import queue, submissions
+from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.database import Store
@@ -60,4 +60,4 @@ def claimed(job: Job) -> queue.Claim:
 def finish(store: Store, number: int, took_ms: int, state: Any = "succeeded") -> None:
     with store.write() as session:
         job = session.get_one(Job, number)
-        queue.end_job(session, job, state, "ok", "", took_ms)
+        lifecycle.end_job(session, job, state, "ok", "", took_ms)

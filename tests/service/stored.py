@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from tests.service.job_rows import caller, checked, request
-from warpcall_service.jobs import events, queue, submissions
+from warpcall_service.jobs import events, lifecycle, submissions
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobCase, JobEvent
 
@@ -45,8 +45,8 @@ def finished(
         session.flush()
         job.environment = "a machine"
         for position in range(cases):
-            queue.save_case(session, job, position, result(rounds, seed + position % 3))
-        queue.end_job(session, job, "succeeded", "ok", "")
+            lifecycle.save_case(session, job, position, result(rounds, seed + position % 3))
+        lifecycle.end_job(session, job, "succeeded", "ok", "")
         return job.id
 
 

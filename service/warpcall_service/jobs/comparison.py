@@ -114,7 +114,7 @@ def pair(session: Session, caller: Caller, first_id: str, second_id: str) -> Pai
     return Pair((first.number, second.number), cases, empty)
 
 
-def question(session: Session, given: Pair, part: Sequence[Both]) -> bytes:
+def lane_request(session: Session, given: Pair, part: Sequence[Both]) -> bytes:
     """What to ask a lane about some cases."""
     a, b = given.numbers
     ours = _stored(session, a, [case.a for case in part])

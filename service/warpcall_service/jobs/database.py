@@ -1,7 +1,7 @@
-"""Where the asynchronous half of the jobs meets the database: threads of their own, and a bell.
+"""Runs blocking database functions of the jobs in threads, and notifies waiters when a job changes.
 
-Threads of their own, so that a database that hangs holds up jobs and nothing else. What users read
-has other threads than what runs jobs and takes submissions, so that reads hold up neither.
+The jobs have threads of their own, so that a database that hangs delays jobs and nothing else. Reads
+for users have other threads than the scheduler and submissions, so that they delay neither.
 """
 
 from __future__ import annotations
@@ -21,33 +21,58 @@ from warpcall_service.store.threads import StoreThreads
 
 THREADS = 4
 READ_THREADS = 4
-LATEST_S = 0.5  # a look at the latest event of a job is shared for so long by all who watch the job
+LATEST_S = 0.5  # how long all streams of a job share one read of its latest event
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class UserReads:
+    """Runs reads for users in threads of their own. Waiting users are served in a fair order."""
+
+    def __init__(self, store: Store, threads: int) -> None:
+        self.threads = StoreThreads(store, threads)
+        self._semaphore = FairSemaphore(threads)
+
+    async def read(
+        self,
+        user: str,
+        function: Callable[Concatenate[Session, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a function that only reads, and return what it returns.
+
+        Raises:
+            StoreError: the database cannot be read, or does not answer.
+        """
+        async with self._semaphore.acquire(user, 0):
+            return await self.threads.read(lambda session: function(session, *args, **kwargs))
+
+
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A look at the latest event of a job, which began at a time by time.monotonic()."""
+class _SharedRead:
+    """A read of the latest event of a job, and when it began by time.monotonic()."""
 
     began: float
     found: asyncio.Task[tuple[str, int]]
 
 
 class JobDatabase:
-    """Runs functions that take a session, in threads."""
+    """Runs functions that take a session, in threads.
+
+    Attributes:
+        lookups: for what users read in one piece.
+        exports: for the parts of large answers. It has one thread, so that the event loop competes
+            with at most one thread for the interpreter's lock.
+    """
 
     def __init__(self, store: Store) -> None:
         self._threads = StoreThreads(store, THREADS)
-        self._readers = StoreThreads(store, READ_THREADS)
-        self._renderer = StoreThreads(store, 1)
-        self._reader_semaphore, self._renderer_semaphore = (
-            FairSemaphore(READ_THREADS),
-            FairSemaphore(1),
-        )
+        self.lookups = UserReads(store, READ_THREADS)
+        self.exports = UserReads(store, 1)
         self._subscribers: dict[int, asyncio.Event] = {}
-        self._looks: dict[int, _Look] = {}
+        self._latest: dict[int, _SharedRead] = {}
 
     async def read(
         self,
@@ -55,7 +80,7 @@ class JobDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """What a function finds that only looks.
+        """Run a function that only reads, and return what it returns.
 
         Raises:
             StoreError: the database cannot be read, or does not answer.
@@ -68,77 +93,51 @@ class JobDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """What a function gives whose changes are all made, or, after an exception, none.
+        """Run a function in one transaction, and return what it returns.
+
+        If the function raises an exception, none of its changes are made.
 
         Raises:
             StoreError: the database cannot be written, or does not answer.
         """
         return await self._threads.write(lambda session: function(session, *args, **kwargs))
 
-    async def read_for(
-        self,
-        user: str,
-        function: Callable[Concatenate[Session, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """As `read`, in the threads for what users read, where waiting users take turns.
-
-        Raises:
-            StoreError: the database cannot be read, or does not answer.
-        """
-        async with self._reader_semaphore.acquire(user, 0):
-            return await self._readers.read(lambda session: function(session, *args, **kwargs))
-
-    async def render_for(
-        self,
-        user: str,
-        function: Callable[Concatenate[Session, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """As `read_for`, for one part of a large answer.
-
-        There is one thread for the parts of all large answers, so that the event loop competes with
-        no more than one thread for the interpreter's lock.
-
-        Raises:
-            StoreError: the database cannot be read, or does not answer.
-        """
-        async with self._renderer_semaphore.acquire(user, 0):
-            return await self._renderer.read(lambda session: function(session, *args, **kwargs))
-
     async def latest(self, number: int) -> tuple[str, int]:
         """The state of a job and the sequence of its latest event, at most LATEST_S old.
 
-        All who watch a job share one look at the database. A look that began before the job's bell
-        was rung is not shared any more.
+        All streams of a job share one read of the database. `notify` ends the sharing, so that a
+        subscriber who was notified does not get the result of a read that began before the change.
         """
-        look = self._looks.get(number)
-        if look is None or time.monotonic() > look.began + LATEST_S:
+        shared = self._latest.get(number)
+        if shared is None or time.monotonic() > shared.began + LATEST_S:
             task = asyncio.create_task(
-                self._readers.read(lambda session: events.latest(session, number))
+                self.lookups.threads.read(lambda session: events.latest(session, number))
             )
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # noted
-            look = self._looks[number] = _Look(time.monotonic(), task)
-            asyncio.get_running_loop().call_later(LATEST_S, self._forget, number, look)
-        return await asyncio.shield(look.found)
+            # Without this, asyncio would log the error of a read whose waiters have all left.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            shared = self._latest[number] = _SharedRead(time.monotonic(), task)
+            asyncio.get_running_loop().call_later(LATEST_S, self._forget, number, shared)
+        return await asyncio.shield(shared.found)
 
     def notify(self, number: int) -> None:
-        """Something happened to the job of this number."""
-        self._looks.pop(number, None)
+        """Wake all subscribers of a job, because the job has changed."""
+        self._latest.pop(number, None)
         if (changed := self._subscribers.pop(number, None)) is not None:
             changed.set()
 
     def subscribe(self, number: int) -> asyncio.Event:
-        """Set when something happens to the job next; look at it first, then read, then wait."""
+        """An event that is set at the next change of a job.
+
+        Subscribe first, then read the job, then wait: a change between the read and the wait is
+        noticed too.
+        """
         return self._subscribers.setdefault(number, asyncio.Event())
 
     def close(self) -> None:
-        """Let the threads go."""
-        for threads in (self._threads, self._readers, self._renderer):
+        """End the threads."""
+        for threads in (self._threads, self.lookups.threads, self.exports.threads):
             threads.close()
 
-    def _forget(self, number: int, look: _Look) -> None:
-        if self._looks.get(number) is look:
-            del self._looks[number]
+    def _forget(self, number: int, shared: _SharedRead) -> None:
+        if self._latest.get(number) is shared:
+            del self._latest[number]

@@ -1,37 +1,29 @@
-"""The queue in the database: which job is next, what its run leaves behind, what becomes of it.
+"""The queue of jobs in the database: its lock, which job is next, and the claims of the runs.
 
-Whoever changes the order locks the clock's row first, so that servers which share a database take
-turns. Everything here takes a session, and blocks.
+A transaction that changes the order locks the queue first, so that servers which share a database
+change it one after the other. Every function takes a session and blocks.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import ACTIVE, UNFINISHED, ExitClass, State
+from warpcall.jobs import ACTIVE, UNFINISHED
 from warpcall_service.jobs.events import append_event, now_ms
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
 from warpcall_service.jobs.orphans import Heartbeat
-from warpcall_service.store.tables import Job, JobCase, JobClock, JobEvent, JobShare, Measurement
+from warpcall_service.store.tables import Job, JobClock, JobShare
 
-MAX_ATTEMPTS = 2  # an interrupted job is run again, once
-LOST = "the server that ran it was lost"
-RESUMED = -1  # before the priorities, which count from 0
-PROGRESS_KEPT_MS = 86_400_000  # after the end of a job; its states and cases are kept for ever
-PRUNED_JOBS = 200  # at a time
+RESUMED = -1  # priority of jobs that were interrupted: before all others, which count from 0
 
 
 class ClaimLost(Exception):
-    """The job was taken from this run, or has ended: what the run had to write is not written."""
+    """The job was claimed again or has ended, so the run that raised this must not write about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +31,10 @@ class Claim:
     """The right of one run to write about its job.
 
     Attributes:
-        number: of the job.
-        runner: id of the server that runs it.
-        fence: the job's own `fence` when it was claimed. Each later claim counts that up, so that
-            nothing which an earlier run writes can be taken for the later one's.
+        number: number of the job.
+        runner: id of the server that runs the job.
+        fence: the job's `fence` after it was claimed. Each claim increments it, so that what an earlier
+            run writes cannot be taken for what the later run writes.
     """
 
     number: int
@@ -52,7 +44,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job stands: 0 runs, 1 is next; times from now."""
+    """Where a job stands in the queue.
+
+    Attributes:
+        position: 0 if the job runs, 1 if it is next.
+        starts_in_s, ends_in_s: estimates, in seconds from now.
+    """
 
     position: int
     starts_in_s: float
@@ -60,9 +57,10 @@ class Place:
 
 
 def lock(session: Session) -> int:
-    """Have the queue to oneself until the transaction ends; the virtual time.
+    """Lock the queue until the transaction ends, and return the clock's virtual time.
 
-    Where nothing waits and nothing runs, nobody owes anything: the clock goes to the last end.
+    If no job waits or runs, the clock moves to the latest time at which a user's last job ends. All
+    users then start equal, whatever their past jobs took.
     """
     clock = session.get_one(JobClock, 1, with_for_update=True, populate_existing=True)
     if (
@@ -75,11 +73,11 @@ def lock(session: Session) -> int:
 
 
 def claim(session: Session, runner: str, user_running: int) -> Job | None:
-    """Take the next job, if one may begin.
+    """Claim the next job for a server; None if no job may start.
 
     Args:
-        runner: the server that takes it.
-        user_running: jobs that one user may have running.
+        runner: id of the server.
+        user_running: limit on the number of jobs that one user has running at once.
     """
     lock(session)
     running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
@@ -94,26 +92,19 @@ def claim(session: Session, runner: str, user_running: int) -> Job | None:
         job.runner, job.fence, job.ran_ms = runner, job.fence + 1, 0
         job.started_ms = now_ms()
         job.attempts += 1
-        advance(session, job, "preparing")
+        job.state = "preparing"
+        append_event(session, job, "state", {"state": "preparing"})
         return job
     return None
 
 
-def advance(session: Session, job: Job, state: State) -> None:
-    """Note that a job has come to another state; a second time changes nothing."""
-    if job.state == state:
-        return  # it was written before by a transaction whose end this server did not hear of
-    job.state = state
-    append_event(session, job, "state", {"state": state})
-
-
 def lock_claimed(session: Session, claim: Claim) -> Job:
-    """The job of a claim that still holds, locked until the transaction ends.
+    """The job of a claim that still holds, with its row locked until the transaction ends.
 
-    The lock makes this check and what is then written one step: a server that takes the job over
-    does so before, and this raises, or after, and then it sees all that was written. A transaction
-    that also locks the queue must do that first, as everyone does: two that lock in different order
-    can block each other.
+    The lock makes this check and the writes that follow one step. Another server takes the job over
+    either before, and this function raises, or after, and then it sees all that was written. A
+    transaction that also locks the queue must lock the queue first, as all do: two transactions that
+    lock in different orders can block each other.
 
     Raises:
         ClaimLost: the claim does not hold any more.
@@ -126,10 +117,10 @@ def lock_claimed(session: Session, claim: Claim) -> Job:
 
 
 def write_heartbeats(session: Session, ran_ms: Mapping[Claim, int]) -> set[Claim]:
-    """Write the heartbeat of this server's runs, and return the claims that do not hold any more.
+    """Write a heartbeat for each run of this server, and return the claims that do not hold any more.
 
     Args:
-        ran_ms: how long each run has lasted; more than at its last heartbeat.
+        ran_ms: how long each run has lasted. It must be more than in the run's last heartbeat.
     """
     lost = set()
     for claim in sorted(ran_ms, key=lambda claim: claim.number):
@@ -141,7 +132,7 @@ def write_heartbeats(session: Session, ran_ms: Mapping[Claim, int]) -> set[Claim
 
 
 def to_cancel(session: Session, runner: str) -> Sequence[int]:
-    """The numbers of this server's jobs that somebody wants to end."""
+    """Numbers of the jobs that this server runs and that a user has cancelled."""
     return session.scalars(
         sa.select(Job.number).where(
             Job.runner == runner, Job.state.in_(ACTIVE), Job.cancel_ms.is_not(None)
@@ -149,89 +140,11 @@ def to_cancel(session: Session, runner: str) -> Sequence[int]:
     ).all()
 
 
-def unmeasured_cases(session: Session, job: Job) -> list[tuple[int, Any]]:
-    """Positions and specs of the cases that have no result yet."""
-    rows = session.execute(
-        sa.select(JobCase.position, JobCase.spec)
-        .where(JobCase.job_number == job.number, JobCase.result.is_(None))
-        .order_by(JobCase.position)
-    )
-    return [(position, json.loads(spec)) for position, spec in rows]
-
-
-def save_case(session: Session, job: Job, position: int, result: Mapping[str, Any]) -> None:
-    """Keep what a case gave; a second time changes nothing."""
-    case = session.get_one(JobCase, (job.number, position))
-    if case.result is not None:
-        return
-    case.result = zlib.compress(json.dumps(result, separators=(",", ":")).encode())
-    case.finished_ms = now_ms()
-    for told in result["implementations"]:
-        session.add(
-            Measurement(
-                job_number=job.number,
-                position=position,
-                implementation=told["name"],
-                series_sha256=series(job.op, told["name"], case.key),
-                environment=job.environment or "",
-                finished_ms=case.finished_ms,
-                status=told["status"],
-                summary=json.dumps({k: v for k, v in told.items() if k != "samples_us"}),
-            )
-        )
-    job.cases_done += 1
-    statuses = {told["name"]: told["status"] for told in result["implementations"]}
-    done = {"position": position, "case": case.key, "statuses": statuses}
-    append_event(session, job, "case", {**done, "cases_done": job.cases_done})
-
-
-def end_job(
-    session: Session,
-    job: Job,
-    state: State,
-    exit_class: ExitClass,
-    detail: str,
-    took_ms: int = 0,
-) -> None:
-    """A job has come to its end."""
-    if job.state in ACTIVE:
-        _charge(session, job, took_ms)
-    job.exit_class = exit_class
-    job.detail = detail
-    job.finished_ms = now_ms()
-    job.state = state
-    told = {"state": state, "exit_class": exit_class, "detail": detail}
-    append_event(session, job, "state", told)
-
-
-def interrupt(
-    session: Session, job: Job, detail: str, took_ms: int, *, counts: bool = True
-) -> None:
-    """What ran a job was lost: it is queued again, unless that happened before.
-
-    Args:
-        counts: as an attempt; what a server puts back that stops in good order does not.
-    """
-    if job.cancel_ms is not None:
-        end_job(session, job, "cancelled", "cancelled", "cancelled while it ran", took_ms)
-        return
-    if counts and job.attempts >= MAX_ATTEMPTS:
-        again = f"{detail}; it was run {job.attempts} times"
-        end_job(session, job, "interrupted", "interrupted", again, took_ms)
-        return
-    _charge(session, job, took_ms)
-    if not counts:
-        job.attempts -= 1
-    append_event(session, job, "state", {"state": "interrupted", "detail": detail})
-    job.runner = None
-    advance(session, job, "queued")
-
-
 def heartbeats(session: Session) -> dict[int, Heartbeat]:
-    """The heartbeats of all jobs that run, by number.
+    """The last heartbeats of all jobs that run, by the job's number.
 
-    It locks the queue, which is only possible while the database can be written: while it cannot, no
-    server's heartbeat can be, and its silence says nothing.
+    This function locks the queue, which fails while the database cannot be written. In that time no
+    server can write a heartbeat, and a missing heartbeat must not count against it.
     """
     lock(session)
     rows = session.execute(
@@ -240,59 +153,12 @@ def heartbeats(session: Session) -> dict[int, Heartbeat]:
     return {number: Heartbeat(fence, ran_ms) for number, fence, ran_ms in rows}
 
 
-def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:
-    """Queue a job again whose server is gone; False if it has given a heartbeat since.
-
-    Args:
-        heartbeat: the last one that was seen.
-    """
-    lock(session)
-    query = sa.select(Job).where(
-        Job.number == number,
-        Job.fence == heartbeat.fence,
-        Job.ran_ms == heartbeat.ran_ms,
-        Job.state.in_(ACTIVE),
-    )
-    job = session.scalars(query.with_for_update(key_share=True)).one_or_none()
-    if job is not None:
-        interrupt(session, job, LOST, job.ran_ms)
-    return job is not None
-
-
-def requeue_own(session: Session, runner: str) -> int:
-    """Queue again what an earlier life of this server left running; how many jobs these are."""
-    lock(session)
-    jobs = session.scalars(
-        sa.select(Job).where(Job.state.in_(ACTIVE), Job.runner == runner).order_by(Job.number)
-    ).all()
-    for job in jobs:
-        interrupt(session, job, LOST, job.ran_ms)
-    return len(jobs)
-
-
-def prune(session: Session, since_ms: int) -> int:
-    """Delete the progress of jobs that ended long ago; where to go on the next time.
-
-    Args:
-        since_ms: before this nothing is left to delete.
-    """
-    ended = session.execute(
-        sa.select(Job.number, Job.finished_ms)
-        .where(Job.finished_ms.between(since_ms, now_ms() - PROGRESS_KEPT_MS))
-        .order_by(Job.finished_ms)
-        .limit(PRUNED_JOBS)
-    ).all()
-    numbers = [number for number, _ in ended]
-    session.execute(
-        sa.delete(JobEvent)
-        .where(JobEvent.job_number.in_(numbers), JobEvent.kind == "progress")
-        .execution_options(synchronize_session=False)
-    )
-    return ended[-1].finished_ms or since_ms if ended else since_ms
-
-
 def places(session: Session, devices: int) -> dict[int, Place]:
-    """Where each job stands that has not ended, by number, those that run first."""
+    """Where each unfinished job stands, by number. Jobs that run come first.
+
+    Args:
+        devices: number of devices that jobs can run on.
+    """
     now = now_ms()
     running = session.execute(
         sa.select(Job.number, Job.started_ms, Job.estimated_ms)
@@ -315,17 +181,12 @@ def places(session: Session, devices: int) -> dict[int, Place]:
 
 
 def unfinished(session: Session) -> Sequence[Job]:
-    """All jobs that run or wait."""
+    """All jobs that wait or run, in no particular order."""
     return session.scalars(sa.select(Job).where(Job.state.in_(UNFINISHED))).all()
 
 
-def series(op: str, implementation: str, case_key: str) -> str:
-    """The line of a history that these belong to."""
-    return hashlib.sha256(json.dumps([op, implementation, case_key]).encode()).hexdigest()
-
-
 def _entries(session: Session) -> list[QueuedJob]:
-    """What was begun before, and interrupted, comes before everything else."""
+    """The jobs that wait. Those that were interrupted have a priority above all others."""
     rank = sa.case((Job.started_ms.is_not(None), RESUMED), else_=Job.priority)
     rows = session.execute(
         sa.select(Job.number, Job.user_name, rank, Job.since_us, Job.cost_us).where(
@@ -348,12 +209,3 @@ def _holds(claim: Claim) -> tuple[sa.ColumnElement[bool], ...]:
         Job.fence == claim.fence,
         Job.state.in_(ACTIVE),
     )
-
-
-def _charge(session: Session, job: Job, took_ms: int) -> None:
-    """Charge a user what his job took, instead of what it was thought to take."""
-    lock(session)
-    job.took_ms += took_ms
-    share = session.get(JobShare, job.user_name)
-    if share is not None:
-        share.end_us += took_ms * 1000 - job.cost_us

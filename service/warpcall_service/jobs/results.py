@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import History, HistoryPoint, Measurement
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import queue
+from warpcall_service.jobs import lifecycle
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import checked
 from warpcall_service.store.tables import Job
@@ -28,7 +28,7 @@ def history(
     query = (
         sa.select(Row, Job.id, Job.user_name, Job.fingerprint)
         .join(Job, Job.number == Row.job_number)
-        .where(Row.series_sha256 == queue.series(op, implementation, case))
+        .where(Row.series_sha256 == lifecycle.series(op, implementation, case))
         .order_by(Row.job_number.desc())
         .limit(limit)
     )

@@ -28,7 +28,7 @@ from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
 from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
-from warpcall_service.jobs import exports, results
+from warpcall_service.jobs import exports
 from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
     MAX_SEQUENCE,
@@ -126,10 +126,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         limit: Limit = 100,
     ) -> Response:
         """What an implementation took in a case, in one job after the other, the latest first."""
-        found = await service.database.read_for(
-            caller.name, results.history, caller, op, implementation, case, limit
-        )
-        return _json(found)
+        return _json(await service.history(caller, op, implementation, case, limit))
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:

@@ -1,8 +1,8 @@
-"""What a run leaves in the database, written beside it and in order; nothing of it is lost.
+"""Writes what happens in a run to the database, in order and without delaying the run.
 
-A database that cannot be written meanwhile stops no run: what there is to write waits, and is tried
-again until it is there. The only thing that is not written is what a run says whose job another
-server has taken over: each change is made in one transaction with the check that the claim holds.
+While the database cannot be written, changes wait and are tried again until they succeed. Only the
+changes of a run whose job another server has taken over are dropped: each transaction first checks
+that the run's claim still holds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import State
-from warpcall_service.jobs import queue
+from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.queue import Claim
@@ -30,8 +30,8 @@ from warpcall_service.runs.events import (
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job
 
-AGAIN_S = 1.0
-PROGRESS_S = 2.0  # between two rows that tell of the same phase of the same implementation
+RETRY_S = 1.0  # between two attempts to write a change
+PROGRESS_S = 2.0  # between two progress events about the same phase of the same implementation
 
 Change = Callable[[Session, Job], None]
 
@@ -39,22 +39,22 @@ log = logging.getLogger("warpcall.jobs")
 
 
 class RunRecorder:
-    """The rows of one running job.
+    """Writes the changes of one running job.
 
     Args:
-        on_replaced: called once, when it is found that the claim does not hold any more.
+        on_claim_lost: called once, when a transaction finds that the claim does not hold any more.
 
     Attributes:
-        replaced: the claim does not hold, and nothing more is written.
+        claim_lost: whether the claim is known to be lost. Then nothing more is written.
     """
 
     def __init__(
-        self, database: JobDatabase, claim: Claim, on_replaced: Callable[[], None]
+        self, database: JobDatabase, claim: Claim, on_claim_lost: Callable[[], None]
     ) -> None:
-        self.replaced = False
+        self.claim_lost = False
         self._database = database
         self._claim = claim
-        self._on_replaced = on_replaced
+        self._on_claim_lost = on_claim_lost
         self._trouble = ""
         self._state: State = "preparing"
         self._phase: tuple[object, ...] = ()
@@ -70,7 +70,7 @@ class RunRecorder:
             case EnvironmentKnown():
                 self.put(lambda session, job: _set_environment(job, event))
             case CaseMeasured(position, result):
-                self.put(lambda session, job: queue.save_case(session, job, position, result))
+                self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
             case Progress(fields):
                 phase = (fields["position"], fields.get("phase"), fields.get("implementation"))
                 now = time.monotonic()
@@ -78,51 +78,51 @@ class RunRecorder:
                     self._phase, self._phase_at = phase, now
                     self.put(lambda session, job: append_event(session, job, "progress", fields))
 
-    def put(self, change: Change, *, settles: bool = False) -> None:
-        """Make a change after those before it.
+    def put(self, change: Change, *, charges: bool = False) -> None:
+        """Append a change to those that wait to be written.
 
         Args:
-            settles: it also changes what the job's user is charged, which the queue's lock guards.
+            charges: whether the change also charges the job's user, which requires the queue's lock.
         """
-        self._changes.put_nowait((change, settles))
+        self._changes.put_nowait((change, charges))
 
     async def close(self) -> None:
-        """Wait until all is written."""
+        """Wait until all changes are written."""
         await self._changes.join()
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Write no more."""
+        """Stop writing. Changes that wait are dropped."""
         self._writing.cancel()
         await asyncio.wait((self._writing,))
 
     def _advance(self, state: State) -> None:
-        """States follow each other; each comes once in a run."""
+        """Write a state, unless the run has already reached it or a later one."""
         order: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
         if order.index(state) > order.index(self._state):
             self._state = state
-            self.put(lambda session, job: queue.advance(session, job, state))
+            self.put(lambda session, job: lifecycle.advance(session, job, state))
 
     async def _write(self) -> None:
         while True:
-            change, settles = await self._changes.get()
-            if not self.replaced:
-                await self._make(change, settles)
+            change, charges = await self._changes.get()
+            if not self.claim_lost:
+                await self._make(change, charges)
             self._changes.task_done()
             self._database.notify(self._claim.number)
 
-    async def _make(self, change: Change, settles: bool) -> None:
+    async def _make(self, change: Change, charges: bool) -> None:
         while True:
             try:
-                await self._database.write(self._changed, change, settles)
+                await self._database.write(self._changed, change, charges)
             except StoreError as error:
-                if error.reason != self._trouble:  # the same again is silence
+                if error.reason != self._trouble:  # else each retry would log the same reason
                     log.error("what a job did waits to be written: %s", error.reason)
                 self._trouble = error.reason
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
             except queue.ClaimLost:
-                self.replaced = True
-                self._on_replaced()
+                self.claim_lost = True
+                self._on_claim_lost()
                 return
             except Exception:
                 log.exception("something that a job did is lost")
@@ -131,8 +131,8 @@ class RunRecorder:
                 self._trouble = ""
                 return
 
-    def _changed(self, session: Session, change: Change, settles: bool) -> None:
-        if settles:
+    def _changed(self, session: Session, change: Change, charges: bool) -> None:
+        if charges:
             queue.lock(session)
         change(session, queue.lock_claimed(session, self._claim))
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import ExitClass, State
 from warpcall_service.auth.usage import UsageCounter
-from warpcall_service.jobs import queue
+from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_service.jobs.queue import Claim
@@ -198,7 +198,7 @@ class Scheduler:
             self._log_trouble(str(error))
             return
         if not self._recovered:
-            await self._database.write(queue.requeue_own, runner)
+            await self._database.write(lifecycle.requeue_own, runner)
             self._recovered = True
         now = time.monotonic()
         if now >= self._heartbeat_at:
@@ -208,7 +208,7 @@ class Scheduler:
             self._watch_at = now + self._heartbeat_s
             await self._take_over_orphans()
         if polls % PRUNE_POLLS == 0:
-            self._pruned_ms = await self._database.write(queue.prune, self._pruned_ms)
+            self._pruned_ms = await self._database.write(lifecycle.prune, self._pruned_ms)
         if self._runs:
             for number in await self._database.read(queue.to_cancel, runner):
                 self.cancel(number)
@@ -237,7 +237,7 @@ class Scheduler:
             n: heartbeat for n, heartbeat in heartbeats.items() if ours.get(n) != heartbeat.fence
         }
         for number, heartbeat in self._orphans.observe(others).items():
-            if await self._database.write(queue.take_over, number, heartbeat):
+            if await self._database.write(lifecycle.take_over, number, heartbeat):
                 log.warning("a job of a server that is gone is queued again: number %d", number)
                 self._database.notify(number)
 
@@ -266,7 +266,7 @@ class Scheduler:
             "implementations": json.loads(job.implementations),
             "precision": job.precision,
             "seed": secrets.randbits(31),
-            "cases": queue.unmeasured_cases(session, job),
+            "cases": lifecycle.unmeasured_cases(session, job),
             "memory_bytes": memory_bytes(settings),
             "threads": settings.cpu_threads,
         }
@@ -278,10 +278,10 @@ class Scheduler:
     def _start_run(self, claimed: _Claimed, lane: Lane) -> None:
         self._database.notify(claimed.claim.number)
 
-        def replaced() -> None:
+        def claim_lost() -> None:
             run.stop("interrupted", "another server has taken the job over")
 
-        recorder = RunRecorder(self._database, claimed.claim, replaced)
+        recorder = RunRecorder(self._database, claimed.claim, claim_lost)
         tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
         run = Run(claimed.task, tag, lane.device_lease, self._settings, recorder.on_event)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
@@ -298,12 +298,12 @@ class Scheduler:
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             stopping = self._stopping
-            recorder.put(lambda session, job: _end(session, job, outcome, stopping), settles=True)
+            recorder.put(lambda session, job: _end(session, job, outcome, stopping), charges=True)
             await recorder.close()
-            exit_class = "interrupted" if recorder.replaced else outcome.exit_class
+            exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
             self._ended[exit_class] += 1
             log.info("the job %s ended on %s: %s", claimed.id, lane.name, exit_class)
-            if recorder.replaced:
+            if recorder.claim_lost:
                 log.warning(
                     "another server has taken the job %s over: no end is written", claimed.id
                 )
@@ -358,7 +358,7 @@ def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:
     took_ms = round(outcome.took_s * 1e3)
     exit_class, detail = outcome.exit_class, outcome.detail
     if exit_class == "interrupted":
-        queue.interrupt(session, job, detail, took_ms, counts=not stopping)
+        lifecycle.interrupt(session, job, detail, took_ms, counts=not stopping)
         return
     if exit_class == "ok":
         statuses = session.scalars(
@@ -367,7 +367,7 @@ def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:
         if "ok" not in statuses:
             exit_class = _worst(statuses)
             detail = "no implementation could be measured in any case"
-    queue.end_job(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
+    lifecycle.end_job(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
 
 
 def _worst(statuses: Iterable[str]) -> ExitClass:

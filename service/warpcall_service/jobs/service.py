@@ -1,4 +1,4 @@
-"""What the routes ask of the jobs: each request checked, passed to the database, and answered."""
+"""What the routes call: every operation on benchmark jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
+from warpcall.jobs.results import History
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import comparison, events, exports, submissions, views
+from warpcall_service.jobs import comparison, events, exports, results, submissions, views
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
@@ -25,15 +26,14 @@ from warpcall_service.runs.messages import Checked
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
-POLL_S = 1.0  # between two looks at a job that another server may run
+POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
 
 class JobService:
-    """Everything about jobs, for the routes.
+    """All operations on benchmark jobs, for the routes.
 
     Attributes:
-        database: for routes that only look something up.
-        scheduler: runs them.
+        scheduler: starts the jobs on this server's devices.
     """
 
     def __init__(
@@ -41,91 +41,113 @@ class JobService:
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self.database = JobDatabase(store)
-        self.scheduler = Scheduler(settings, engine, self.database, usage_counter)
+        self._database = JobDatabase(store)
+        self.scheduler = Scheduler(settings, engine, self._database, usage_counter)
         self._heavy = ReadAdmission(settings.queue_timeout_s)
-        self._comparing = asyncio.Lock()  # a lane has one question of a comparison at a time
+        self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
         self._streams = StreamLimit(settings.user_max_streams)
 
     def start(self) -> None:
-        """Begin to run jobs, in the running loop, over an engine that was started."""
+        """Begin to run jobs in the running event loop. The engine must have been started."""
         self.scheduler.start()
 
     async def stop(self) -> None:
-        """Put back what runs."""
+        """Put the jobs that run back into the queue, and end."""
         await self.scheduler.stop()
-        self.database.close()
+        self._database.close()
 
     async def submit(
         self, caller: Caller, request: JobRequest, idempotency_key: str | None
     ) -> SubmittedJob:
-        """Queue a job, or find the one that makes it unnecessary.
+        """Queue a job, or find a job that answers the request.
 
         Raises:
-            InvalidInput: it names the field.
-            Busy: the user has too many that are not finished.
-            Forbidden: a high priority is for administrators.
-            Unavailable: the database cannot be written, or no lane can check it.
+            InvalidInput: the request cannot be measured; the error names the field.
+            Busy: the user has too many jobs that are not finished.
+            Forbidden: the priority is high and the caller is not an administrator.
+            Unavailable: the database cannot be written, or no lane can check the request.
         """
         if request.priority == "high":
             caller.check("admin")
-        known = await self.database.read(self._repeated, caller, request, idempotency_key)
+        known = await self._database.read(self._repeated, caller, request, idempotency_key)
         if known is not None:
             return known
         checked = await self._check(request)
-        found, number = await self.database.write(
+        found, number = await self._database.write(
             self._submit, caller, request, checked, idempotency_key
         )
         if not found.reused:
-            self.database.notify(number)
+            self._database.notify(number)
             self.scheduler.wake()
         return found
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
-        """What a submission would come to; raises as `submit`."""
+        """What a submission would cost. It raises the same errors as `submit`, except Busy and Forbidden."""
         checked = await self._check(request)
-        return await self.database.read_for(caller.name, _preview, caller, request, checked)
+        return await self._database.lookups.read(caller.name, _preview, caller, request, checked)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
-        """One job."""
-        return await self.database.read_for(
+        """One job with its details.
+
+        Raises:
+            NotFound: there is no such job, or it belongs to another user.
+        """
+        return await self._database.lookups.read(
             caller.name, views.job, caller, job_id, self.scheduler.devices
         )
 
     async def list(self, caller: Caller, wanted: Filter) -> JobList:
-        """A page of jobs."""
-        return await self.database.read_for(
+        """A page of the caller's jobs, for an administrator of all jobs."""
+        return await self._database.lookups.read(
             caller.name, views.jobs, caller, wanted, self.scheduler.devices
         )
 
     async def queue(self, caller: Caller) -> Queue:
-        """Everyone's jobs that run or wait, in order."""
-        return await self.database.read_for(caller.name, views.whole_queue, self.scheduler.devices)
+        """The jobs of all users that run or wait, in order."""
+        return await self._database.lookups.read(
+            caller.name, views.whole_queue, self.scheduler.devices
+        )
+
+    async def history(
+        self, caller: Caller, op: str, implementation: str, case: str, limit: int
+    ) -> History:
+        """What an implementation took in a case, job by job, the latest first."""
+        return await self._database.lookups.read(
+            caller.name, results.history, caller, op, implementation, case, limit
+        )
 
     async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
-        """End a job; again, or after its end, is harmless."""
-        number = await self.database.write(_cancel, caller, job_id)
+        """End a job. The operation is idempotent, and does nothing to a job that has ended.
+
+        Raises:
+            NotFound: there is no such job, or it belongs to another user.
+        """
+        number = await self._database.write(_cancel, caller, job_id)
         self.scheduler.cancel(number)
-        self.database.notify(number)
+        self._database.notify(number)
         return await self.find(caller, job_id)
 
     async def events(
         self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """What happens to a job after an event, until its end, as text of an event stream.
+        """The events of a job after the sequence `after`, until its end, as text of an event stream.
 
-        Empty now and then, when nothing happens.
+        The text is empty about once in POLL_S seconds while nothing happens.
+
+        Args:
+            stopping: whether the server is about to stop, which ends the stream.
 
         Raises:
-            Busy: the user has too many such streams.
+            NotFound: there is no such job, or it belongs to another user.
+            Busy: the user has too many streams open.
         """
         with self._streams.opened(caller.name):
-            number = await self.database.read_for(caller.name, _number, caller, job_id)
+            number = await self._database.lookups.read(caller.name, _number, caller, job_id)
             while True:
-                changed = self.database.subscribe(number)
-                state, last = await self.database.latest(number)
+                changed = self._database.subscribe(number)
+                state, last = await self._database.latest(number)
                 if last > after:
-                    after, text = await self.database.render_for(
+                    after, text = await self._database.exports.read(
                         caller.name, _events, number, after, last
                     )
                     yield text
@@ -138,18 +160,19 @@ class JobService:
     async def results(
         self, caller: Caller, job_id: str, form: str, samples: bool
     ) -> AsyncGenerator[bytes, None]:
-        """The results of a job in a format, in parts.
+        """The results of a job in the format `form`, in parts.
 
         Raises:
-            Busy: the user has too many heavy reads under way.
+            NotFound: there is no such job, or it belongs to another user.
+            Busy: the user has too many exports and comparisons under way.
         """
         user = caller.name
         async with self._heavy.admitted(user):
-            steps = await self.database.render_for(
+            steps = await self._database.exports.read(
                 user, exports.begin, caller, job_id, form, samples
             )
             for step in steps:
-                yield await self.database.render_for(user, step)
+                yield await self._database.exports.read(user, step)
 
     async def compare(
         self, caller: Caller, first_id: str, second_id: str
@@ -157,40 +180,47 @@ class JobService:
         """Two jobs side by side, as JSON, in parts.
 
         Raises:
-            Busy: the user has too many heavy reads under way.
+            NotFound: one of the jobs does not exist, or belongs to another user.
+            Busy: the user has too many exports and comparisons under way.
         """
         user = caller.name
         async with self._heavy.admitted(user):
-            pair = await self.database.render_for(
+            pair = await self._database.exports.read(
                 user, comparison.pair, caller, first_id, second_id
             )
             yield pair.head()
             for part in pair.parts():
-                question = await self.database.render_for(user, comparison.question, pair, part)
+                request = await self._database.exports.read(
+                    user, comparison.lane_request, pair, part
+                )
                 async with self._comparing:
-                    answer = await self._engine.request_plan(question, "this comparison")
+                    answer = await self._engine.request_plan(request, "this comparison")
                 yield pair.rows(part, answer)
             yield pair.tail()
 
     async def _check(self, request: JobRequest) -> Checked:
-        """Ask a lane, which knows the ops and the implementations."""
-        asked = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        question = {
+        """Have a lane check a request, because lanes know the ops and the implementations.
+
+        Raises:
+            InvalidInput: the request cannot be measured, or takes longer than a job may take.
+        """
+        given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        description = {
             "op": request.op,
             "implementations": request.implementations,
             "precision": request.precision,
             "max_cases": self._settings.job_max_cases,
             "host_bytes": memory_bytes(self._settings),
             "modules": modules(self._settings),
-            **{name: asked[name] for name in ("cases", "sweep") if asked.get(name) is not None},
+            **{name: given[name] for name in ("cases", "sweep") if given.get(name) is not None},
         }
-        # A check takes milliseconds, also of 1,000 cases. But the first one of a process imports
-        # the operator's modules, which may take as long as the start of a lane.
-        limit_s = self._settings.start_timeout_s if question["modules"] else None
+        # A check takes milliseconds, even of 1,000 cases. But the first check in a worker imports the
+        # operator's modules, which may take as long as the start of a lane.
+        limit_s = self._settings.start_timeout_s if description["modules"] else None
         answer: Mapping[str, Any] = await self._engine.request_plan(
-            frame({"job": question}), "this job", limit_s=limit_s
+            frame({"job": description}), "this job", limit_s=limit_s
         )
-        checked: Checked = answer  # type: ignore[assignment]  # as check.py gives it
+        checked: Checked = answer  # type: ignore[assignment]  # as worker/job_check.py answers
         nominal_s = submissions.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s
         if nominal_s > limit_s:
@@ -248,7 +278,7 @@ def _number(session: Session, caller: Caller, job_id: str) -> int:
 
 
 def _events(session: Session, number: int, after: int, last: int) -> tuple[int, bytes]:
-    """The sequence of the last event that was read, and the text of what came after `after`."""
+    """The sequence of the last event that was read, and the text of the events after `after`."""
     rows = events.after(session, number, after)
     return rows[-1].sequence if rows else last, events.as_text(rows)
 

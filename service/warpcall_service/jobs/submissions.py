@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from warpcall.errors import Busy, InvalidInput, NotFound
 from warpcall.jobs import PRIORITIES, UNFINISHED
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import queue
+from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.events import append_event, now_ms
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.messages import Checked
@@ -223,7 +223,7 @@ def cancel(session: Session, job: Job) -> None:
         return
     job.cancel_ms = job.cancel_ms or now_ms()
     if job.state == "queued":
-        queue.end_job(session, job, "cancelled", "cancelled", "cancelled before it began")
+        lifecycle.end_job(session, job, "cancelled", "cancelled", "cancelled before it began")
 
 
 def _find_answered(session: Session, caller: Caller, question: str, checked: Checked) -> Job | None:

@@ -14,7 +14,7 @@ import pytest
 from tests.service.job_rows import caller
 from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
 from warpcall.jobs.results import Results
-from warpcall_service.jobs import exports, queue
+from warpcall_service.jobs import exports, lifecycle
 from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
@@ -103,7 +103,7 @@ def test_an_export_shows_one_state_although_the_job_goes_on(
         if len(parts) in (1, 3):
             with store.write() as session:
                 job = session.get_one(Job, number(store, job_id))
-                queue.save_case(session, job, 2 + len(parts) // 3, result(3, 0))
+                lifecycle.save_case(session, job, 2 + len(parts) // 3, result(3, 0))
 
     told: dict[str, Any] = json.loads(b"".join(parts))
     assert [case["position"] for case in told["cases"]] == [0, 1]

@@ -8,7 +8,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ from tests.service.stored import (
     result,
 )
 from warpcall_kernels import measuring
-from warpcall_service.jobs import events, queue
-from warpcall_service.jobs.database import JobDatabase
+from warpcall_service.jobs import events, lifecycle, queue
+from warpcall_service.jobs.database import JobDatabase, UserReads
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
@@ -222,9 +222,9 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
                     found[3]["samples_us"] = [None] * 40
                     found[1]["samples_us"][7] = None
                 change = {"implementations": found, "masked": [{"round": 3, "reason": "hot"}]}
-                queue.save_case(session, job, position, result(40, 0, **change))
+                lifecycle.save_case(session, job, position, result(40, 0, **change))
             if told is b_cases:
-                queue.save_case(session, job, 2, result(40, 0))
+                lifecycle.save_case(session, job, 2, result(40, 0))
         job_ids.append(job_id)
 
     with archive.http("alice") as http:
@@ -308,8 +308,8 @@ def test_reads_of_users_hold_up_neither_the_scheduler_nor_submissions(store: Sto
 
     async def work() -> None:
         database = JobDatabase(store)
-        reads = [asyncio.create_task(database.read_for(user, slow)) for user in "abcdefgh"]
-        reads += [asyncio.create_task(database.render_for(user, slow)) for user in "abcdefgh"]
+        reads = [asyncio.create_task(database.lookups.read(user, slow)) for user in "abcdefgh"]
+        reads += [asyncio.create_task(database.exports.read(user, slow)) for user in "abcdefgh"]
         await asyncio.sleep(0.1)
         async with asyncio.timeout(WAIT_S / 2):
             assert not await database.write(queue.heartbeats)
@@ -321,10 +321,8 @@ def test_reads_of_users_hold_up_neither_the_scheduler_nor_submissions(store: Sto
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("how", [JobDatabase.read_for, JobDatabase.render_for])
-def test_a_user_who_reads_much_does_not_keep_another_one_waiting(
-    how: Callable[..., Coroutine[Any, Any, None]], store: Store
-) -> None:
+@pytest.mark.parametrize("kind", ["lookups", "exports"])
+def test_a_user_who_reads_much_does_not_keep_another_one_waiting(kind: str, store: Store) -> None:
     served: list[str] = []
 
     def note(session: Session, user: str) -> None:
@@ -333,9 +331,10 @@ def test_a_user_who_reads_much_does_not_keep_another_one_waiting(
 
     async def work() -> None:
         database = JobDatabase(store)
-        greedy = [asyncio.create_task(how(database, "greedy", note, "greedy")) for _ in range(60)]
+        reads: UserReads = getattr(database, kind)
+        greedy = [asyncio.create_task(reads.read("greedy", note, "greedy")) for _ in range(60)]
         await asyncio.sleep(0)
-        await how(database, "modest", note, "modest")
+        await reads.read("modest", note, "modest")
         await asyncio.gather(*greedy)
         database.close()
 

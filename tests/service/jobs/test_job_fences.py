@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, claim, claimed, submit
-from warpcall_service.jobs import events, queue, submissions
+from warpcall_service.jobs import events, lifecycle, queue, submissions
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.run_recorder import RunRecorder
 from warpcall_service.store.database import Store, StoreError
@@ -41,7 +41,7 @@ def test_a_job_is_taken_from_a_silent_server_and_left_to_one_that_gave_a_sign(
     taken = []
     for job, heartbeat in ((silent, seen), (alive, later), (silent, later), (silent, later)):
         with store.write() as session:
-            taken.append(queue.take_over(session, job.number, heartbeat[job.number]))
+            taken.append(lifecycle.take_over(session, job.number, heartbeat[job.number]))
 
     assert taken == [False, False, True, False]
     with store.read() as session:
@@ -56,7 +56,7 @@ def test_a_server_that_starts_finds_what_its_earlier_life_left(store: Store) -> 
     assert mine and other  # noqa: PT018  # there are two
 
     with store.write() as session:
-        assert queue.requeue_own(session, RUNNER) == 1
+        assert lifecycle.requeue_own(session, RUNNER) == 1
 
     with store.read() as session:
         found = {job.number: job.state for job in session.scalars(sa.select(Job))}
@@ -99,11 +99,11 @@ def test_silence_does_not_count_while_nobody_can_write(database: Database, store
 
 
 CHANGES: dict[str, Callable[[Session, Job], None]] = {
-    "state": lambda session, job: queue.advance(session, job, "running"),
+    "state": lambda session, job: lifecycle.advance(session, job, "running"),
     "event": lambda session, job: events.append_event(session, job, "progress", {}),
-    "result": lambda session, job: queue.save_case(session, job, 0, {"implementations": []}),
-    "end": lambda session, job: queue.end_job(session, job, "timed_out", "timeout", "", 75_000),
-    "put back": lambda session, job: queue.interrupt(session, job, "", 1, counts=False),
+    "result": lambda session, job: lifecycle.save_case(session, job, 0, {"implementations": []}),
+    "end": lambda session, job: lifecycle.end_job(session, job, "timed_out", "timeout", "", 75_000),
+    "put back": lambda session, job: lifecycle.interrupt(session, job, "", 1, counts=False),
 }
 
 
@@ -117,7 +117,7 @@ def test_a_run_whose_job_was_taken_writes_nothing(
     first = claim(store)
     assert first is not None
     with store.write() as session:
-        assert queue.take_over(session, first.number, queue.heartbeats(session)[first.number])
+        assert lifecycle.take_over(session, first.number, queue.heartbeats(session)[first.number])
     if successor is not None:
         assert claim(store, runner=successor) is not None
     before = everything(store)
@@ -126,10 +126,10 @@ def test_a_run_whose_job_was_taken_writes_nothing(
     async def write() -> None:
         database = JobDatabase(store)
         recorder = RunRecorder(database, claimed(first), lambda: replaced.append(True))
-        recorder.put(CHANGES[what], settles=what in ("end", "put back"))
+        recorder.put(CHANGES[what], charges=what in ("end", "put back"))
         recorder.put(CHANGES["event"])
         await recorder.close()
-        assert recorder.replaced
+        assert recorder.claim_lost
         assert await database.write(queue.write_heartbeats, {claimed(first): 5000}) == {
             claimed(first)
         }
@@ -160,7 +160,7 @@ def test_an_end_that_is_written_twice_is_written_once(store: Store) -> None:
             recorder = RunRecorder(database, claimed(job), lambda: None)
             recorder.put(CHANGES["state"])
             recorder.put(CHANGES["state"])
-            recorder.put(CHANGES["end"], settles=True)
+            recorder.put(CHANGES["end"], charges=True)
             await recorder.close()
         database.close()
 
@@ -181,7 +181,7 @@ def test_a_run_that_ends_and_one_who_cancels_do_not_block_each_other(store: Stor
         async def write(job: Job = job) -> None:
             database = JobDatabase(store)
             recorder = RunRecorder(database, claimed(job), lambda: None)
-            recorder.put(CHANGES["end"], settles=True)
+            recorder.put(CHANGES["end"], charges=True)
             await asyncio.gather(database.write(cancel, job), recorder.close())
             database.close()
 

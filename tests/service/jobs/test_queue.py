@@ -17,7 +17,7 @@ from tests.service.job_rows import RUNNER, caller, checked, claim, finish, reque
 from warpcall.errors import Busy
 from warpcall.jobs import UNFINISHED
 from warpcall_service.auth.usage import UsageCounter
-from warpcall_service.jobs import queue, submissions, views
+from warpcall_service.jobs import lifecycle, queue, submissions, views
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
 from warpcall_service.jobs.scheduler import Scheduler
@@ -101,7 +101,7 @@ def test_a_higher_priority_goes_first_and_what_was_begun_before_all(store: Store
     submit(store, "bob", priority="high")
     with store.write() as session:
         job = session.get_one(Job, interrupted.number)
-        queue.interrupt(session, job, "its process was killed", 100)
+        lifecycle.interrupt(session, job, "its process was killed", 100)
 
     order = [claim(store) for _ in range(4)]
 
@@ -135,7 +135,7 @@ def test_an_interrupted_job_is_run_again_once(store: Store) -> None:
         if job is None:
             break
         with store.write() as session:
-            queue.interrupt(session, session.get_one(Job, job.number), "it was killed", 1000)
+            lifecycle.interrupt(session, session.get_one(Job, job.number), "it was killed", 1000)
         with store.read() as session:
             states.append(session.get_one(Job, job.number).state)
 
@@ -188,7 +188,7 @@ def test_a_cancelled_job_that_is_lost_is_not_run_again(store: Store) -> None:
     with store.write() as session:
         submissions.cancel(session, session.get_one(Job, job.number))
         assert list(queue.to_cancel(session, RUNNER)) == [job.number]
-        queue.requeue_own(session, RUNNER)
+        lifecycle.requeue_own(session, RUNNER)
 
     with store.read() as session:
         assert session.get_one(Job, job.number).state == "cancelled"

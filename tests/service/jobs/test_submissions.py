@@ -10,7 +10,7 @@ import pytest
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import events, queue, results, submissions
+from warpcall_service.jobs import events, lifecycle, results, submissions
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
@@ -90,9 +90,9 @@ def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:
             row = session.get_one(Job, job.number)
             row.environment, row.fingerprint = environment, json.dumps({"torch": environment})
             for _ in range(2):
-                queue.save_case(session, row, 0, result())
+                lifecycle.save_case(session, row, 0, result())
             assert row.cases_done == 1
-            assert queue.unmeasured_cases(session, row) == []
+            assert lifecycle.unmeasured_cases(session, row) == []
         finish(store, job.number, 1000)
 
     with store.read() as session:
@@ -124,7 +124,7 @@ def result() -> dict[str, Any]:
 def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "PRUNED_JOBS", 2)
+    monkeypatch.setattr(lifecycle, "PRUNED_JOBS", 2)
     now_ms = events.now_ms()
     with store.write() as session:
         for days in (5, 4, 3, 0, None):
@@ -132,7 +132,7 @@ def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
             job, _ = submissions.submit(session, caller("alice"), asked, checked(), None, MANY)
             for position in range(3):
                 events.append_event(session, job, "progress", {"position": position})
-            queue.end_job(session, job, "succeeded", "ok", "")
+            lifecycle.end_job(session, job, "succeeded", "ok", "")
             job.finished_ms = None if days is None else now_ms - days * 90_000_000
 
     def left() -> list[list[tuple[int, str]]]:
@@ -144,7 +144,7 @@ def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
     whole, since_ms = left(), 0
     for _ in range(3):
         with store.write() as session:
-            since_ms = queue.prune(session, since_ms)
+            since_ms = lifecycle.prune(session, since_ms)
 
     assert since_ms == now_ms - 3 * 90_000_000
     assert whole[0] == [(1, "state"), *((i, "progress") for i in (2, 3, 4)), (5, "state")]

@@ -1,0 +1,193 @@
+"""What happens to a job in the database: its states, the results of its cases, its end.
+
+Every function takes a session and blocks. Those that change what a user is charged lock the queue first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import ACTIVE, ExitClass, State
+from warpcall_service.jobs import queue
+from warpcall_service.jobs.events import append_event, now_ms
+from warpcall_service.jobs.orphans import Heartbeat
+from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
+
+MAX_ATTEMPTS = 2  # an interrupted job runs once more
+LOST = "the server that ran it was lost"
+PROGRESS_KEPT_MS = (
+    86_400_000  # after the end of a job; events of states and cases are kept for ever
+)
+PRUNED_JOBS = 200  # jobs whose progress one call of `prune` deletes
+
+
+def advance(session: Session, job: Job, state: State) -> None:
+    """Set the state of a job. The operation is idempotent.
+
+    A transaction may have been committed although the server did not learn of it, so the recorder can
+    write the same state again.
+    """
+    if job.state == state:
+        return
+    job.state = state
+    append_event(session, job, "state", {"state": state})
+
+
+def unmeasured_cases(session: Session, job: Job) -> list[tuple[int, Any]]:
+    """Positions and specs of the cases that have no result yet."""
+    rows = session.execute(
+        sa.select(JobCase.position, JobCase.spec)
+        .where(JobCase.job_number == job.number, JobCase.result.is_(None))
+        .order_by(JobCase.position)
+    )
+    return [(position, json.loads(spec)) for position, spec in rows]
+
+
+def save_case(session: Session, job: Job, position: int, result: Mapping[str, Any]) -> None:
+    """Store the result of a case and a row for each implementation. The operation is idempotent."""
+    case = session.get_one(JobCase, (job.number, position))
+    if case.result is not None:
+        return
+    case.result = zlib.compress(json.dumps(result, separators=(",", ":")).encode())
+    case.finished_ms = now_ms()
+    for measured in result["implementations"]:
+        session.add(
+            Measurement(
+                job_number=job.number,
+                position=position,
+                implementation=measured["name"],
+                series_sha256=series(job.op, measured["name"], case.key),
+                environment=job.environment or "",
+                finished_ms=case.finished_ms,
+                status=measured["status"],
+                summary=json.dumps({k: v for k, v in measured.items() if k != "samples_us"}),
+            )
+        )
+    job.cases_done += 1
+    statuses = {measured["name"]: measured["status"] for measured in result["implementations"]}
+    done = {"position": position, "case": case.key, "statuses": statuses}
+    append_event(session, job, "case", {**done, "cases_done": job.cases_done})
+
+
+def end_job(
+    session: Session,
+    job: Job,
+    state: State,
+    exit_class: ExitClass,
+    detail: str,
+    took_ms: int = 0,
+) -> None:
+    """Write the end of a job.
+
+    Args:
+        state: one that ends a job.
+        took_ms: duration of the run that ended; it counts only if the job was running.
+    """
+    if job.state in ACTIVE:
+        _charge(session, job, took_ms)
+    job.exit_class = exit_class
+    job.detail = detail
+    job.finished_ms = now_ms()
+    job.state = state
+    data = {"state": state, "exit_class": exit_class, "detail": detail}
+    append_event(session, job, "state", data)
+
+
+def interrupt(
+    session: Session, job: Job, detail: str, took_ms: int, *, counts: bool = True
+) -> None:
+    """Queue a job again whose run was lost, or end it if it was cancelled or has run too often.
+
+    Args:
+        counts: whether the run counts as an attempt. A run does not count if its server stopped in
+            good order and put the job back.
+    """
+    if job.cancel_ms is not None:
+        end_job(session, job, "cancelled", "cancelled", "cancelled while it ran", took_ms)
+        return
+    if counts and job.attempts >= MAX_ATTEMPTS:
+        again = f"{detail}; it was run {job.attempts} times"
+        end_job(session, job, "interrupted", "interrupted", again, took_ms)
+        return
+    _charge(session, job, took_ms)
+    if not counts:
+        job.attempts -= 1
+    append_event(session, job, "state", {"state": "interrupted", "detail": detail})
+    job.runner = None
+    advance(session, job, "queued")
+
+
+def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:
+    """Queue a job again whose server is lost; False if the job has a newer heartbeat or has ended.
+
+    Args:
+        heartbeat: the last one that was seen.
+    """
+    queue.lock(session)
+    query = sa.select(Job).where(
+        Job.number == number,
+        Job.fence == heartbeat.fence,
+        Job.ran_ms == heartbeat.ran_ms,
+        Job.state.in_(ACTIVE),
+    )
+    job = session.scalars(query.with_for_update(key_share=True)).one_or_none()
+    if job is not None:
+        interrupt(session, job, LOST, job.ran_ms)
+    return job is not None
+
+
+def requeue_own(session: Session, runner: str) -> int:
+    """Queue again the jobs that this server ran before it was restarted; how many these are.
+
+    Args:
+        runner: id of this server.
+    """
+    queue.lock(session)
+    jobs = session.scalars(
+        sa.select(Job).where(Job.state.in_(ACTIVE), Job.runner == runner).order_by(Job.number)
+    ).all()
+    for job in jobs:
+        interrupt(session, job, LOST, job.ran_ms)
+    return len(jobs)
+
+
+def prune(session: Session, since_ms: int) -> int:
+    """Delete the progress events of jobs that ended PROGRESS_KEPT_MS ago; where to continue next time.
+
+    Args:
+        since_ms: jobs that ended before this time have none left. Pass what the last call returned.
+    """
+    ended = session.execute(
+        sa.select(Job.number, Job.finished_ms)
+        .where(Job.finished_ms.between(since_ms, now_ms() - PROGRESS_KEPT_MS))
+        .order_by(Job.finished_ms)
+        .limit(PRUNED_JOBS)
+    ).all()
+    numbers = [number for number, _ in ended]
+    session.execute(
+        sa.delete(JobEvent)
+        .where(JobEvent.job_number.in_(numbers), JobEvent.kind == "progress")
+        .execution_options(synchronize_session=False)
+    )
+    return ended[-1].finished_ms or since_ms if ended else since_ms
+
+
+def series(op: str, implementation: str, case_key: str) -> str:
+    """Hash that is the same for all measurements of an implementation in a case, in any job."""
+    return hashlib.sha256(json.dumps([op, implementation, case_key]).encode()).hexdigest()
+
+
+def _charge(session: Session, job: Job, took_ms: int) -> None:
+    """Charge a user the duration of their job's run in place of the estimate, which `claim` charged."""
+    queue.lock(session)
+    job.took_ms += took_ms
+    share = session.get(JobShare, job.user_name)
+    if share is not None:
+        share.end_us += took_ms * 1000 - job.cost_us
