@@ -1,7 +1,7 @@
-"""Two jobs side by side: what both measured, by their samples.
+"""Compares two jobs by their samples, a few cases at a time.
 
-Samples are not unpacked here. Each question to a lane carries the stored results of a few cases, as
-they are, and its answer has all rows of these cases.
+The samples are not unpacked in this process. Each request to a lane carries the stored results of a few
+cases, and the lane answers with the rows of these cases.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.lanes.messages import frame
 from warpcall_service.store.tables import JobCase
 
-# A row takes a lane 1 ms, a whole question some 20 ms. Checks of others' calls wait for so long.
+# A lane needs 1 ms for a row and some 20 ms for a request. Checks of other users' calls wait for so long.
 PART_CASES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
-    """A case in the two jobs; None where a job has not measured it."""
+class CasePair:
+    """A case in two jobs; None for a job that has not measured it."""
 
     key: str
     a: Case | None
@@ -37,37 +37,38 @@ class Both:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the results as they are stored."""
+        """Size of the stored results in bytes."""
         return sum(case.nbytes for case in (self.a, self.b) if case is not None)
 
 
 @dataclass(slots=True)
-class Pair:
+class JobPair:
     """Two jobs that are compared.
 
     Attributes:
-        numbers: of the two jobs.
-        cases: in the order of the first job, then those that only the second one has.
+        numbers: numbers of the two jobs.
+        cases: in the order of the first job, followed by those that only the second one has.
         empty: the answer without its rows.
-        only: what only one job has measured, by job: each with the position of its case.
+        only: by job, what only this job has measured, with the positions of the cases. `rows` adds to
+            it.
     """
 
     numbers: tuple[int, int]
-    cases: Sequence[Both]
+    cases: Sequence[CasePair]
     empty: Comparison
     only: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: {"a": [], "b": []})
     _comma: bytes = b""
 
-    def parts(self) -> Iterator[Sequence[Both]]:
-        """A few cases at a time, for a question each."""
+    def parts(self) -> Iterator[Sequence[CasePair]]:
+        """The cases, divided into the parts that one request each compares."""
         return exports.in_parts(self.cases, PART_CASES)
 
     def head(self) -> bytes:
-        """The answer up to its rows, as JSON."""
+        """The JSON of the answer up to its first row."""
         return to_json(self.empty).partition(b'"rows":[')[0] + b'"rows":['
 
-    def rows(self, part: Sequence[Both], answer: Mapping[str, Any]) -> bytes:
-        """The rows of some cases, as JSON, from a lane's answer."""
+    def rows(self, part: Sequence[CasePair], answer: Mapping[str, Any]) -> bytes:
+        """The JSON of the rows of some cases, from a lane's answer."""
         texts = []
         for case, compared in zip(part, answer["cases"], strict=True):
             for row in compared["rows"]:
@@ -81,7 +82,7 @@ class Pair:
         return b"".join(texts)
 
     def tail(self) -> bytes:
-        """The answer after its rows, as JSON."""
+        """The JSON of the answer after its last row."""
         only_a, only_b = (
             [text for _, text in sorted(self.only[name], key=lambda one: one[0])]
             for name in ("a", "b")
@@ -89,11 +90,11 @@ class Pair:
         return to_json(replace(self.empty, only_a=only_a, only_b=only_b)).partition(b'"rows":[')[2]
 
 
-def pair(session: Session, caller: Caller, first_id: str, second_id: str) -> Pair:
-    """Two jobs of the caller.
+def pair_of(session: Session, caller: Caller, first_id: str, second_id: str) -> JobPair:
+    """Two jobs that the caller may see.
 
     Raises:
-        NotFound: one of them is not there.
+        NotFound: one of the jobs does not exist, or belongs to another user.
     """
     first = submissions.find(session, caller, first_id)
     second = submissions.find(session, caller, second_id)
@@ -107,24 +108,27 @@ def pair(session: Session, caller: Caller, first_id: str, second_id: str) -> Pai
         only_a=[],
         only_b=[],
     )
-    ours, theirs = (
+    first_cases, second_cases = (
         {case.key: case for case in exports.measured(session, job)} for job in (first, second)
     )
-    cases = [Both(key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs}]
-    return Pair((first.number, second.number), cases, empty)
+    cases = [
+        CasePair(key, first_cases.get(key), second_cases.get(key))
+        for key in {**first_cases, **second_cases}
+    ]
+    return JobPair((first.number, second.number), cases, empty)
 
 
-def lane_request(session: Session, given: Pair, part: Sequence[Both]) -> bytes:
-    """What to ask a lane about some cases."""
-    a, b = given.numbers
-    ours = _stored(session, a, [case.a for case in part])
-    theirs = _stored(session, b, [case.b for case in part])
+def lane_request(session: Session, pair: JobPair, part: Sequence[CasePair]) -> bytes:
+    """The request to a lane that compares some cases."""
+    a, b = pair.numbers
+    a_results = _stored(session, a, [case.a for case in part])
+    b_results = _stored(session, b, [case.b for case in part])
     return frame(
         {
             "compare": [
                 {
-                    "a": None if case.a is None else ours[case.a.position],
-                    "b": None if case.b is None else theirs[case.b.position],
+                    "a": None if case.a is None else a_results[case.a.position],
+                    "b": None if case.b is None else b_results[case.b.position],
                 }
                 for case in part
             ]
@@ -133,7 +137,7 @@ def lane_request(session: Session, given: Pair, part: Sequence[Both]) -> bytes:
 
 
 def _stored(session: Session, number: int, cases: Sequence[Case | None]) -> dict[int, str]:
-    """Results as they are stored, in base64, by position."""
+    """The stored results of some cases in base64, by the case's position."""
     found = session.execute(
         sa.select(JobCase.position, JobCase.result).where(
             JobCase.job_number == number,

@@ -1,4 +1,4 @@
-"""What happens to a job, row by row: what the stream, the command line and the page show."""
+"""The events of a job in the database, and their text in an event stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ BATCH = 500  # events that are read at a time
 
 
 def append_event(session: Session, job: Job, kind: str, data: Mapping[str, Any]) -> None:
-    """Add an event; who calls this in two transactions at once for one job has one of them fail."""
+    """Add an event to a job.
+
+    Two transactions that do this at once for one job get the same sequence, and one of them fails.
+    """
     session.flush()
     last = session.scalars(
         sa.select(sa.func.max(JobEvent.sequence)).where(JobEvent.job_number == job.number)
@@ -34,7 +37,7 @@ def append_event(session: Session, job: Job, kind: str, data: Mapping[str, Any])
 
 
 def after(session: Session, number: int, sequence: int) -> Sequence[sa.Row[int, int, str, str]]:
-    """Sequence, time, kind and data of what happened after the event `sequence`; BATCH at most."""
+    """Sequence, time, kind and data of the events after `sequence`, at most BATCH."""
     return session.execute(
         sa.select(JobEvent.sequence, JobEvent.at_ms, JobEvent.kind, JobEvent.data)
         .where(JobEvent.job_number == number, JobEvent.sequence > sequence)
@@ -55,7 +58,7 @@ def latest(session: Session, number: int) -> tuple[str, int]:
 
 
 def as_text(rows: Sequence[sa.Row[int, int, str, str]]) -> bytes:
-    """Events as a stream sends them. Their data are JSON already, and are passed on as they are."""
+    """Events as text of an event stream. Their data are JSON already and are not parsed."""
     return "".join(
         f'id: {sequence}\nevent: {kind}\ndata: {{"sequence":{sequence},"at":"{moment(at_ms)}",'
         f'"kind":"{kind}","data":{data}}}\n\n'
@@ -64,10 +67,10 @@ def as_text(rows: Sequence[sa.Row[int, int, str, str]]) -> bytes:
 
 
 def moment(ms: int) -> str:
-    """A time of day, UTC, as RFC 3339 has it."""
+    """A time in milliseconds since 1970 as text in the form of RFC 3339, UTC."""
     return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def now_ms() -> int:
-    """The time, as the database keeps it."""
+    """The present time in milliseconds since 1970, as the database stores times."""
     return time.time_ns() // 1_000_000

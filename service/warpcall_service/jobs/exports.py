@@ -1,9 +1,8 @@
 """The results of a job as a file: JSON, CSV, Markdown or Parquet, rendered in parts.
 
-A job may have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each
-part is read in a transaction of its own. All parts together show one state nevertheless: which cases
-there are is read once, at the beginning, and the rows of a case are written together and never
-change.
+A job can have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each part
+is read in a transaction of its own. All parts still show one state of the job: the list of measured
+cases is read once, at the beginning, and the rows of a case are written together and never change.
 """
 
 from __future__ import annotations
@@ -36,10 +35,12 @@ MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet"
 
 # A part takes some 5 ms to render. Rendering competes with the event loop for the interpreter's lock.
 PART_CASES = 16
-PART_BYTES = 64 << 10  # of results as they are stored, compressed: some 8,000 samples
-ROW_GROUP = 10_000  # rows of a Parquet file that are compressed together, and kept in memory
+PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
+ROW_GROUP = (
+    10_000  # rows of a Parquet file that are compressed together; as many are held in memory
+)
 
-Step = Callable[[Session], bytes]  # renders the next part
+Step = Callable[[Session], bytes]  # reads and renders the next part
 Rows = Sequence[Measurement]
 
 
@@ -52,7 +53,7 @@ Stored = TypeVar("Stored", bound=_Sized)
 
 
 class Case(NamedTuple):
-    """A case that is measured; `nbytes` is the size of its result as it is stored."""
+    """A measured case; `nbytes` is the size of its stored result."""
 
     position: int
     key: str
@@ -62,11 +63,11 @@ class Case(NamedTuple):
 def begin(
     session: Session, caller: Caller, job_id: str, form: str, samples: bool
 ) -> Iterator[Step]:
-    """The steps by which the results of a job are rendered, in order; each may be a transaction.
+    """The steps that render the results of a job, in order. Each may run in its own transaction.
 
     Raises:
-        NotFound: no such job of the caller.
-        UnsupportedMedia: Parquet, where pyarrow is not installed.
+        NotFound: there is no such job, or it belongs to another user.
+        UnsupportedMedia: the format is Parquet and pyarrow is not installed.
     """
     job = submissions.find(session, caller, job_id)
     found = measured(session, job)
@@ -80,7 +81,7 @@ def begin(
 
 
 def measured(session: Session, job: Job) -> list[Case]:
-    """The cases of a job that are measured, in order."""
+    """The measured cases of a job, in order."""
     found = session.execute(
         sa.select(JobCase.position, JobCase.key, sa.func.length(JobCase.result))
         .where(JobCase.job_number == job.number, JobCase.result.is_not(None))
@@ -90,7 +91,7 @@ def measured(session: Session, job: Job) -> list[Case]:
 
 
 def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
-    """Cases in order: a few at a time, `most` of them and PART_BYTES at most, but at least one."""
+    """The cases in order, in parts of at most `most` cases and PART_BYTES, but at least one case."""
     part: list[Stored] = []
     for case in cases:
         nbytes = sum(other.nbytes for other in part)
@@ -103,7 +104,7 @@ def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
 
 
 def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
-    """Rows of some cases, case by case, implementations in the order in which they were asked for."""
+    """Rows of some cases, case by case, with the implementations in the order of the request."""
     names = json.loads(job.implementations)
     found = session.execute(
         sa.select(Row.position, JobCase.key, Row.implementation, Row.summary)
@@ -120,7 +121,7 @@ def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
 def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step]:
     empty = Results(
         id=job.id,
-        state=job.state,  # type: ignore[arg-type]  # one of them
+        state=job.state,  # type: ignore[arg-type]  # the database holds only states
         environment=job.environment,
         fingerprint=None if job.fingerprint is None else json.loads(job.fingerprint),
         measurements=[],
@@ -178,13 +179,13 @@ def _joined(texts: Sequence[bytes], comma: bool) -> bytes:
 
 
 def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
-    """Rows do not have the samples, so the size of the results does not matter."""
+    """The cases in parts of PART_CASES. Rows hold no samples, so the size of the results is ignored."""
     for begin in range(0, len(cases), PART_CASES):
         yield cases[begin : begin + PART_CASES]
 
 
 class _Table(Protocol):
-    """Writes rows as a file of some format, part by part."""
+    """Writes rows as a file in one format, part by part."""
 
     def head(self) -> bytes: ...
     def body(self, rows: Rows) -> bytes: ...
@@ -227,7 +228,7 @@ class _Csv:
 
 
 class _Markdown:
-    """The columns that a reader compares; CSV has them all."""
+    """A table of the columns that a reader compares. CSV has all columns."""
 
     def __init__(self, job: Job) -> None:
         self._title = (
@@ -279,7 +280,7 @@ class _Parquet:
             import pyarrow.parquet as pq
         except ImportError:
             raise UnsupportedMedia(
-                "this server writes no Parquet: its operator has to install pyarrow "
+                "this server cannot write Parquet: its operator must install pyarrow "
                 "(the extra `parquet`); csv has the same columns",
                 field="format",
             ) from None
@@ -317,7 +318,7 @@ class _Parquet:
         self._tables = []
 
     def _taken(self) -> bytes:
-        """What was written since the last time; the writer knows where it is in the file by itself."""
+        """The bytes written since the last call. The writer tracks its position in the file itself."""
         data = self._file.getvalue()
         self._file.seek(0)
         self._file.truncate()

@@ -1,25 +1,26 @@
-"""In which order jobs run: fair to users, and short jobs before long ones as far as that is fair.
+"""The order in which jobs run: fair to users, with short jobs first as far as that is fair.
 
-Each user has a virtual time: the device time that they were given, in microseconds, counted on from
-the clock of the queue. A job would begin where its user's time stands (or at the clock's time when it
-was submitted, if that is later: a user who was idle saves nothing up) and end after its cost. Of the
-users' next jobs the one that would *end* first is run first. The clock is the least begin among the
-jobs that could be run. It follows that while a job waits which is its user's next, no other user is
-given more time than this job itself takes:
+Each user has a virtual time in microseconds: the device time that they received, added to the clock of
+the queue. The start of a job in virtual time is its user's time, or the clock's time when the job was
+submitted if that is later, so that an idle user accumulates no advantage. The job ends after its cost.
+Of the users' next jobs, the one that would *end* first runs first. The clock is the least start among
+the jobs that could run. It follows that while a job is its user's next one, no other user receives more
+time than this job itself takes:
 
-- A short job waits for what runs already, and then for less than its own length for each other user.
-- A long job waits for what runs already, and then for its own length for each other user at most,
-  however many short jobs these submit. So it needs no aging.
+- A short job waits for the jobs that run already, and then less than its own duration for each other
+  user.
+- A long job waits for the jobs that run already, and then at most its own duration for each other user,
+  however many short jobs they submit. It needs no aging.
 
-These bounds count in estimated costs; what a job took replaces its estimate when it ends. A running
-job is not interrupted, so on one device a short job may wait for the rest of a long one. Priorities
-are classes above all that: of two, the higher one is emptied first.
+These bounds are in estimated costs. The actual duration replaces the estimate when a job ends. A running
+job is not interrupted, so on one device a short job may wait for the rest of a long one. Priorities come
+before all this: jobs of a lower priority start only when none of a higher priority can.
 
 Ordering by virtual end is fair queueing as in Demers, Keshav and Shenker (SIGCOMM 1989). The clock is
-that of Linux's fair scheduler (`min_vruntime`). Start-time fair queueing, by which `lanes/fair_queue.py` orders
-calls, orders by begin: it lets the first long job of each user go before anyone's second short job.
-docs/benchmarking.md has what both come to in a simulation. All state lies in the database, so that a
-restart changes nothing.
+that of Linux's fair scheduler (`min_vruntime`). `lanes/fair_queue.py` orders calls by virtual start
+(start-time fair queueing). For jobs, that would let the first long job of each user run before any
+user's second short job. docs/benchmarking.md compares both in a simulation. All state is in the
+database, so that a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job that waits; `priority` 0 is served before 1, the rest is as in its row in the database."""
+    """A job that waits.
+
+    Attributes:
+        priority: jobs of 0 run before those of 1.
+        since_us: virtual time of the clock when the job was submitted.
+        cost_us: estimated device time.
+    """
 
     number: int
     user: str
@@ -42,22 +49,22 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """A job and the virtual time at which it begins."""
+    """A job and the virtual time at which it starts."""
 
     entry: QueuedJob
     start_us: int
 
     @property
     def end_us(self) -> int:
-        """Where, in virtual time, its user has been served up to."""
+        """The virtual time of the job's user after this job."""
         return self.start_us + self.entry.cost_us
 
 
 def in_order(entries: Iterable[QueuedJob], ends_us: Mapping[str, int]) -> Iterator[ScheduledJob]:
-    """All jobs that wait, the one to begin next first.
+    """All jobs that wait, in the order in which they should start.
 
     Args:
-        ends_us: where what each user was served last ends, in virtual time.
+        ends_us: virtual time of each user: the end of the last job that they started.
     """
     ends = dict(ends_us)
     queues: dict[int, dict[str, list[QueuedJob]]] = {}
@@ -80,11 +87,11 @@ def in_order(entries: Iterable[QueuedJob], ends_us: Mapping[str, int]) -> Iterat
 
 
 def forecast(estimates_s: Sequence[float], free_in_s: Iterable[float]) -> list[tuple[float, float]]:
-    """When jobs in this order begin and end, in seconds from now.
+    """When jobs in this order start and end, in seconds from now.
 
     Args:
-        estimates_s: what each is thought to take.
-        free_in_s: for each device, when what runs there is thought to end.
+        estimates_s: estimated duration of each job.
+        free_in_s: for each device, when its present job is expected to end.
     """
     free = list(free_in_s) or [0.0]
     heapq.heapify(free)
@@ -97,13 +104,14 @@ def forecast(estimates_s: Sequence[float], free_in_s: Iterable[float]) -> list[t
 
 
 def virtual_time_us(entries: Iterable[QueuedJob], ends_us: Mapping[str, int], priority: int) -> int:
-    """Where the clock stands before one of these jobs is begun: the least begin of a user's next job.
+    """Virtual time of the clock when one of these jobs starts: the least start of the users' next jobs.
 
     Args:
-        entries: all jobs that wait, the one to be begun included.
+        entries: all jobs that wait, including the one that starts.
         ends_us: as for `in_order`.
-        priority: of the job to be begun. Others do not count: jobs of a low priority that wait for
-            hours would hold the clock back, and whoever comes then would be given those hours.
+        priority: priority of the job that starts. Jobs of other priorities do not count. Otherwise a
+            job of a low priority that waits for hours would hold the clock back, and a user who comes
+            then would receive these hours.
     """
     first: dict[str, QueuedJob] = {}
     for entry in entries:
@@ -114,7 +122,7 @@ def virtual_time_us(entries: Iterable[QueuedJob], ends_us: Mapping[str, int], pr
 
 
 def _next_of(user_queue: list[QueuedJob], ends: Mapping[str, int]) -> tuple[int, int, ScheduledJob]:
-    """A user's next job, as the heap compares it: by its end, then by its age."""
+    """A user's next job as an item of the heap, which orders by virtual end, then by age."""
     entry = user_queue[-1]
     scheduled = ScheduledJob(entry, max(entry.since_us, ends.get(entry.user, 0)))
     return scheduled.end_us, entry.number, scheduled

@@ -24,11 +24,11 @@ from warpcall_service.http.openapi_parts import Model
 T = TypeVar("T")
 
 MAX_DIMS = 64
-MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter have 60 KB
-MAX_ENTRIES = 64  # of a parameter that is a list
-MAX_VALUES = 4096  # of one list of a sweep, whose product is to have at most some 1,000 cases
+MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter take 60 KB
+MAX_ENTRIES = 64  # entries of a parameter that is a list
+MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1,000 cases
 
-MAX_SEQUENCE = 2**31 - 1  # of an event: what the database keeps in 4 bytes
+MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
 
 
 def _without_nul(text: str) -> str:
@@ -37,10 +37,10 @@ def _without_nul(text: str) -> str:
     return text
 
 
-# PostgreSQL keeps no NUL in a text, so that no text of ours may have one.
+# PostgreSQL cannot store the character NUL in a text.
 Text = Annotated[str, AfterValidator(_without_nul)]
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
-# `fail_fast`: a list of thousands of wrong entries must not become as many errors.
+# Without `fail_fast`, a list of thousands of wrong entries would make as many errors.
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
 Name = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
@@ -55,7 +55,11 @@ class _Model(Model):
 
 
 class TensorSpec(_Model):
-    """An input to draw; the dtype as on the wire, such as BF16, the rest as cases of tests have it."""
+    """An input whose values the server draws.
+
+    `dtype` is a name such as BF16. `values`, `low`, `high` and `layout` say which values and which memory
+    layout the input has; by default the op chooses.
+    """
 
     shape: Shape
     dtype: Name
@@ -66,9 +70,9 @@ class TensorSpec(_Model):
 
 
 class CaseSpec(_Model):
-    """One case: all inputs, or the shape and dtype of the first, from which the op derives the rest.
+    """One case: all inputs, or the shape and dtype of the first input, from which the op derives the rest.
 
-    `sizes` are those that the shape leaves open, such as the taps of a convolution.
+    `sizes` gives the sizes that the shape leaves open, such as the taps of a convolution.
     """
 
     inputs: dict[Name, TensorSpec] | None = Field(None, max_length=16)
@@ -89,7 +93,7 @@ class CaseSpec(_Model):
 
 
 class Sweep(_Model):
-    """Cases by their product: every shape with every dtype, and every value of each parameter."""
+    """The cases of a product: each shape with each dtype, each value of each parameter and each size."""
 
     shapes: Annotated[list[Shape], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
     dtypes: Annotated[list[Name], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
@@ -103,10 +107,10 @@ class Sweep(_Model):
 
 
 class JobRequest(_Model):
-    """A benchmark: time these implementations of this op on these cases.
+    """A benchmark of some implementations of an op on some cases.
 
-    The first implementation is the one that the others are compared with. `fresh` measures anew what
-    was measured before in the same environment; otherwise that job is the answer.
+    The other implementations are compared with the first one. If a job of the same user measured the
+    same in the same environment, that job is the answer, unless `fresh` is true.
     """
 
     op: Name

@@ -1,10 +1,10 @@
-"""Which jobs have lost their server, found without comparing the clocks of two machines.
+"""Detects jobs whose server is lost, without comparing the clocks of two machines.
 
-A server that runs a job counts a number up in the job's row every so often: the heartbeat. Every
-other server looks at these numbers equally often. A job is an orphan if its number was the same in
-OBSERVATIONS looks that followed the first one. Looks are counted, and not seconds, because a pause of the
-observer or of the database must not count against a server that could not write meanwhile: after
-such a pause that server still has all the looks that are left.
+A server that runs a job increases a number in the job's row at regular intervals: the heartbeat. Every
+other server reads these numbers equally often. A job is an orphan if its heartbeat was the same in
+OBSERVATIONS reads after the first one. The detector counts reads and not seconds, because a pause of the
+reader or of the database must not count against a server that could not write in that time. After such
+a pause, the server still has all the remaining reads to write its next heartbeat.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-OBSERVATIONS = 6  # in one lease; a living server writes about as many heartbeats
+OBSERVATIONS = 6  # in one lease; a live server writes about as many heartbeats in that time
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a server last said of a job that it runs.
+    """The last heartbeat of a job.
 
     Attributes:
-        fence: which claim of the job that server has.
-        ran_ms: the heartbeat: how long the run had lasted by that server's own monotonic clock.
+        fence: number of the claim under which the job runs.
+        ran_ms: how long the run had lasted, by its server's monotonic clock.
     """
 
     fence: int
@@ -29,24 +29,26 @@ class Heartbeat:
 
 
 class OrphanDetector:
-    """What was seen of running jobs, look by look."""
+    """Remembers the heartbeats of running jobs between reads."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Heartbeat, int]] = {}  # by the job's number, with looks since
+        self._seen: dict[
+            int, tuple[Heartbeat, int]
+        ] = {}  # by job: the heartbeat, and how often it was the same
 
     def observe(self, heartbeats: Mapping[int, Heartbeat]) -> dict[int, Heartbeat]:
-        """Note what there is now, and return the jobs that are orphans.
+        """Compare with the previous call, and return the orphans with their last heartbeats.
 
         Args:
-            heartbeats: of all running jobs but the observer's own, by the job's number.
+            heartbeats: of all running jobs except this server's own, by the job's number.
         """
         seen = {}
         for number, heartbeat in heartbeats.items():
-            before, looks = self._seen.get(number, (None, 0))
-            seen[number] = heartbeat, looks + 1 if heartbeat == before else 0
+            before, unchanged = self._seen.get(number, (None, 0))
+            seen[number] = heartbeat, unchanged + 1 if heartbeat == before else 0
         self._seen = seen
         return {
             number: heartbeat
-            for number, (heartbeat, looks) in seen.items()
-            if looks >= OBSERVATIONS
+            for number, (heartbeat, unchanged) in seen.items()
+            if unchanged >= OBSERVATIONS
         }

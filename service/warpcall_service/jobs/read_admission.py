@@ -1,4 +1,4 @@
-"""Admission of what is read for long: exports and comparisons, and streams of events."""
+"""Limits on long reads: exports and comparisons (heavy reads), and streams of events."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from dataclasses import dataclass, field
 from warpcall.errors import Busy
 from warpcall_service.identity import LOCAL
 
-MAX_READS = 32  # under way in all; each holds a part or two of its answer, about a megabyte
-MAX_WAITING = 8  # of one user, beside the one that is under way
+MAX_READS = 32  # heavy reads at once; each holds one or two parts of its answer, about 1 MB
+MAX_WAITING = 8  # heavy reads of one user, besides the one that runs
 RETRY_AFTER_S = 2.0
 
 
 @dataclass(slots=True)
 class _UserReads:
-    """The heavy reads of one user: those that wait or are under way are counted."""
+    """The heavy reads of one user. `count` includes those that wait; `one` lets one of them run."""
 
     count: int = 0
     one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ReadAdmission:
-    """Admits one heavy read of each user at a time, MAX_READS in all; others wait in order.
+    """Admits one heavy read of each user at a time, and MAX_READS in all. Others wait in order.
 
-    Without keys everyone is LOCAL, who stands for many people: only the bound on all reads holds
-    for them, else one slow client would keep everyone from reading.
+    On a server without keys, all callers are the user LOCAL. Only the limit on all reads applies to
+    them, because otherwise one slow client would block all others.
 
     Args:
-        timeout_s: a read that has waited for so long is refused.
+        timeout_s: limit on the time that a read waits, in seconds. Then it is refused.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -41,10 +41,10 @@ class ReadAdmission:
 
     @contextlib.asynccontextmanager
     async def admitted(self, user: str) -> AsyncIterator[None]:
-        """Wait until a heavy read of the user may begin; it is under way while the block runs.
+        """Wait until a heavy read of the user may start. It counts until the block ends.
 
         Raises:
-            Busy: too many of the user's reads wait, or this one has waited for too long.
+            Busy: too many reads of the user wait, or this one waited for `timeout_s`.
         """
         most = MAX_WAITING + (MAX_READS if user == LOCAL.name else 1)
         reads = self._users.setdefault(user, _UserReads())
@@ -76,10 +76,11 @@ class ReadAdmission:
 
 
 class StreamLimit:
-    """Counts the streams of events that users have open.
+    """Limits the streams of events that each user has open.
 
     Args:
-        most: of one user. LOCAL, who stands for many people, has no such limit.
+        most: limit for each user. The user LOCAL, who stands for all callers of a server without keys,
+            has none.
     """
 
     def __init__(self, most: int) -> None:
@@ -88,10 +89,10 @@ class StreamLimit:
 
     @contextlib.contextmanager
     def opened(self, user: str) -> Iterator[None]:
-        """A stream of the user is open while the block runs.
+        """Count a stream of the user until the block ends.
 
         Raises:
-            Busy: the user has too many.
+            Busy: the user has `most` streams open.
         """
         if self._open[user] >= self._most and user != LOCAL.name:
             raise Busy(

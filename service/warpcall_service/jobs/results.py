@@ -1,4 +1,4 @@
-"""What jobs measured: one row of it, over time, and what two environments differ in."""
+"""Measurements from the database: a row of the results, a history, the differences of environments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from warpcall_service.jobs.models import checked
 from warpcall_service.store.tables import Job
 from warpcall_service.store.tables import Measurement as Row
 
-FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # told, but no change of what is measured
+FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measured
 
 
 def history(
     session: Session, caller: Caller, op: str, implementation: str, case: str, limit: int
 ) -> History:
-    """A series of measurements in jobs that the caller may see."""
+    """What an implementation took in a case, in the jobs that the caller may see, the latest first."""
     query = (
         sa.select(Row, Job.id, Job.user_name, Job.fingerprint)
         .join(Job, Job.number == Row.job_number)
@@ -52,7 +52,7 @@ def history(
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The facts of two fingerprints that are not the same."""
+    """The facts that differ between two fingerprints: the value in `a`, then the value in `b`."""
     return {
         name: [a.get(name), b.get(name)]
         for name in sorted({*a, *b} - {*FACTS_THAT_ALWAYS_DIFFER})
@@ -61,7 +61,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[An
 
 
 def measurement(position: int, case: str, implementation: str, summary: str) -> Measurement:
-    """A row of the results, from how the database keeps it."""
+    """A row of the results from the summary that the database stores."""
     stored = json.loads(summary)
     relative = stored.get("relative") or {}
     return checked(

@@ -1,4 +1,4 @@
-"""The routes of benchmark jobs."""
+"""The HTTP routes of benchmark jobs."""
 
 from __future__ import annotations
 
@@ -42,21 +42,30 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 
 EVENTS = "text/event-stream"
-KEEP_ALIVE_POLLS = 15  # looks without news between two comments that keep a connection open
+KEEP_ALIVE_POLLS = 15  # polls without an event between two comments that keep a connection open
 
 JobId = Annotated[str, StringConstraints(max_length=64)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
         pattern=r"^[\x20-\x7e]{1,255}$",
-        description="submits once, however often it is sent: a new text for each new job",
+        description="A text that is new for each new job. A submission that is sent again with the same "
+        "text returns the job of the first one.",
     ),
 ]
 LastEventId = Annotated[
-    int, Header(ge=0, le=MAX_SEQUENCE, description="the last event that was seen")
+    int,
+    Header(
+        ge=0, le=MAX_SEQUENCE, description="Sequence of the last event that the client has seen"
+    ),
 ]
 After = Annotated[
-    int, Query(ge=0, le=MAX_SEQUENCE, description="the same, for whoever has no headers")
+    int,
+    Query(
+        ge=0,
+        le=MAX_SEQUENCE,
+        description="The same as Last-Event-ID, for clients that cannot set headers",
+    ),
 ]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
@@ -64,7 +73,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
-    """Submit, watch, cancel, and read what came of it."""
+    """The routes to submit, watch and cancel jobs, and to read their results."""
     router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
     asking: list[type[Problem]] = [InvalidInput, TooLarge, UnsupportedMedia, TimedOut]
     refused = problem_responses([*asking, Busy, Unavailable])
@@ -76,14 +85,21 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         "",
         response_model=SubmittedJob,
         status_code=201,
-        responses={200: {"model": SubmittedJob, "description": "It was there already"}, **refused},
+        responses={
+            200: {"model": SubmittedJob, "description": "The job existed before"},
+            **refused,
+        },
         dependencies=benching["dependencies"],
         openapi_extra={**benching["openapi_extra"], "requestBody": body},
     )
     async def submit_job(
         request: Request, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
     ) -> Response:
-        """Queue a benchmark; 200 if it is there already, by its Idempotency-Key or its results."""
+        """Queue a benchmark job.
+
+        The answer is 200 with an existing job if its Idempotency-Key is the same, or if it measured the
+        same in the same environment.
+        """
         wanted = await _read(request, JobRequest)
         found = await service.submit(caller, wanted, idempotency_key)
         return _json(found, 200 if found.reused else 201)
@@ -96,7 +112,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         openapi_extra={**benching["openapi_extra"], "requestBody": body},
     )
     async def preview_job(request: Request, caller: CurrentCaller) -> Response:
-        """How many cases a submission has and how long it would take; nothing is queued."""
+        """How many cases a submission has and how long it would take. Nothing is queued."""
         return _json(await service.preview(caller, await _read(request, JobRequest)))
 
     @router.get("", response_model=JobList, responses=lost)
@@ -109,12 +125,12 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         before: JobId | None = None,
         limit: Limit = 50,
     ) -> Response:
-        """Your jobs, an administrator's everyone's, the latest first."""
+        """The caller's jobs, for an administrator the jobs of all users, the latest first."""
         return _json(await service.list(caller, Filter(user, state, op, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
-        """Everyone's jobs that run or wait, in the order in which they will run."""
+        """The jobs of all users that run or wait, in the order in which they will run."""
         return _json(await service.queue(caller))
 
     @router.get("/history", response_model=History, responses=lost)
@@ -122,20 +138,22 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         caller: CurrentCaller,
         op: Name,
         implementation: Name,
-        case: Annotated[CaseKey, Query(description="as results have it under `case`")],
+        case: Annotated[
+            CaseKey, Query(description="Key of the case, as results have it under `case`")
+        ],
         limit: Limit = 100,
     ) -> Response:
-        """What an implementation took in a case, in one job after the other, the latest first."""
+        """What an implementation took in a case, job by job, the latest first."""
         return _json(await service.history(caller, op, implementation, case, limit))
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:
-        """One job: its state, its place in the queue, what it was asked, what ran it."""
+        """One job: its state, its place in the queue, its request, and the environment that it ran in."""
         return _json(await service.find(caller, id))
 
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
     async def cancel_job(id: JobId, caller: CurrentCaller) -> Response:
-        """End a job, whether it waits or runs; what it has measured stays."""
+        """End a job, whether it waits or runs. What it has measured is kept."""
         return _json(await service.cancel(caller, id))
 
     @router.get(
@@ -143,7 +161,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         response_class=StreamingResponse,
         responses={
             200: {"content": {EVENTS: {"schema": {"type": "string"}}}},
-            204: {"description": "It has ended, and you have seen all"},
+            204: {"description": "The job has ended, and the client has seen all events"},
             **lost,
             **problem_responses([Busy]),
         },
@@ -151,13 +169,15 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     async def watch_job(
         id: JobId, caller: CurrentCaller, last_event_id: LastEventId = 0, after: After = 0
     ) -> Response:
-        """What happens to a job, as server-sent events, until its end.
+        """The events of a job as server-sent events, until its end.
 
-        The id of an event is its `sequence`: whoever reconnects with Last-Event-ID misses none, and
-        sees none twice.
+        The id of an event is its `sequence`. A client that reconnects with Last-Event-ID misses no
+        event and sees none twice.
         """
         batches = service.events(caller, id, max(last_event_id, after), stopping)
-        first = await anext(batches, None)  # a job that is not there is a problem, and no stream
+        first = await anext(
+            batches, None
+        )  # an unknown job is answered with a problem, not a stream
         if first is None:
             return Response(status_code=204)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -181,9 +201,9 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         id: JobId,
         caller: CurrentCaller,
         format: Literal["json", "csv", "markdown", "parquet"] = "json",
-        samples: Annotated[bool, Query(description="all of them, too; JSON only")] = False,
+        samples: Annotated[bool, Query(description="Include all samples; only in JSON")] = False,
     ) -> Response:
-        """What was measured so far, a row for each implementation of each case."""
+        """What the job has measured so far: a row for each implementation of each case."""
         return await streamed(service.results(caller, id, format, samples), exports.MEDIA[format])
 
     @router.get(
@@ -192,14 +212,14 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         responses={**lost, **problem_responses([Busy])},
     )
     async def compare_jobs(id: JobId, other: JobId, caller: CurrentCaller) -> Response:
-        """What both jobs measured: the times of `other` relative to those of `id`."""
+        """What both jobs measured: the times of job `other` relative to those of job `id`."""
         return await streamed(service.compare(caller, id, other), JSON)
 
     return router
 
 
 async def _lively(batches: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Some of the empty batches become comments, which keep a quiet connection open."""
+    """The batches, with some of the empty ones replaced by comments that keep the connection open."""
     quiet = 0
     async with contextlib.aclosing(batches):
         async for batch in batches:
@@ -211,9 +231,9 @@ async def _read(request: Request, model: type[M]) -> M:
     """The body of a request as a model.
 
     Raises:
-        UnsupportedMedia: it is not JSON.
-        TooLarge: it is longer than any sensible one.
-        InvalidInput: it does not fit; the field is named.
+        UnsupportedMedia: the body is not JSON.
+        TooLarge: the body is longer than MAX_BODY_BYTES.
+        InvalidInput: the body does not fit the model; the error names the field.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON:
@@ -228,7 +248,7 @@ async def _read(request: Request, model: type[M]) -> M:
 
 
 def _checked(body: bytes) -> bytes:
-    from_json(body, "body")  # no name twice, no NaN, an object
+    from_json(body, "body")  # refuses repeated names, NaN, and anything but an object
     return body
 
 

@@ -1,4 +1,4 @@
-"""The server's part in the queue: a job for each device that is free, and the end of each."""
+"""Starts a job on each free device of this server, supervises the runs and writes their ends."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, Measurement
 
-POLL_S = 1.0  # between two polls of the queue, where nothing of this server calls for one
-PRUNE_POLLS = 600  # polls between two times that it deletes what is of no use any more
+POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
+PRUNE_POLLS = 600  # polls between two deletions of old progress events
 
-# What becomes of a job that ended like this.
+# The state of a job that ended with each exit class; "failed" for all others.
 STATES: dict[ExitClass, State] = {
     "ok": "succeeded",
     "timeout": "timed_out",
@@ -68,9 +68,10 @@ class _Running:
 
 
 class Scheduler:
-    """Begins jobs, and ends them.
+    """Starts jobs on this server's devices and supervises them.
 
-    Only one server runs the jobs of a data folder: the one that has the folder's `ServerIdentity`.
+    Of the servers that share a data folder only one runs jobs: the one that has acquired the folder's
+    `ServerIdentity`.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Scheduler:
         self._usage_counter = usage_counter
         self._identity = ServerIdentity(_folder(settings))
         self._runs: dict[str, _Running] = {}  # by lane
-        self._clean: set[str] = set()  # lanes on which nothing of an earlier server is left
+        self._clean: set[str] = set()  # lanes without processes of an earlier server
         self._wake = asyncio.Event()
         self._recovered = False
         self._orphans = OrphanDetector()
@@ -102,36 +103,36 @@ class Scheduler:
 
     @property
     def devices(self) -> int:
-        """Devices that jobs can run on."""
+        """Number of devices that jobs can run on."""
         return sum(lane.state not in CLOSED for lane in self._engine.all_lanes)
 
     def start(self) -> None:
-        """Begin to work, in the running loop."""
+        """Start to poll the queue, in the running event loop."""
         self._working = asyncio.create_task(self._work())
 
     def wake(self) -> None:
-        """There is something new in the queue."""
+        """Poll the queue now, because it has changed."""
         self._wake.set()
 
     def cancel(self, number: int) -> None:
-        """End a job that runs here, if it does."""
+        """Stop the run of a job. Nothing happens if the job does not run on this server."""
         for running in self._runs.values():
             if running.claim.number == number:
                 running.run.stop("cancelled", "cancelled while it ran")
 
     async def stop(self) -> None:
-        """Put back what runs, and end."""
+        """Put the jobs that run back into the queue, and stop."""
         self._stopping = True
         self.wake()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
-                while left := self._unfinished():  # a look may have claimed one more job
+                while left := self._unfinished():  # a poll may have claimed one more job
                     for running in self._runs.values():
                         running.run.stop("interrupted", "the server stopped")
                     await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         if not left:
             self._identity.release()
-        for task in left:  # the database does not answer: the next server finds it as it is
+        for task in left:  # the database does not answer; a later server takes these jobs over
             task.cancel()
 
     def metrics(self) -> Iterable[Metric]:
@@ -166,7 +167,7 @@ class Scheduler:
             ended.add_metric([exit_class], number)
         return queued, running, leased, quarantined, ended
 
-    # The queue
+    # Polling the queue
 
     async def _work(self) -> None:
         polls = 0
@@ -177,9 +178,9 @@ class Scheduler:
             except StoreError as error:
                 self._log_trouble(error.reason)
             except OSError as error:  # such as no free descriptors
-                self._log_trouble(f"no jobs are begun: {error}")
+                self._log_trouble(f"no jobs are started: {error}")
             except Exception:
-                log.exception("the queue of jobs cannot be looked at")
+                log.exception("the queue of jobs cannot be polled")
             else:
                 self._log_trouble("")
             polls += 1
@@ -187,7 +188,7 @@ class Scheduler:
                 await asyncio.wait_for(self._wake.wait(), min(POLL_S, self._heartbeat_s))
 
     def _unfinished(self) -> list[asyncio.Task[None]]:
-        """What is under way: a look at the queue, and runs."""
+        """Tasks that are not done: the poll of the queue, and the runs."""
         tasks = [running.task for running in self._runs.values()]
         return [task for task in (self._working, *tasks) if task is not None and not task.done()]
 
@@ -223,7 +224,7 @@ class Scheduler:
                 self._start_run(claimed, lane)
 
     async def _write_heartbeats(self) -> None:
-        """Say that this server still runs its jobs, and end the runs that were taken from it."""
+        """Write the heartbeats of this server's runs, and stop the runs whose claim is lost."""
         now = time.monotonic()
         running = {one.claim: one for one in self._runs.values()}
         ran_ms = {claim: round((now - one.began) * 1e3) for claim, one in running.items()}
@@ -242,7 +243,7 @@ class Scheduler:
                 self._database.notify(number)
 
     async def _is_clean(self, lane: Lane) -> bool:
-        """End what a server that was killed may have left on this device."""
+        """Kill processes that an earlier server left on this device; whether none is left."""
         if lane.name not in self._clean:
             left = await asyncio.to_thread(
                 process_tree.kill_tagged, f"{self._identity.id}/{lane.name}/"
@@ -273,7 +274,7 @@ class Scheduler:
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(claim, job.id, job.user_name, job.op, task)
 
-    # A run
+    # Running a job
 
     def _start_run(self, claimed: _Claimed, lane: Lane) -> None:
         self._database.notify(claimed.claim.number)
@@ -286,7 +287,7 @@ class Scheduler:
         run = Run(claimed.task, tag, lane.device_lease, self._settings, recorder.on_event)
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
         self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
-        log.info("the job %s begins on %s", claimed.id, lane.name)
+        log.info("the job %s starts on %s", claimed.id, lane.name)
 
     async def _supervise(
         self, run: Run, claimed: _Claimed, lane: Lane, recorder: RunRecorder
@@ -326,19 +327,19 @@ class Scheduler:
         await lane.close("quarantined", reason)
 
     def _log_trouble(self, trouble: str) -> None:
-        """Log what began; the same again is silence."""
+        """Log a reason why no job can start, unless it is the same as the last one."""
         if trouble and trouble != self._trouble:
             log.error(trouble)
         self._trouble = trouble
 
 
 def modules(settings: Settings) -> list[str]:
-    """The operator's modules with implementations."""
+    """Names of the operator's modules that register implementations."""
     return [] if settings.job_modules == "none" else settings.job_modules.split(",")
 
 
 def memory_bytes(settings: Settings) -> int:
-    """What the processes of a job may have together."""
+    """Limit on the memory of all processes of a job together, in bytes."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(settings.job_memory_bytes) or physical // 2
 
@@ -346,7 +347,7 @@ def memory_bytes(settings: Settings) -> int:
 def _folder(settings: Settings) -> Path:
     try:
         return settings.data_dir.expanduser().absolute()
-    except RuntimeError:  # a user without a home, whose database is elsewhere
+    except RuntimeError:  # the user has no home folder; the database must then be elsewhere
         return Path("/nonexistent")
 
 

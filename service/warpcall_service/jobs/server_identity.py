@@ -1,11 +1,10 @@
-"""The id by which a server is known to other servers that share its database.
+"""The id of a server among the servers that share its database.
 
-The id is random. It is kept in a file of the data folder, so that a server that is started again can
-find the jobs and the processes of its earlier life at once. That is only safe if the earlier life is
-over and no other server can have the same id. The lock of the file shows the first. For the second,
-the file also says which file it is (device and inode) and during which boot of which machine it was
-written: a copy of the folder, a volume in another container, or the same folder after a reboot does
-not match, and gets a new id.
+The id is random and is stored in a file of the data folder, so that a restarted server finds the jobs
+and the processes of its predecessor at once. This is safe only if the predecessor has ended and no
+other server can have the same id. The lock of the file ensures the first. For the second, the file also
+records its own device and inode and the boot id of the machine. A copy of the folder, a volume in
+another container, or the same folder after a reboot does not match, and the server gets a new id.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers 
 
 
 class IdentityUnavailable(Exception):
-    """This server must not run jobs; the message says why, for its operator."""
+    """This server must not run jobs. The message tells the operator why."""
 
 
 class ServerIdentity:
-    """The id of this server, from `acquire` to `release`.
+    """The id of this server. Only one server at a time can acquire the id of a data folder.
 
     Attributes:
-        id: empty until it is taken.
+        id: empty unless the id is acquired.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,10 +38,10 @@ class ServerIdentity:
         self._fd = -1
 
     def acquire(self) -> str:
-        """Lock the file and give its id; calling it again gives the same id.
+        """Lock the file and return its id. The operation is idempotent.
 
         Raises:
-            IdentityUnavailable: another server has the lock, or there can be no such file.
+            IdentityUnavailable: another server has the lock, or the file cannot be written or locked.
         """
         if not self.id:
             self._lock()
@@ -50,7 +49,7 @@ class ServerIdentity:
         return self.id
 
     def release(self) -> None:
-        """Let another server have the folder. The operation is idempotent."""
+        """Unlock the file for another server. The operation is idempotent."""
         if self.id:
             os.close(self._fd)
         self.id = ""
@@ -78,16 +77,16 @@ class ServerIdentity:
         self._fd = fd
 
     def _stored_id(self) -> str:
-        """The id in the file, or nothing if it may be another server's."""
+        """The id in the file; empty if the file was copied or written before the last boot."""
         try:
-            kept = json.loads(os.pread(self._fd, MAX_BYTES, 0))
-            return str(kept["id"]) if kept["file"] == self._this_file() else ""
+            stored = json.loads(os.pread(self._fd, MAX_BYTES, 0))
+            return str(stored["id"]) if stored["file"] == self._this_file() else ""
         except (OSError, ValueError, KeyError, TypeError):
-            return ""  # there was no file, or one of an older server, which is empty
+            return ""  # the file is new, or is the empty one of an older server
 
     def _new_id(self) -> str:
         made = secrets.token_hex(8)
-        with contextlib.suppress(OSError):  # on a full disk the id is new at the next start, too
+        with contextlib.suppress(OSError):  # if the disk is full, the next start gets a new id, too
             text = json.dumps({"id": made, "file": self._this_file()}).encode()
             os.pwrite(self._fd, text, 0)
             os.ftruncate(self._fd, len(text))

@@ -186,7 +186,7 @@ class JobService:
         user = caller.name
         async with self._heavy.admitted(user):
             pair = await self._database.exports.read(
-                user, comparison.pair, caller, first_id, second_id
+                user, comparison.pair_of, caller, first_id, second_id
             )
             yield pair.head()
             for part in pair.parts():

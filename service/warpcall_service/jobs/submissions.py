@@ -1,6 +1,6 @@
-"""Jobs in the database, as users see them: submitted, found again, listed, cancelled.
+"""What users do with jobs in the database: submit, find, list and cancel them.
 
-What runs them is in `queue.py`. Everything here takes a session, and blocks.
+Every function takes a session and blocks. The scheduler's part is in `queue.py` and `lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,21 @@ from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
 from warpcall_service.text import brief
 
-START_S = 6.0  # what a job takes beside its samples: a process, torch, a device
-CASE_S = 0.5  # and each case: inputs, the check of the results
+START_S = 6.0  # to start a job: its process, torch, the device
+CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
 ID = re.compile(r"[0-9a-f]{12}")
-PACE_JOBS = 20  # finished ones whose mean says how much longer than nominal a job takes
+PACE_JOBS = 20  # the latest finished jobs, whose mean pace (actual over nominal) is the estimate's
 SLOWEST_PACE, FASTEST_PACE = 20.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How long a job is thought to take: by its preset, and by what such jobs took lately."""
+    """Expected duration of a job.
+
+    Attributes:
+        nominal_s: if each measurement uses all the time that the precision gives it.
+        estimated_s: corrected by the durations of the latest jobs of this op and precision.
+    """
 
     nominal_s: float
     estimated_s: float
@@ -42,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs to list; None is any. `before` is the id of a job, older ones are listed."""
+    """Which jobs to list; None means any. Only jobs older than the one of the id `before` are listed."""
 
     user: str | None = None
     state: str | None = None
@@ -60,17 +65,20 @@ def submit(
     idempotency_key: str | None,
     max_jobs: int,
 ) -> tuple[Job, bool]:
-    """Queue a job, or find the one that makes this unnecessary; whether it is a new one.
+    """Queue a job, or find a job that answers the request.
+
+    Returns:
+        The job, and whether it is new.
 
     Raises:
-        InvalidInput: the Idempotency-Key came before, with another request.
-        Busy: the user has `max_jobs` that are not finished.
+        InvalidInput: the Idempotency-Key came with another request before.
+        Busy: the user has `max_jobs` jobs that are not finished.
     """
     clock_us = queue.lock(session)
     if known := find_repeated(session, caller, request, idempotency_key):
         return known, False
-    question = _question(request, checked)
-    if not request.fresh and (found := _find_answered(session, caller, question, checked)):
+    measured_sha256 = _measured_sha256(request, checked)
+    if not request.fresh and (found := _find_answered(session, caller, measured_sha256, checked)):
         return found, False
     waiting = session.scalars(
         sa.select(sa.func.count(Job.number)).where(
@@ -89,7 +97,7 @@ def submit(
         idempotency_key=idempotency_key,
         request=_text(request.model_dump(mode="json", exclude_unset=True)),
         request_sha256=_sha256(request),
-        question_sha256=question,
+        question_sha256=measured_sha256,
         op=request.op,
         implementations=_text(request.implementations),
         precision=request.precision,
@@ -130,10 +138,10 @@ def submit(
 def find_repeated(
     session: Session, caller: Caller, request: JobRequest, idempotency_key: str | None
 ) -> Job | None:
-    """The job that was submitted under this Idempotency-Key before.
+    """The job that was submitted with this Idempotency-Key before; None if there is none.
 
     Raises:
-        InvalidInput: it was another one.
+        InvalidInput: that job had another request.
     """
     if idempotency_key is None:
         return None
@@ -150,7 +158,7 @@ def find_repeated(
 
 
 def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimate:
-    """What a job like this would take, going by the last ones of its op and precision."""
+    """The expected duration of a job, from the latest jobs of its op and precision."""
     nominal = nominal_s(request, checked)
     last = (
         sa.select(Job.took_ms, Job.nominal_ms)
@@ -167,7 +175,7 @@ def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimat
 
 
 def nominal_s(request: JobRequest, checked: Checked) -> float:
-    """What a job takes if each of its measurements uses the time that it may."""
+    """Duration of a job in seconds if each measurement uses all the time that it may."""
     per_case_s = len(request.implementations) * checked["implementation_s"] + CASE_S
     return START_S + len(checked["cases"]) * per_case_s
 
@@ -175,15 +183,15 @@ def nominal_s(request: JobRequest, checked: Checked) -> float:
 def find_answered(
     session: Session, caller: Caller, request: JobRequest, checked: Checked
 ) -> Job | None:
-    """A finished job of the caller that measured the same in the same environment."""
-    return _find_answered(session, caller, _question(request, checked), checked)
+    """A finished job of the caller that measured the same in the same environment; None if none did."""
+    return _find_answered(session, caller, _measured_sha256(request, checked), checked)
 
 
 def find(session: Session, caller: Caller, job_id: str) -> Job:
-    """A job that the caller may see: his own, and for an administrator everyone's.
+    """The job of an id. Administrators may see all jobs, other users their own.
 
     Raises:
-        NotFound: none such, as far as he may know.
+        NotFound: there is no such job, or it belongs to another user.
     """
     query = sa.select(Job).where(Job.id == job_id)
     job = session.scalars(query).one_or_none() if ID.fullmatch(job_id) else None
@@ -193,17 +201,17 @@ def find(session: Session, caller: Caller, job_id: str) -> Job:
 
 
 def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
-    """Jobs that the caller may see, the latest first; one more than `limit`, if there are more.
+    """Jobs that the caller may see, the latest first, and one more than `limit` if there are more.
 
     Raises:
-        NotFound: there is no job `before`.
+        NotFound: there is no job `before`, or it belongs to another user.
     """
     query = sa.select(Job).order_by(Job.number.desc()).limit(wanted.limit + 1)
     user = wanted.user if caller.may("admin") else caller.name
     if user is not None:
         query = query.where(Job.user_name == user)
     if user != wanted.user and wanted.user is not None:
-        query = query.where(sa.false())  # somebody else's
+        query = query.where(sa.false())  # the caller asks for another user's jobs
     if wanted.state is not None:
         query = query.where(Job.state == wanted.state)
     if wanted.op is not None:
@@ -216,7 +224,7 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
 
 
 def cancel(session: Session, job: Job) -> None:
-    """End a job: at once if it waits, soon if it runs; one that has ended stays as it is."""
+    """End a job: at once if it waits, soon if it runs. A job that has ended is not changed."""
     queue.lock(session)
     session.refresh(job)
     if job.state not in UNFINISHED:
@@ -226,12 +234,14 @@ def cancel(session: Session, job: Job) -> None:
         lifecycle.end_job(session, job, "cancelled", "cancelled", "cancelled before it began")
 
 
-def _find_answered(session: Session, caller: Caller, question: str, checked: Checked) -> Job | None:
+def _find_answered(
+    session: Session, caller: Caller, measured_sha256: str, checked: Checked
+) -> Job | None:
     return session.scalars(
         sa.select(Job)
         .where(
             Job.user_name == caller.name,
-            Job.question_sha256 == question,
+            Job.question_sha256 == measured_sha256,
             Job.state == "succeeded",
             Job.environment == checked["environment"],
         )
@@ -240,16 +250,16 @@ def _find_answered(session: Session, caller: Caller, question: str, checked: Che
     ).one_or_none()
 
 
-def _question(request: JobRequest, checked: Checked) -> str:
-    """Hash of what is measured: names and cases, but not in whose name and how urgently."""
-    asked = [
+def _measured_sha256(request: JobRequest, checked: Checked) -> str:
+    """Hash of what a job measures. Requests with the same hash can share their results."""
+    measured = [
         request.op,
         request.implementations,
         request.precision,
         [case["key"] for case in checked["cases"]],
         checked["kernels_sha256"],
     ]
-    return hashlib.sha256(_text(asked).encode()).hexdigest()
+    return hashlib.sha256(_text(measured).encode()).hexdigest()
 
 
 def _sha256(request: JobRequest) -> str:

@@ -1,4 +1,4 @@
-"""Rows of the database as the models that the API gives."""
+"""Jobs from the database as the types that the API answers with."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from warpcall_service.store.tables import Job as JobRow
 
 
 def submitted(session: Session, row: JobRow, created: bool, devices: int) -> SubmittedJob:
-    """A job that was just submitted, or found instead."""
+    """The answer to a submission: the new job, or the one that was found instead."""
     fields = _fields(row, _places(session, [row], devices))
     return checked(SubmittedJob, {**fields, "reused": not created})
 
 
 def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetails:
-    """All of one job."""
+    """One job with its details."""
     row = submissions.find(session, caller, job_id)
     return checked(
         JobDetails,
@@ -47,7 +47,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
 
 
 def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobList:
-    """A page of jobs."""
+    """A page of the jobs that the caller may see, the latest first."""
     found = submissions.listed(session, caller, wanted)
     rows, more = found[: wanted.limit], len(found) > wanted.limit
     places = _places(session, rows, devices)
@@ -58,13 +58,13 @@ def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobL
 
 
 def whole_queue(session: Session, devices: int) -> Queue:
-    """Everyone's jobs that run or wait."""
+    """The jobs of all users that run or wait, in order."""
     places = queue.places(session, devices)
     entries = []
     for row in queue.unfinished(session):
         place = places.get(row.number)
         if place is None:
-            continue  # it came between the two looks
+            continue  # it was submitted between the two queries
         fields = {**_fields(row, places), "position": place.position}
         entries.append(checked(QueueEntry, fields))
     entries.sort(key=lambda entry: (entry.position, entry.ends_in_s))
@@ -72,7 +72,7 @@ def whole_queue(session: Session, devices: int) -> Queue:
 
 
 def _places(session: Session, rows: Any, devices: int) -> Mapping[int, Place]:
-    """Looked up only if one of the rows has a place."""
+    """The places of all unfinished jobs; empty, without a query, if none of the rows is unfinished."""
     return queue.places(session, devices) if any(row.state in UNFINISHED for row in rows) else {}
 
 
