@@ -1,4 +1,4 @@
-"""TLS for tests: a certificate made for the occasion, and the clients that use it."""
+"""TLS for tests: a self-signed certificate, and the clients that trust it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.client.flavours import Flavour, flavour_named
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the key and the certificate of 127.0.0.1 and gpu-box, which nobody else has signed."""
+    """A file with a key and a self-signed certificate for 127.0.0.1 and gpu-box."""
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run(
         [

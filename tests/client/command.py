@@ -1,4 +1,4 @@
-"""The command `warpcall`."""
+"""Runs the `warpcall` command in the process of the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARPCALL = [sys.executable, "-m", "warpcall"]
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

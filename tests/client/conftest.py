@@ -19,7 +19,7 @@ __all__ = ["certificate", "client", "direct", "flavour", "tls", "unused_port", "
 
 @pytest.fixture
 def unused_port() -> int:
-    """A port on which nobody listens."""
+    """A port on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -1,4 +1,4 @@
-"""Servers that keep an exchange going for as long as the client lets them."""
+"""Servers that prolong an exchange for as long as the client allows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SlowReader:
 
 
 def until_it_leaves(act: Callable[[], None], pause_s: float, outlasted: threading.Event) -> None:
-    """Do something again and again until the client hangs up, or has stayed for too long."""
+    """Repeat an action until the client closes the connection, or has stayed for too long."""
     end = time.monotonic() + OUTLASTED_S
     with contextlib.suppress(OSError):
         while time.monotonic() < end:
@@ -68,7 +68,7 @@ def until_it_leaves(act: Callable[[], None], pause_s: float, outlasted: threadin
 
 @contextlib.contextmanager
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port whose connections are each served in a thread; OSErrors end one."""
+    """A port that serves each connection in a thread. An OSError ends the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def served(sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""One way to write a test for every client: sync and async, direct and through a proxy."""
+"""Runs a test with every client: sync and async, direct and through a proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpcall import AsyncClient, Client
 
 @dataclass(frozen=True)
 class Flavour:
-    """How to reach a scripted server, and with which client."""
+    """A client, and a way to reach a scripted server."""
 
     asynchronous: bool
     proxied: bool
@@ -24,7 +24,7 @@ class Flavour:
     def ask(
         self, server: ScriptedServer, *questions: Callable[[Any], Any], **options: Any
     ) -> list[Any]:
-        """The answers to questions such as `lambda gpu: gpu.health()`, asked on one client."""
+        """The results of functions such as `lambda gpu: gpu.health()`, called with one client."""
         url = server.url
         if self.proxied:  # the scripted server plays the proxy before a host that is not there
             self.monkeypatch.setenv("HTTP_PROXY", url)
@@ -35,7 +35,7 @@ class Flavour:
         return self.ask_url(url, *questions, **options)
 
     def ask_url(self, url: str, *questions: Callable[[Any], Any], **options: Any) -> list[Any]:
-        """The same of a server at `url`."""
+        """The same for a server at `url`."""
         options = {"timeout_s": 20.0, **options}
         if not self.asynchronous:
             with Client(url, **options) as gpu:
@@ -53,7 +53,7 @@ ALL = ["direct-sync", "direct-async", "proxied-sync", "proxied-async"]
 
 @pytest.fixture(params=ALL)
 def flavour(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Flavour:
-    """Every client in turn."""
+    """Each client and way, one after the other."""
     return flavour_named(request.param, monkeypatch)
 
 

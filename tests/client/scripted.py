@@ -23,7 +23,7 @@ LARGE = np.zeros(48 << 20, np.uint8)  # more than the kernel buffers of a connec
 
 @dataclass
 class Visit:
-    """One request, as far as it has been read, and the means to answer it."""
+    """One request, read up to the end of its head, and the methods to answer it."""
 
     sock: socket.socket
     target: str

@@ -1,4 +1,4 @@
-"""A scripted server that has ops: as much of the service as the command line talks to.
+"""A scripted server that has ops: the part of the service that the command uses.
 
 Declarations are those of the real ops; torch computes what they are equivalent to.
 """
@@ -38,7 +38,7 @@ ANSWER_HEADERS = {
 
 @dataclass
 class Seen:
-    """What the ops were asked."""
+    """The requests that the ops received."""
 
     inputs: dict[str, Tensor] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Where a client sends, and to whom it entrusts its key."""
+"""The address that a client uses, and the servers to which it sends its key."""
 
 from __future__ import annotations
 

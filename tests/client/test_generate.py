@@ -1,4 +1,4 @@
-"""The typed methods are those of the ops as they are now."""
+"""The generated methods match the declarations of the ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No text of a server reaches a terminal as anything but text, or a file outside its folder."""
+"""Text of a server cannot control a terminal, and its names cannot leave the output folder."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def answers(status: int, payload: Any, **headers: str) -> Script:
 
 
 def named_evil(tensor: dict[str, Any]) -> bytes:
-    """A body with one tensor whose name a terminal would obey."""
+    """A body with one tensor whose name has control characters."""
     header = json.dumps({EVIL: tensor}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(4)
 
 
 def harmless(text: str) -> bool:
-    """Whether a terminal shows each of its lines as it is."""
+    """Whether a terminal shows each line unchanged."""
     return all(line.isprintable() for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""The profile: what it fills in, for whom its key is, and that nobody else reads it."""
+"""The profile: what it supplies, to which server its key is sent, and who may read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ URL = "https://gpu.example.com"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the profile is kept."""
+    """The folder of the profile."""
     for name in ("WARPCALL_URL", "WARPCALL_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

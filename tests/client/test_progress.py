@@ -28,7 +28,7 @@ def echo(visit: Visit) -> None:
 
 
 def shown(nbytes: str, wanted: str) -> str:
-    """What a call writes to a terminal."""
+    """The text that a call writes to a terminal."""
     ours, theirs = pty.openpty()
     heard: list[bytes] = []
 

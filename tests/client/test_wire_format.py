@@ -62,7 +62,8 @@ def one_tensor(draw: st.DrawFn) -> Tensor:
 
 
 def as_numpy(tensor: Tensor) -> Array:
-    """The same elements and strides as a numpy array, also where torch itself has no way."""
+    """A torch tensor with the elements and strides of a numpy array, also of dtypes that torch cannot
+    convert."""
     code = flatten("x", tensor).info.dtype
     storage = tensor.untyped_storage()
     raw = bytes(storage)

@@ -32,7 +32,7 @@ def main() -> NoReturn:
             app()
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output has gone; there is nobody to write to
+    except BrokenPipeError:  # the reader of the output has gone, so no message can reach it
         _drop_output()
         sys.exit(1)
     except UsageError as error:

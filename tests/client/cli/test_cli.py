@@ -1,4 +1,4 @@
-"""The command line apart from files: its commands and flags, and how it fails."""
+"""The commands and options of `warpcall` that use no files, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a process: closed, full and broken streams, pipes for files, Ctrl-C at any time."""
+"""The command as a process: closed, full and broken streams, pipes as files, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def server() -> Iterator[OpsServer]:
 def shell(
     server: ScriptedServer, command: str, *, unbuffered: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """What a shell runs; `warpcall` is ours. Python's buffers fail elsewhere than it without them."""
+    """Run a command in a shell, with or without Python's output buffer.
+
+    A write error appears at another point of the program if output is buffered.
+    """
     program = f'warpcall() {{ {" ".join(WARPCALL)} "$@"; }}; {command}'
     ours = {"WARPCALL_URL": server.url, "XDG_CONFIG_HOME": str(Path.cwd())}
     env = {**os.environ, **ours, "PYTHONIOENCODING": "utf-8:strict", "PYTHONUNBUFFERED": unbuffered}

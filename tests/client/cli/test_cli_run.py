@@ -30,7 +30,7 @@ GRADIENTS = {
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own, with x.npy and what conv-backward takes."""
+    """A new working folder with x.npy and the inputs of conv-backward."""
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", X)
     safetensors.torch.save_file(GRADIENTS, "in.safetensors")

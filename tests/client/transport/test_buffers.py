@@ -1,4 +1,4 @@
-"""Memory for answers: used again, but never while somebody still holds what lies in it."""
+"""Memory for answers is reused, but never while an array in it still exists."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_memory_that_somebody_holds_is_not(kind: str) -> None:
 
 @pytest.mark.parametrize("idle", [LARGE - GRAIN_BYTES, LARGE + GRAIN_BYTES])
 def test_memory_of_another_size_is_left_for_answers_of_that_size(idle: int) -> None:
-    """Smaller memory has no room, and larger memory would be held whole by a smaller answer."""
+    """Smaller memory is too small. Larger memory would be held as a whole by a smaller answer."""
     buffers = Buffers()
     left = buffers.take(idle)
     begin = where(left)

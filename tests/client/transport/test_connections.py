@@ -1,4 +1,4 @@
-"""Connections, answers and pauses, against a real server that behaves as each test scripts it."""
+"""Connections, answers and pauses, against a real server that follows a script."""
 
 from __future__ import annotations
 

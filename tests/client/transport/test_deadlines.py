@@ -86,7 +86,7 @@ def test_a_kept_connection_has_the_timeout_of_each_call(flavour: Flavour) -> Non
 
 @pytest.fixture
 def silent_endpoint() -> Iterator[connect.Endpoint]:
-    """An endpoint that never completes a connection: its queue of them is full."""
+    """An endpoint that never completes a connection, because its backlog is full."""
     with socket.socket() as listener, contextlib.ExitStack() as waiting:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -1,4 +1,4 @@
-"""How sockets are set up for large bodies, and how much of one they are given at once."""
+"""How sockets are set up for large bodies, and how many bytes each send is given."""
 
 from __future__ import annotations
 

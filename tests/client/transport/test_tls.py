@@ -1,4 +1,4 @@
-"""Over TLS, with a certificate made for the occasion."""
+"""Calls over TLS, with a self-signed certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Over TLS and through proxies an exchange ends within its timeout, whatever the other side does."""
+"""Over TLS and through proxies an exchange ends within its timeout, whatever the peer does."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_proxy_that_refuses_is_named_with_its_words_made_safe(
 def proxy(
     request: pytest.FixtureRequest, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[int], None]]:
-    """Called with the port of a server: makes a proxy, spoken to in plain HTTP or TLS, lead there."""
+    """A function that points a proxy, which speaks plain HTTP or TLS, to the port of a server."""
     ports: list[int] = []
     secured = request.param == "tls"
 
@@ -157,7 +157,7 @@ def proxy(
 
 
 def relay(client: socket.socket, server: socket.socket) -> None:
-    """Pass bytes on in both directions, in one thread: no two may use a TLS socket at once."""
+    """Pass bytes on in both directions, in one thread: two threads cannot share a TLS socket."""
     while True:
         waiting = isinstance(client, ssl.SSLSocket) and client.pending()
         ready = select.select([client, server], [], [], 0 if waiting else None)[0]
