@@ -18,7 +18,7 @@ check: setup
 	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml
 	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 1 $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
 demo: setup
 	$(BIN)/python -m demo.demo $(ARGS)
 serve: setup

@@ -5,8 +5,57 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 import pytest
+
+WORKERS_PER_CORE = 3  # many tests wait, for leases and deadlines, and leave their core to others
+MOST_WORKERS = 16  # there are some hundred files
+# Files whose tests have nothing in common: side by side they do not take longer than one of them.
+APART = {
+    f"tests/{name}.py"
+    for name in (
+        "e2e/test_lane_trouble",
+        "service/auth/test_usage",
+        "service/jobs/test_two_servers",
+        "service/store/test_database_stalls",
+        "service/store/test_lost_database",
+        "service/store/test_trouble",
+        "service/test_stalls",
+    )
+}
+# What takes longest comes first, so that nothing long is left for the end.
+LONG = (
+    "service/jobs/test_two_servers",
+    "service/store/test_database_stalls",
+    "service/jobs/test_runs",
+    "service/http/test_slow_clients",
+    "e2e/test_lane_trouble",
+    "service/store/test_kills",
+    "service/store/test_lost_database",
+    "service/store/test_trouble",
+    "service/test_stalls",
+    "service/auth/test_usage",
+    "service/auth/test_access",
+    "service/lanes/test_engine",
+    "e2e/test_new_op",
+    "e2e/test_survives",
+    "kernels/test_ops",
+    "kernels/test_conv_rows",
+    "service/http/test_hostile_crowd",
+    "service/jobs/test_device_lease",
+    "client/transport/test_tls_deadlines",
+    "client/transport/test_deadlines",
+    "oip/test_clients",
+    "service/calls/test_fuzz",
+    "test_docs",
+    "service/auth/test_revocation",
+    "e2e/test_load",
+    "service/auth/test_rate_limits",
+    "kernels/test_warm",
+    "kernels/test_compiles_for_gpu",
+)
+RANK = {f"tests/{name}.py": rank for rank, name in enumerate(LONG)}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,3 +117,33 @@ def pytest_configure(config: pytest.Config) -> None:
 def device(pytestconfig: pytest.Config) -> str:
     """The device that kernels run on: "cpu" (interpreted) or "cuda" (compiled)."""
     return str(pytestconfig.getoption("--device"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """How many `-n auto` starts."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return min(MOST_WORKERS, WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The tests of a file run in one process, which shares servers among them, but for APART."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return nodeid if file in APART else file
+
+    config.option.loadscopereorder = False  # not by the number of tests: in the order of RANK
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the longest files where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: RANK.get(item.nodeid.partition("::")[0], len(RANK)))

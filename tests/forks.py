@@ -127,7 +127,7 @@ class _Worker(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
-        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = others
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
         if list(args[:4]) != [sys.executable, "-P", "-m", WORKER]:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
@@ -136,6 +136,9 @@ class _Worker(subprocess.Popen[Any]):
         _send(self.template, request, [p2cread, c2pwrite, errwrite, *pass_fds])
         self.pid = int.from_bytes(self.template.recv(4), "little")
         self._child_created = True
+        if group >= 0:
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                os.setpgid(self.pid, group)
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
 

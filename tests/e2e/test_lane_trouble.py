@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from bench.descriptors import held
-from demo.server import Server, running_server
 from tests.e2e.test_survives import (
     IDENTITY,
     SMALL,
@@ -26,6 +25,7 @@ from tests.e2e.test_survives import (
     transposed,
     until,
 )
+from tests.servers import Server, running_server
 from tests.service.job_requests import JOB
 from tests.service.requests import log_of
 from warpcall import Client

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import psutil
 import pytest
 
-from demo.server import Server, running_server, stop
+from demo.server import stop
+from tests.servers import Server, running_server
 from tests.service.requests import log_of
 from warpcall import Client, TimedOut, Unavailable
 
