@@ -59,7 +59,7 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
         said = log_of(stuck)
 
     assert (
-        "is killed: its planning thread did not answer a question within 3 s, nor 1 s later" in said
+        "is killed: its planning thread did not answer a request within 3 s, nor 1 s later" in said
     )
 
 

@@ -1,16 +1,16 @@
-"""What server, lane, reaper and a job's process say to each other; without torch, for all of them.
+"""Messages between the server, a lane's worker, a job's reaper and a job's process; without torch.
 
-A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its socket, then one
-`{"go": true}` for each time that it asked for the device. It sends frames of one member each:
+A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its socket, and then
+one `{"go": true}` each time it has requested the device. It sends frames with one member each:
 
-- `hello`: fingerprint and environment class of what it runs on, once torch and the device are up;
-- `want`: it asks for the device, and does nothing until it hears `go`; `release`: it gives it back;
+- `hello`: fingerprint and environment class, once torch is imported and the device is open;
+- `want`: it requests the device, and waits for `go`; `release`: it returns the device;
 - `progress`: what the sampler does now;
 - `result`: the sampler's whole result of the case at `position`;
-- `ended`: the class of what ended it, with `detail`; the last frame, also when all went well.
+- `ended`: the exit class and a `detail`; the last frame, also after success.
 
-The reaper, its parent, has a control socket. It gets `stop` there, or the end of it, and sends a
-`ReaperReport` as JSON when the job has ended.
+The reaper, the parent of that process, has a control socket. The server sends `stop` on it or
+closes it. The reaper sends a `ReaperReport` as JSON when the job has ended.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-TAG_VARIABLE = "WARPCALL_JOB_TAG"  # in the environment of all that a job starts: whose it is
+TAG_VARIABLE = (
+    "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
+)
 
 
 class CheckedCase(TypedDict):
-    """A case as the lane checked it."""
+    """A case that a lane has checked."""
 
     spec: Mapping[str, Any]
     key: str
@@ -30,12 +32,12 @@ class CheckedCase(TypedDict):
 
 
 class Checked(TypedDict):
-    """What a lane says of a submission.
+    """A lane's reply to the check of a submission.
 
     Attributes:
-        implementation_s: what the precision gives one implementation of one case.
-        environment: class of the machine and its software.
-        kernels_sha256: of the code that would be measured.
+        implementation_s: seconds for one implementation of one case at the job's precision.
+        environment: the class of the machine and its software.
+        kernels_sha256: hash of the kernels' code that would be measured.
     """
 
     cases: list[CheckedCase]
@@ -45,13 +47,14 @@ class Checked(TypedDict):
 
 
 class Task(TypedDict):
-    """What a job's process is to do.
+    """The work of a job's process.
 
     Attributes:
-        modules: with more implementations.
-        seed: of the values that are timed.
-        cases: position and spec of each.
-        memory_bytes: that it may have; `threads` that the CPU's kernels may use, 0 for all.
+        modules: modules with further implementations, to import.
+        seed: seed of the inputs' values.
+        cases: position and spec of each case.
+        memory_bytes: the most memory that the job may use.
+        threads: threads of the CPU's kernels; 0 means all CPUs.
     """
 
     device: str
@@ -66,12 +69,12 @@ class Task(TypedDict):
 
 
 class ReaperReport(TypedDict):
-    """How a job's process ended, and what its reaper found.
+    """How a job's process ended.
 
     Attributes:
-        status: as of `subprocess`: negative for a signal.
-        over_memory: it was ended because its processes together had too much.
-        left: processes that could not be ended.
+        status: exit status, negative for a signal.
+        over_memory: it was killed because the job's processes together used too much memory.
+        left: ids of processes that could not be ended.
     """
 
     status: int

@@ -1,4 +1,4 @@
-"""All processes that a job has started, however they are related by now, and how to end them."""
+"""Finds and ends the processes of a job, also those whose parents have ended."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from warpcall_service.runs.messages import TAG_VARIABLE
 
 TERMINATE_S = 2.0  # between SIGTERM and SIGKILL
-KILL_S = 5.0  # within which a killed process has gone, unless the kernel cannot end it
+KILL_S = 5.0  # a killed process that still exists then cannot be ended by the kernel
 POLL_S = 0.02
 _PROC = Path("/proc")
 
 
 def tagged(tag: str) -> set[int]:
-    """Processes whose tag begins like this: it is in the environment, which everything inherits."""
+    """Ids of processes whose tag begins with `tag`; processes inherit it in their environment."""
     wanted = f"{TAG_VARIABLE}={tag}".encode()
     found = set()
     for pid in _pids():
-        # It has ended, or belongs to another user. Any other error must be seen: a process that
-        # could not be looked at for want of a descriptor would count as ended.
+        # The process has ended, or belongs to another user. Other errors must be raised: without
+        # a free descriptor for this file, a running process would count as ended.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             environment = (_PROC / str(pid) / "environ").read_bytes()  # a zombie has none
             if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
@@ -31,7 +31,7 @@ def tagged(tag: str) -> set[int]:
 
 
 def descendants(root: int) -> set[int]:
-    """Processes that descend from `root`, without itself, and without zombies."""
+    """Ids of processes that descend from `root`, without zombies."""
     parents, zombies = {}, set()
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
@@ -48,10 +48,11 @@ def descendants(root: int) -> set[int]:
 
 
 def exceeds_memory(pids: set[int], nbytes: int) -> bool:
-    """Whether these together have more memory than that."""
+    """Whether these processes together use more memory than `nbytes`."""
     if sum(_sum_kb(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10 <= nbytes:
         return False
-    # What forks share was counted for each; to look closer stops a process for milliseconds.
+    # Memory that forks share was counted for each of them. The exact sum stops a process for
+    # milliseconds, so it is read only now.
     return (
         sum(_sum_kb(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10
         > nbytes
@@ -59,14 +60,14 @@ def exceeds_memory(pids: set[int], nbytes: int) -> bool:
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
-    """Send a signal to those that still live."""
+    """Send a signal to those processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def kill_tagged(tag: str) -> set[int]:
-    """Kill all with this tag; which of them are there after KILL_S."""
+    """Kill all processes with this tag, and return those that still exist after KILL_S."""
     deadline = time.monotonic() + KILL_S
     while left := tagged(tag):
         send(left, signal.SIGKILL)

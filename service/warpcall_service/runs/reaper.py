@@ -1,9 +1,9 @@
 """The parent of a job's process: python -m warpcall_service.runs.reaper, started by the server.
 
-It lives as long as anything that the job started: orphans of the job become its children, so that
-nobody leaves by forking twice. When the server says so on the control socket, or has closed it
-because it is dead, it ends all of them; and whatever the job leaves behind when it ends by itself.
-It knows nothing of torch.
+It lives as long as any process of the job: processes whose parents have ended become its children,
+so that none can escape by forking twice. It ends all of them when the server requests it on the
+control socket, when the server has ended, when they use too much memory together, or when the job's
+process itself has ended. It never imports torch.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from warpcall_service.runs.messages import ReaperReport
 
 PR_SET_CHILD_SUBREAPER = 36
 JOB_MODULE = "warpcall_service.worker.job_main"
-MEMORY_POLL_S = 0.5  # between two looks at the memory of all
+MEMORY_POLL_S = 0.5  # between two checks of the memory of all processes
 
 
 def main() -> None:
-    """Start the job's process, and stay until nothing of it is left."""
+    """Start the job's process, and stay until all its processes have ended."""
     parser = argparse.ArgumentParser()
     for name in ("parent", "memory-bytes", "control-fd", "server-fd"):
         parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # the server uses the control socket instead
+        signal.signal(number, lambda *_: None)  # the server uses the control socket
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     numbers = (f"--parent={os.getpid()}", f"--server-fd={args.server_fd}")
     process = subprocess.Popen(  # nosec B603
@@ -61,7 +61,7 @@ def main() -> None:
 def _watch(
     pid: int, control: socket.socket, memory_bytes: int
 ) -> Literal["ended", "stop", "lost", "memory"]:
-    """Wait until the process has ended, or has to."""
+    """Wait until the process has ended or must be ended, and return why."""
     ended = os.pidfd_open(pid)
     while True:
         ready, _, _ = select.select([control.fileno(), ended], [], [], MEMORY_POLL_S)
@@ -74,14 +74,14 @@ def _watch(
 
 
 def _received(control: socket.socket) -> bool:
-    """Whether the server has sent something, and not closed its end."""
+    """Whether the server has sent a request to stop; False if it has closed the socket."""
     with contextlib.suppress(OSError):
         return bool(control.recv(64))
     return False
 
 
 def _end(pid: int, *, gracefully: bool) -> int:
-    """End all that is left, and say how the process itself ended."""
+    """End all processes that are left, and return the exit status of process `pid`."""
     status: int | None = None
     began = time.monotonic()
     terminate_until = began + (process_tree.TERMINATE_S if gracefully else 0)

@@ -1,4 +1,4 @@
-"""One attempt at a job: its processes started, watched, and ended to the last of them."""
+"""One run of a job: starts its processes, watches them, and ends all of them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_service.runs.reaper"
 WATCH_POLL_S = 0.1
-PAUSE_S = 1.0  # later than that, a look shows that the server itself was stopped
-REAPER_REPORT_S = (
-    process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
-)  # for the reaper, once it was told to end the job
-LAST_MESSAGES_S = 5.0  # for what lies in the socket once all its processes are gone
+PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
+# The time in which a reaper ends the job, and some for its report.
+REAPER_REPORT_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
+LAST_MESSAGES_S = 5.0  # to read what is in the socket after all processes have ended
 
 OnEvent = Callable[[RunEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended.
+    """How a run ended.
 
     Attributes:
-        exit_class: "interrupted" if neither the job nor this server meant it to end.
-        left: processes that could not be ended.
-        device_s: time that it had the device.
+        exit_class: "interrupted" if neither the job nor this server ended it on purpose.
+        left: ids of processes that could not be ended.
+        device_s: seconds for which it had the device.
     """
 
     exit_class: ExitClass
@@ -51,11 +50,11 @@ class Outcome:
 
 
 class Run:
-    """A job's processes and the server's end of its socket.
+    """The processes of one run, and the server's end of their socket.
 
     Args:
-        tag: for the environment of these processes, by which they are found again.
-        lease: of the device's lane.
+        tag: identifies the processes, in their environment.
+        lease: the lane's lease of the device.
         on_event: called with each event of the run.
     """
 
@@ -67,10 +66,8 @@ class Run:
         self._lease = lease
         self._settings = settings
         self._on_event = on_event
-        self._stop_reason: tuple[ExitClass, str] | None = (
-            None  # set by whoever ends it before its end
-        )
-        self._reported_end: tuple[ExitClass, str] | None = None  # as the process itself says
+        self._stop_reason: tuple[ExitClass, str] | None = None  # set by `stop`
+        self._reported_end: tuple[ExitClass, str] | None = None  # reported by the job's process
         self._stopping = asyncio.Event()
         self._began = self._last_message = time.monotonic()
         self._ready = False
@@ -78,15 +75,15 @@ class Run:
         self._device_s = 0.0
 
     def stop(self, exit_class: ExitClass, detail: str) -> None:
-        """End it; what was said first counts."""
+        """End the run; the first reason counts."""
         if self._stop_reason is None:
             self._stop_reason = exit_class, detail
         self._stopping.set()
 
     async def run(self) -> Outcome:
-        """Measure, until it is done or has to end; afterwards nothing of it is left.
+        """Measure until the job is done or must be ended.
 
-        The device is the lane's again when this returns.
+        When this returns, its processes have ended and the lane has the device.
         """
         reaper = ChildProcess(
             REAPER_MODULE,
@@ -103,7 +100,7 @@ class Run:
         watching = asyncio.create_task(self._watch())
         try:
             report = await self._wait_for_reaper(reaper)
-            # Whoever left the reaper's sight has the tag all the same.
+            # Processes that escaped from the reaper are found by their tag.
             left = await asyncio.to_thread(process_tree.kill_tagged, self._tag)
             await asyncio.wait((reading_messages,), timeout=LAST_MESSAGES_S)
         finally:
@@ -116,7 +113,7 @@ class Run:
         return Outcome(exit_class, detail, tuple(sorted(left)), self._device_s, took_s)
 
     async def _wait_for_reaper(self, reaper: ChildProcess) -> ReaperReport | None:
-        """Wait until the reaper has ended, and the job with it; None if it was killed."""
+        """Wait until the reaper and the job have ended. Returns None if the reaper was killed."""
         reader, writer = await asyncio.open_unix_connection(sock=reaper.sockets["control"])
         reading = asyncio.create_task(_read_to_end(reader))
         stopping = asyncio.create_task(self._stopping.wait())
@@ -130,7 +127,7 @@ class Run:
             stopping.cancel()
             reading.cancel()
             writer.close()
-            reaper.kill()  # its report was its last act
+            reaper.kill()  # it does nothing after its report
             await reaper.wait()
         report: ReaperReport | None = json.loads(text) if text else None
         return report
@@ -149,7 +146,7 @@ class Run:
         how = f"by {signal_name(-status)}" if status < 0 else f"with exit status {status}"
         return "killed", f"its process ended {how} before it was done"
 
-    # What the process says
+    # Messages of the job's process
 
     async def _read_messages(self, sock: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
@@ -160,7 +157,7 @@ class Run:
                     self._last_message = time.monotonic()
                     await self._on_message(kind, value, writer)
         except (asyncio.IncompleteReadError, OSError):
-            pass  # it has ended, which the reaper tells
+            pass  # the process has ended; the reaper reports how
         finally:
             writer.close()
 
@@ -188,7 +185,7 @@ class Run:
         self._lease.release()
 
     async def _watch(self) -> None:
-        """End it when it hangs, keeps calls waiting, or takes too long altogether."""
+        """End the run if it hangs, keeps the device too long, or takes too long altogether."""
         settings = self._settings
         now = resumed = time.monotonic()
         while True:
@@ -196,7 +193,7 @@ class Run:
             await asyncio.sleep(WATCH_POLL_S)
             now = time.monotonic()
             if (pause_s := now - before - WATCH_POLL_S) > PAUSE_S:
-                # This server stood still, and perhaps the job with it: the job has its time anew.
+                # The server stood still, and perhaps the job with it, so the time does not count.
                 self._began += pause_s
                 self._last_message = resumed = now
             quiet_s = 0.0 if self._waiting_for_device else now - self._last_message
@@ -217,7 +214,7 @@ class Run:
 
 
 async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the other side has ended; nothing if it was killed with something unread."""
+    """Read until the other side has ended; nothing if it ended without reading everything."""
     try:
         return await reader.read()
     except OSError:
