@@ -1,4 +1,4 @@
-"""Text for messages: values that a user sent, shortened."""
+"""Text for messages: values that a user sent, and exceptions, shortened."""
 
 from __future__ import annotations
 
@@ -7,4 +7,12 @@ from warpcall.wire import MAX_SHOWN, brief
 MAX_DETAIL_CHARS = 2000  # of a problem's detail
 MAX_FIELD_CHARS = 255  # of the name of the field that a problem is about
 
-__all__ = ["MAX_DETAIL_CHARS", "MAX_FIELD_CHARS", "MAX_SHOWN", "brief"]
+MAX_ERROR_CHARS = 1000  # of the message of an exception that is not a problem
+
+__all__ = ["MAX_DETAIL_CHARS", "MAX_FIELD_CHARS", "MAX_SHOWN", "brief", "error_text"]
+
+
+def error_text(error: Exception) -> str:
+    """The class and message of an exception, shortened, with the notes that were added to it."""
+    notes = getattr(error, "__notes__", ())  # such as the step of a program
+    return ", ".join((f"{type(error).__name__}: {error}".strip()[:MAX_ERROR_CHARS], *notes))

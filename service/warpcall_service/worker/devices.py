@@ -1,4 +1,4 @@
-"""How a lane runs a call on its device: tensors out of the arena, the op, results into it."""
+"""Runs a call on a device: inputs from the arena, the op, and its outputs into the arena."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from warpcall_service.lanes.messages import NoSuchDevice
 DTYPES: dict[str, torch.dtype] = {
     code: getattr(torch, str(dtype)) for code, dtype in NUMPY_DTYPES.items()
 }
-HOST_SHARE, DEVICE_SHARE = 0.5, 0.9  # of all memory, for tensors; the rest is for what serves them
+HOST_SHARE, DEVICE_SHARE = 0.5, 0.9  # of all memory, for tensors; the rest is for the programs
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tensor in a region of the arena; `strides` in elements, None in C order."""
+    """The place of a tensor in a region of the arena; `strides` in elements, None for C order."""
 
     name: str
     dtype: torch.dtype
@@ -45,18 +45,18 @@ class Place:
         offset: int = 0,
         strides: Sequence[int] | None = None,
     ) -> Place:
-        """From an entry of a message."""
+        """Decode an entry of a message."""
         return Place(name, DTYPES[code], tuple(shape), offset, tuple(strides) if strides else None)
 
     def flat(self, arena: mmap.mmap, region: int) -> Tensor:
-        """Its elements in the order of memory; the region begins at byte `region`."""
+        """The elements in the order of memory; the region begins at byte `region` of the arena."""
         count = math.prod(self.shape)
         if not count:  # frombuffer refuses to make an empty tensor
             return torch.empty(0, dtype=self.dtype)
         return torch.frombuffer(arena, dtype=self.dtype, count=count, offset=region + self.offset)
 
     def shaped(self, flat: Tensor) -> Tensor:
-        """These elements as the tensor."""
+        """View these elements as the tensor."""
         if self.strides is None:
             return flat.view(self.shape)
         return flat.as_strided(self.shape, self.strides)
@@ -64,7 +64,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """A plan's message, decoded."""
+    """A plan's message, decoded: one call of an op."""
 
     op: Op
     params: Mapping[str, Any]
@@ -73,7 +73,7 @@ class OpCall:
 
     @staticmethod
     def decode(message: bytes) -> OpCall:
-        """Read what `Plan.message` holds."""
+        """Decode a `Plan.message`."""
         payload = json.loads(message)
         inputs = tuple(Place.of(*entry) for entry in payload["inputs"])
         outputs = tuple(Place.of(*entry) for entry in payload["outputs"])
@@ -85,14 +85,14 @@ class OpCall:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it gives no element at all."""
+        """Whether all outputs are empty."""
         return not any(math.prod(output.shape) for output in self.outputs)
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run the op and hold it to its declaration: what it gives goes to places planned by it.
+        """Run the op, and check its outputs: their places were planned by its declaration.
 
         Raises:
-            KernelFailed: outputs of other names, shapes or dtypes than planned.
+            KernelFailed: the outputs have other names, shapes or dtypes than planned.
         """
         results = self.op.compute(tensors, self.params)
         planned = {o.name: (o.shape, o.dtype) for o in self.outputs}
@@ -103,7 +103,7 @@ class OpCall:
 
 
 def params_of(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters out of JSON, where tuples are lists."""
+    """Parameters from JSON, where tuples have become lists."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in payload.items()}
 
 
@@ -111,12 +111,12 @@ Times = tuple[float, float, float]  # ms of h2d, kernel and d2h
 
 
 class Runnable(Protocol):
-    """What a device can run: the `OpCall` of a call, or a program.
+    """Something that a device can run: an `OpCall` or a `Program`.
 
     Attributes:
         name: for messages.
-        inputs, outputs: where they lie, or go.
-        is_empty: whether there is nothing to do.
+        inputs, outputs: places of the tensors in the arena.
+        is_empty: whether there is nothing to compute.
     """
 
     @property
@@ -129,18 +129,18 @@ class Runnable(Protocol):
     def is_empty(self) -> bool: ...
 
     def compute(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name; `tensors` is its own to change."""
+        """Compute the outputs by name. It may change `tensors`."""
         ...
 
 
 class Device(Protocol):
-    """What runs calls.
+    """A device that runs calls.
 
     Attributes:
         name: such as "cuda:0".
-        label: for readers of answers.
-        all: the devices of this kind.
-        memory_nbytes: what tensors may take there at a time.
+        label: a name for people, in responses and logs.
+        all: names of all devices of this kind.
+        memory_nbytes: the most bytes that tensors may use on it.
     """
 
     name: str
@@ -149,16 +149,16 @@ class Device(Protocol):
     memory_nbytes: int
 
     def run(self, work: Runnable, source: int, target: int) -> Times:
-        """Run `work`; its regions begin at these bytes of the arena."""
+        """Run `work`, whose input and output regions begin at these bytes of the arena."""
         ...
 
     def is_broken(self) -> bool:
-        """Whether nothing can run any more, after a call that raised."""
+        """Whether the device cannot run any more calls, after one that raised an exception."""
         ...
 
 
 class Cpu:
-    """The torch references, for machines without a GPU."""
+    """The CPU with the torch references, for machines without a GPU."""
 
     name = "cpu"
     label = "cpu (torch reference)"
@@ -172,10 +172,12 @@ class Cpu:
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
     def run(self, work: Runnable, source: int, target: int) -> Times:
-        """As `Device.run`. Nothing is transferred; a reference may return a view (permute does),
-        so that writing the result is part of the work."""
+        """As `Device.run`, without transfers.
+
+        A reference may return a view, as permute does, so writing the result counts as kernel time.
+        """
         if work.is_empty:
-            # The launchers return here, too; a reference may allocate by a dimension of 2^40.
+            # The launchers do the same; a reference could allocate for a dimension of 2^40.
             return 0.0, 0.0, 0.0
         began = time.perf_counter()
         tensors = {i.name: i.shaped(i.flat(self._arena, source)) for i in work.inputs}
@@ -185,12 +187,12 @@ class Cpu:
         return 0.0, (time.perf_counter() - began) * 1e3, 0.0
 
     def is_broken(self) -> bool:
-        """Never: what breaks a CPU process ends it."""
+        """Always False: an error that breaks the CPU's process ends it."""
         return False
 
 
 class Cuda:
-    """One CUDA device: the kernels, and the arena page-locked for its DMA."""
+    """One CUDA device with the kernels; the arena is page-locked for its DMA."""
 
     def __init__(self, index: int, arena: mmap.mmap) -> None:
         count = torch.cuda.device_count()
@@ -203,7 +205,7 @@ class Cuda:
         self._arena = arena
         self._device = torch.device("cuda", index)
         whole = torch.frombuffer(arena, dtype=torch.uint8)
-        # Unregistered memory moves at 4 to 10 GB/s to and from an H200, registered at 55.
+        # Page-locked memory is copied to and from an H200 at 55 GB/s, other memory at 4 to 10.
         refused = int(
             torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]  # torch has no types here
                 whole.data_ptr(), len(arena), 0
@@ -218,7 +220,7 @@ class Cuda:
         try:
             return self._run(work, source, target)
         except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()  # what earlier calls left in the caching allocator
+            torch.cuda.empty_cache()  # memory that the caching allocator keeps from earlier calls
         try:
             return self._run(work, source, target)
         except torch.OutOfMemoryError:
@@ -230,7 +232,7 @@ class Cuda:
             ) from None
 
     def is_broken(self) -> bool:
-        """Whether the context is lost, as after an illegal access: every later call would fail."""
+        """Whether the CUDA context is lost, as after an illegal access."""
         try:
             torch.cuda.synchronize()
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""What a lane says of a job before it is queued: its cases, checked, and what they need."""
+"""Checks the cases of a job before it is queued, and compares the results of two jobs."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def check_job(request: Mapping[str, Any], device: str) -> Checked:
 def compare_jobs(request: Sequence[Mapping[str, str | None]]) -> dict[str, Any]:
     """Compare cases of two jobs; each is given by its two results, as they are stored.
 
-    A result is None where a job has not measured the case. The answer has, for each case, a row for
-    each implementation that both measured, and the names of those that only one measured.
+    A result is None if the job has not measured the case. The reply has, for each case, a row for
+    each implementation that both jobs measured, and the names of those that only one measured.
     """
     cases = []
     for given in request:
@@ -81,7 +81,7 @@ def compare_jobs(request: Sequence[Mapping[str, str | None]]) -> dict[str, Any]:
 
 
 def _series(stored: str | None) -> dict[str, Floats]:
-    """Samples in us, by implementation and round; NaN where there is none that counts."""
+    """Samples in us by implementation; NaN in rounds without a valid sample."""
     if stored is None:
         return {}
     result = pydantic_core.from_json(zlib.decompress(base64.b64decode(stored)))

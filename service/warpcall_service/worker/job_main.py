@@ -1,6 +1,6 @@
-"""What measures: python -m warpcall_service.worker.job_main, a new process for each job, below its reaper.
+"""The process of one job: python -m warpcall_service.worker.job_main, started by the job's reaper.
 
-It does nothing but what its `Task` says, in one thread, and gives the device back after each timed block.
+It measures the cases of its `Task` in one thread, and returns the device after each timed block.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.runs.messages import Task
+from warpcall_service.text import error_text
 
-PROGRESS_S = 0.5  # between two frames that tell of the same
-MAX_DETAIL = 1000  # characters of an exception's text
+PROGRESS_S = 0.5  # between two frames about the same phase
 
 
 def main() -> None:
-    """Measure, tell, and leave."""
+    """Receive the task, measure, and send the results."""
     args = child.start(server_fd=int)
     with socket.socket(fileno=args.server_fd) as sock:
         text = read_frame(sock)
@@ -35,15 +35,15 @@ def main() -> None:
         connection = _ServerConnection(sock)
         try:
             _measure(task, connection)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is this job's end
-            connection.send("ended", {"class": _class(error), "detail": _brief(error)})
+        except Exception as error:  # noqa: BLE001  # any error ends the job
+            connection.send("ended", {"class": _class(error), "detail": error_text(error)})
         else:
             connection.send("ended", {"class": "ok", "detail": ""})
-    os._exit(0)  # a lost device would hang in the tidying-up
+    os._exit(0)  # Python's normal exit would hang on a lost device
 
 
 class _ServerConnection:
-    """The server's end of the socket."""
+    """The connection to the server."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -51,14 +51,14 @@ class _ServerConnection:
         self._progress_at = 0.0
 
     def send(self, what: str, value: object) -> None:
-        """Send a frame, or leave: a server that has gone starts this job anew."""
+        """Send a frame. If the server has ended, exit: the next server starts this job anew."""
         try:
             self._sock.sendall(frame({what: value}))
         except OSError:
             os._exit(1)
 
     def progress(self, position: int, event: Mapping[str, Any]) -> None:
-        """Tell what the sampler does, at once if it is something else, else now and then."""
+        """Send what the sampler does: a new phase at once, the same one every PROGRESS_S."""
         what = (position, event.get("phase"), event.get("implementation"))
         now = time.monotonic()
         if what != self._progress or now > self._progress_at + PROGRESS_S:
@@ -67,16 +67,16 @@ class _ServerConnection:
 
     @contextlib.contextmanager
     def lease(self, settle: Callable[[], None]) -> Iterator[None]:
-        """Have the device alone; `settle` waits until what runs there has ended."""
+        """Use the device alone; `settle` waits until the device is idle."""
         self.send("want", True)
         if read_frame(self._sock) is None:
-            os._exit(1)  # the server has gone
+            os._exit(1)  # the server has ended
         try:
             yield
         finally:
             try:
                 settle()
-            finally:  # an error that sticks comes out of it, and nothing runs there any more
+            finally:  # if `settle` raises, the device is lost and idle
                 self.send("release", True)
 
 
@@ -116,7 +116,7 @@ def _measure(task: Task, server: _ServerConnection) -> None:
 
 
 class DeviceLost(Exception):
-    """The CUDA context is of no use any more."""
+    """The CUDA context cannot be used any more."""
 
 
 def _class(error: Exception) -> str:
@@ -129,10 +129,6 @@ def _class(error: Exception) -> str:
         return "cuda_error"
     found = class_of(error)
     return found if found in ("oom", "cuda_error") else "killed"
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".strip()[:MAX_DETAIL]
 
 
 if __name__ == "__main__":

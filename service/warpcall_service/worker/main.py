@@ -1,6 +1,7 @@
-"""The process of one lane: python -m warpcall_service.worker.main, started by the service.
+"""The worker process of a lane: python -m warpcall_service.worker.main, started by the server.
 
-The main thread runs calls; a second one answers plans meanwhile. It ends with its parent.
+The main thread runs calls. A second thread, the planning thread, checks calls and jobs meanwhile.
+The process ends when the server ends.
 """
 
 from __future__ import annotations
@@ -29,18 +30,17 @@ from warpcall_service.lanes.messages import (
 )
 from warpcall_service.lanes.prefault import prefault
 from warpcall_service.processes import child
+from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
     from warpcall_kernels import Op
     from warpcall_service.worker.devices import Device
 
-MAX_DETAIL = 1000  # characters of an exception's text that a caller sees
-
 log = logging.getLogger("warpcall.lane")
 
 
 def main() -> None:
-    """Serve until the parent closes its sockets or ends."""
+    """Run calls until the server closes the sockets or ends."""
     args = child.start(
         device=str,
         arena_nbytes=int,
@@ -59,26 +59,26 @@ def main() -> None:
         device, hello = _open_device(args.device, arena, args.threads, args.warm)
     except Exception as error:
         if isinstance(error, NoSuchDevice):
-            text = str(error)  # the operator's slip, not ours: there is nothing to trace
+            text = str(error)  # an operator's mistake needs no traceback
         else:
             log.exception("the lane cannot start")
-            text = _brief(error)
-        with contextlib.suppress(BrokenPipeError):  # the service has left meanwhile
+            text = error_text(error)
+        with contextlib.suppress(BrokenPipeError):  # the server has ended meanwhile
             plans.sendall(frame({"error": text}))
         raise SystemExit(1) from None
     prefaulting.join()
     plans.sendall(frame(hello))
     threading.Thread(target=_answer_requests, args=(plans, device.name), daemon=True).start()
     _run_calls(calls, device)
-    os._exit(0)  # no thread or CUDA context has anything to tidy that the kernel does not
+    os._exit(0)  # the operating system frees everything: no clean-up is needed
 
 
 def _open_device(
     device_name: str, arena: mmap.mmap, threads: int, warm: bool
 ) -> tuple[Device, Hello]:
-    from warpcall_kernels import ops  # torch comes with it: not before the lines above
+    from warpcall_kernels import ops  # imports torch, so not before the lines above
     from warpcall_service.worker import (
-        job_check,  # noqa: F401  # the first request need not wait for it
+        job_check,  # noqa: F401  # imported now, so that the first request need not wait
         program_planner,  # noqa: F401  # see the next line
     )
     from warpcall_service.worker.devices import open_device
@@ -110,14 +110,14 @@ def _describe(op: Op) -> dict[str, Any]:
 
 
 def _run_calls(calls: socket.socket, device: Device) -> None:
-    """Run what comes, in order, until the other side closes."""
+    """Run calls in the order in which they come, until the server closes the socket."""
     import torch
 
     from warpcall_service.worker.devices import OpCall, Runnable
     from warpcall_service.worker.programs import PROGRAM, Program, TensorStore
 
     tensor_store: TensorStore = {}
-    known = functools.lru_cache(4096)(OpCall.decode)  # a repeated signature is parsed once
+    known = functools.lru_cache(4096)(OpCall.decode)  # the same messages come again and again
 
     def decode(message: bytes) -> Runnable:
         return (
@@ -137,7 +137,7 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
                 if began > deadline:
                     raise TimedOut("the deadline passed while the call waited for the device")
                 times = device.run(decode(packet[CALL.size :]), source, target)
-            except Exception as error:  # noqa: BLE001  # one call's failure is its caller's
+            except Exception as error:  # noqa: BLE001  # an error of one call ends only that call
                 problem = json.dumps(_problem(error, "the call").to_json()).encode()
                 broken = device.is_broken()
             calls.send(DONE.pack(call_id, began, *times) + problem)
@@ -147,7 +147,7 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
 
 
 def _answer_requests(plans: socket.socket, device: str) -> None:
-    """Check calls before their bytes come, and jobs, until the other side closes."""
+    """Check calls and jobs, until the server closes the socket."""
     from warpcall_service.worker import job_check
 
     while (text := read_frame(plans)) is not None:
@@ -159,7 +159,7 @@ def _answer_requests(plans: socket.socket, device: str) -> None:
                 answer = job_check.compare_jobs(request["compare"])
             else:
                 answer = _plan_call(request)
-        except Exception as error:  # noqa: BLE001  # likewise
+        except Exception as error:  # noqa: BLE001  # as above
             answer = {"problem": _problem(error, "planning").to_json()}
         plans.sendall(frame(answer))
 
@@ -185,7 +185,7 @@ def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problem(error: Exception, what: str) -> Problem:
-    """What a caller is told of `error`."""
+    """The problem that the caller gets for `error`."""
     from warpcall_kernels import InvalidInput as RefusedByOp
 
     if isinstance(error, Problem):
@@ -193,12 +193,7 @@ def _problem(error: Exception, what: str) -> Problem:
     if isinstance(error, RefusedByOp):
         return InvalidInput(str(error), field=error.argument)
     log.error("%s failed", what, exc_info=error)
-    return KernelFailed(f"{what} failed: {_brief(error)}")
-
-
-def _brief(error: Exception) -> str:
-    notes = getattr(error, "__notes__", ())  # which step of a program it was
-    return ", ".join((f"{type(error).__name__}: {error}".strip()[:MAX_DETAIL], *notes))
+    return KernelFailed(f"{what} failed: {error_text(error)}")
 
 
 if __name__ == "__main__":

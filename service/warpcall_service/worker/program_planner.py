@@ -1,4 +1,4 @@
-"""Checks a program as a whole, in the lane's planning thread, before anything of it runs."""
+"""Checks a whole program in the worker's planning thread, before any of its steps runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from warpcall_service.worker.programs import step_label
 
 
 def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What each step gives, where each input comes from, and the memory that all of it takes.
+    """Plan the steps: their outputs, the source of each input, and the memory they need.
 
     Args:
-        request: `steps` as `programs.check` leaves them, `outputs` (of the answer's names, where
-            they come from; None: all that the only step gives), `tensors` and `stored` (name, dtype
-            and shape of what was uploaded, and of what is on the device already).
+        request: has `steps` as `programs.check` returns them; `outputs`, the sources by name (None
+            means all outputs of the only step); and `tensors` and `stored`, the name, dtype and
+            shape of each uploaded and each stored tensor.
 
     Raises:
-        Problem: it names the step and what is wrong with it.
+        Problem: what is wrong, and in which step.
     """
     uploaded = _metas(request["tensors"])
     steps = request["steps"]
@@ -49,7 +49,7 @@ def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Sources:
-    """What the steps so far can take: tensors that came with the call, and outputs of steps."""
+    """The sources for a step's inputs: the call's tensors, and outputs of earlier steps."""
 
     def __init__(self, given: Mapping[str, Meta]) -> None:
         self.metas = dict(given)
@@ -62,7 +62,7 @@ class _Sources:
         self.metas |= {f"{step}.{name}": meta for name, meta in outputs.items()}
 
     def find(self, source: str, what: str, field: str) -> str:
-        """The full name of a source: a step with one output may stand for it."""
+        """The full name of a source; the name of a step with one output means that output."""
         step, dot, _ = source.partition(".")
         outputs = self._outputs.get(step)
         if outputs is None and source not in self.metas:
@@ -86,7 +86,7 @@ class _Sources:
         return source
 
     def refuse_unused(self, outputs: Iterable[str]) -> None:
-        """What nothing uses is a slip, or a waste of its upload or its time."""
+        """Refuse tensors and steps that nothing uses: they are mistakes, or wasted time."""
         used = {source.partition(".")[0] for source in (*self._used, *outputs)}
         for name in self._given:
             if name not in used:
@@ -124,7 +124,7 @@ def _step(step: Mapping[str, Any], found: _Sources) -> dict[str, Any]:
 
 
 def _mark_dead(steps: Sequence[dict[str, Any]], lasting: set[str]) -> None:
-    """Note at each step what nobody needs after it: seen from the end, what is not needed so far."""
+    """Add to each step the sources that no later step and no output needs."""
     needed = set(lasting)
     for step in reversed(steps):
         given = (f"{step['name']}.{output}" for output, *_ in step["outputs"])
@@ -136,7 +136,7 @@ def _mark_dead(steps: Sequence[dict[str, Any]], lasting: set[str]) -> None:
 def _peak(
     steps: Sequence[Mapping[str, Any]], uploaded: Iterable[str], metas: Mapping[str, Meta]
 ) -> tuple[int, str]:
-    """The most bytes that live at a time beside what was there before, and at which step."""
+    """The most bytes that exist at a time beside stored tensors, and the step at which they do."""
     live = set(uploaded)
     peak = sum(metas[name].nbytes for name in live), ""
     for step in steps:

@@ -1,7 +1,8 @@
-"""Programs in a lane: ops one after the other on its device, and the tensors that stay there.
+"""Programs in a worker: several ops one after the other on its device, and its stored tensors.
 
-A program never returns to the host between its steps. What nobody needs any more is let go at once;
-what is to stay goes into the tensor store, from where later calls take it.
+The tensors of a program do not return to the host between its steps. A tensor that no later step
+needs is freed at once. Outputs that are to be stored go into the tensor store, where later calls
+find them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from warpcall.errors import NotFound
 from warpcall_kernels import InvalidInput, ops
 from warpcall_service.worker.devices import OpCall, Place, params_of
 
-PROGRAM = b'{"steps":'  # how a program's message begins, and no other
+PROGRAM = b'{"steps":'  # only messages of programs begin so
 
-TensorStore = dict[int, Tensor]  # what stays, by the number that the service gave it
+TensorStore = dict[int, Tensor]  # stored tensors, by the number that the server gave them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class Step:
     """One op of a program.
 
     Attributes:
-        name: in the program; empty if the program is a single call.
+        name: the step's name in the program; empty if the program is a single call.
         work: the op, its parameters and planned outputs.
-        sources: where each input of the op comes from.
-        dead: what nobody needs after this step.
+        sources: the source of each input of the op.
+        dead: sources that are not needed after this step.
     """
 
     name: str
@@ -40,12 +41,12 @@ class Step:
     dead: Sequence[str]
 
     def run(self, live: dict[str, Tensor]) -> None:
-        """Add the outputs to what lives, and take out what is dead."""
+        """Add the outputs to the live tensors, and remove dead ones."""
         tensors = {name: live[source] for name, source in self.sources.items()}
         outputs = self.work.outputs
         if any(0 not in output.shape for output in outputs):
             results = self._compute(tensors)
-        else:  # a reference may allocate by a dimension of 2^40
+        else:  # all are empty; a reference could allocate for a dim of 2^40
             device = next(iter(tensors.values())).device
             results = {o.name: torch.empty(o.shape, dtype=o.dtype, device=device) for o in outputs}
         live |= {f"{self.name}.{name}": result for name, result in results.items()}
@@ -140,7 +141,7 @@ def _step(payload: Mapping[str, Any]) -> Step:
 
 
 def _own(tensor: Tensor, shared: set[int]) -> Tensor:
-    """The same in memory of its own and in C order: not in the arena, nor part of something larger."""
+    """The tensor in C order, in memory that nothing else uses: a copy if necessary."""
     whole = tensor.untyped_storage().nbytes() == tensor.nbytes
     if whole and tensor.is_contiguous() and _storage(tensor) not in shared:
         return tensor

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead: the command `warpcall-server warm`, and what a lane does before it is ready."""
+"""Compiles kernels before they are used: `warpcall-server warm`, and the start of a worker."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ log = logging.getLogger("warpcall.warm")
 
 def warm(
     gpu: Annotated[
-        str, typer.Option(help="present, or for another machine its kind, such as sm_90.")
+        str,
+        typer.Option(
+            help="GPU to compile for: present (this machine's first GPU), or a kind such as sm_90."
+        ),
     ] = "present",
     threads: Annotated[
-        int, typer.Option(min=0, max=1024, help="That compile at a time; 0: one per CPU.")
+        int,
+        typer.Option(
+            min=0, max=1024, help="Kernels to compile at a time; 0 means one for each CPU."
+        ),
     ] = 0,
 ) -> None:
     """Compile the kernels of all common calls into Triton's cache, TRITON_CACHE_DIR."""
@@ -44,7 +50,7 @@ def warm(
 
 
 def warm_lane(device: str) -> None:
-    """Compile and load the kernels for the current device; a failure is the log's, not the lane's."""
+    """Compile and load the kernels for the current device; failures are only logged."""
     from warpcall_kernels.compile import warm as _warm
 
     began = time.monotonic()
@@ -55,7 +61,7 @@ def warm_lane(device: str) -> None:
 
 
 def _capability(gpu: str) -> int | None:
-    """As the kernels take it; None for the present device, which is the first."""
+    """The compute capability, times ten, that `gpu` names; None for the present device."""
     import torch
 
     if gpu == "present":
