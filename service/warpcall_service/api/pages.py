@@ -23,7 +23,7 @@ _ASSETS = {
     "swagger-ui.css": "text/css",
     "favicon.png": "image/png",
 }
-_FRONT = """<!doctype html>
+_INDEX = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
@@ -42,7 +42,7 @@ td{{padding:.2rem 1rem .2rem 0;vertical-align:top}}</style>
 def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
     """The routes `/`, `/docs`, and the files that `/docs` loads."""
     router = APIRouter(include_in_schema=False)
-    front = _FRONT.format(
+    index_page = _INDEX.format(
         rows="".join(
             f'<tr><td><a href="v1/kernels/{op["name"]}">{op["name"]}</a></td>'
             f"<td>{html.escape(op['summary'])}</td></tr>"
@@ -62,7 +62,7 @@ def pages(ops: Sequence[Mapping[str, Any]]) -> APIRouter:
 
     @router.get("/")
     async def index(request: Request) -> Response:
-        return _page(front, request)
+        return _page(index_page, request)
 
     @router.get("/docs")
     async def docs(request: Request) -> Response:

@@ -47,8 +47,8 @@ class Exchange:
         request_id: the caller's X-Request-Id if it matches `_SANE_ID`, else a new one.
         began: when the head was read, by time.monotonic().
         caller: the user who sent it; NOBODY until it is authenticated.
-        op: the op that is called, empty for other requests; for metrics and the log.
-        stages_ms: of a call that has run, milliseconds by stage; for the log and the usage_counter.
+        op: the op that is called, or program, put or get; empty for other requests.
+        stages_ms: of a call that has run, milliseconds by stage; for the log and usage.
         declared: bytes of the body by Content-Length; 0 without a body; None if it is chunked.
         received: bytes of the body so far.
         complete: whether the whole body was received.
@@ -64,7 +64,8 @@ class Exchange:
         self._send = send
         ours = scope["extensions"]["warpcall"]
         self.connection: Connection = ours["connection"]
-        self._cycle: RequestResponseCycle = ours.pop("cycle")  # the cycle refers to the scope
+        # Popped: the cycle refers to the scope, and would be freed late if the scope referred to it.
+        self._cycle: RequestResponseCycle = ours.pop("cycle")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = (

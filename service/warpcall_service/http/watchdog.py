@@ -38,12 +38,10 @@ class ClientWatchdog:
         self._loop = asyncio.get_running_loop()
         self._what = "body"
         self._resumed_at = self._since = self._loop.time()
-        self._earlier_s = (
-            0.0  # time that the client took in this direction before the last `resume`
-        )
+        self._earlier_s = 0.0  # seconds of the client in this direction before the last `resume`
         self._moved = 0  # bytes in this direction
         self._next = PROGRESS_BYTES  # the value of `_moved` at which the timeout starts again
-        self._idle = False
+        self._paused = False
         self._is_refusal = False
         self._reason: Problem | ClientGone | None = None
         task = asyncio.current_task()
@@ -61,22 +59,22 @@ class ClientWatchdog:
 
     def pause(self) -> None:
         """Pause the progress timeout while the server works; `resume` restarts it."""
-        if not self._idle:
-            self._idle = True
+        if not self._paused:
+            self._paused = True
             self._earlier_s += self._loop.time() - self._resumed_at
 
     def resume(self) -> None:
         """Restart the progress timeout: the request waits for the client again."""
-        if self._idle:
-            self._idle = False
+        if self._paused:
+            self._paused = False
             self._next = self._moved + PROGRESS_BYTES
             self._resumed_at = self._since = self._loop.time()
 
     def begin_response(self) -> None:
         """Start the limits of the response: its bytes and its time count from here on."""
-        self._what = "answer"
+        self._what = "response"
         self._moved, self._next, self._earlier_s = 0, PROGRESS_BYTES, 0.0
-        self._idle = False
+        self._paused = False
         self._resumed_at = self._since = self._loop.time()
 
     def cancel_when_client_leaves(self) -> None:
@@ -120,7 +118,7 @@ class ClientWatchdog:
         self._cancel(TimedOut("the deadline passed before the call was begun"))
 
     def _check(self) -> None:
-        left_s = CHECK_S if self._idle else min(self._stall_left_s(), self._rate_left_s())
+        left_s = CHECK_S if self._paused else min(self._stall_left_s(), self._rate_left_s())
         if left_s > 0:
             self._timer = self._loop.call_later(max(left_s, CHECK_S), self._check)
         elif self._is_refusal:
