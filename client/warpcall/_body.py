@@ -49,9 +49,7 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
     placed = wire.lay_out(flat.info for flat in flats.values())
     try:
         "".join(flats).encode()
-    except (
-        UnicodeEncodeError
-    ):  # a lone surrogate, such as Python reads from an argument that is not UTF-8
+    except UnicodeEncodeError:  # a lone surrogate: Python makes it of an argument that is not UTF-8
         raise InvalidInput(
             f"the names of tensors must be Unicode text, got {wire.brief(list(flats))}",
             field="inputs",

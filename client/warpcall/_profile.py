@@ -66,9 +66,8 @@ def write_profile(profile: Profile) -> Path:
         for name, value in (("url", profile.url), ("api_key", profile.api_key))
         if value is not None
     ]
-    descriptor, name = tempfile.mkstemp(
-        dir=path.parent, prefix=".profile-"
-    )  # mkstemp gives it mode 600
+    # mkstemp gives the file mode 600.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".profile-")
     try:
         with os.fdopen(descriptor, "w") as file:
             file.writelines(lines)

@@ -25,9 +25,8 @@ class Steps(ProgramOps):
         self._core = core
         self._steps: list[dict[str, Any]] = []
         self._inputs: dict[str, Any] = {}
-        self._names: dict[
-            int, str
-        ] = {}  # by id() of each input; `_inputs` keeps the objects alive, so that ids stay unique
+        # By id() of each input. `_inputs` keeps the objects alive, so that ids stay unique.
+        self._names: dict[int, str] = {}
 
     def step(
         self, op: str, inputs: Mapping[str, StepInput | None], params: Mapping[str, object]
@@ -67,7 +66,9 @@ class Steps(ProgramOps):
     def _source(self, name: str, value: object) -> str:
         if isinstance(value, Ref):
             if value.step.program is not self:
-                raise InvalidInput(f"{name} must come from this program, got another's", field=name)
+                raise InvalidInput(
+                    f"{name} must come from this program, got another program's", field=name
+                )
             return f"{value.step.name}.{value.output}"
         known = self._names.get(id(value))
         if known is None:

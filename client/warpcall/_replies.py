@@ -27,9 +27,8 @@ def problem_of(reply: Reply) -> Problem:
     else:
         text = first_text(reply)
         detail = f"the server answered {reply.status}" + (f": {text}" if text else "")
-        status = (
-            503 if reply.status == 502 else reply.status
-        )  # a proxy that cannot reach its server
+        # A proxy that cannot reach its server answers 502.
+        status = 503 if reply.status == 502 else reply.status
         problem = Problem.from_json(status, {"detail": detail}, retry_after_s)
     problem.request_id = problem.request_id or reply.headers.get("x-request-id")
     return problem

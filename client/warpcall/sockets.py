@@ -23,9 +23,8 @@ def prepare(sock: socket.socket) -> None:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_SNDBUF, SLICE_BYTES
-            )  # the system may allow less
+            # The system may allow less.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SLICE_BYTES)
 
 
 def slice_nbytes(sock: socket.socket, at_most: int = SLICE_BYTES) -> int:

@@ -62,8 +62,7 @@ def one_tensor(draw: st.DrawFn) -> Tensor:
 
 
 def as_numpy(tensor: Tensor) -> Array:
-    """A torch tensor with the elements and strides of a numpy array, also of dtypes that torch cannot
-    convert."""
+    """A numpy array with a torch tensor's elements and strides, for every dtype of the wire."""
     code = flatten("x", tensor).info.dtype
     storage = tensor.untyped_storage()
     raw = bytes(storage)

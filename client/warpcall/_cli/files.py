@@ -106,9 +106,8 @@ def _split(argument: str, declared: Sequence[str]) -> tuple[str | None, Path]:
 
 def _load(path: Path) -> dict[str, Array]:
     """The tensors of a file by name. The tensor of a .npy file has the name ""."""
-    if (
-        path.exists() and not path.is_file() and not path.is_dir()
-    ):  # opening a pipe may wait for ever
+    # Opening a pipe may wait for ever.
+    if path.exists() and not path.is_file() and not path.is_dir():
         raise WarpcallError(f"{path} must be a regular file, got a pipe, socket or device")
     if path.suffix == ".safetensors":
         kind: Kind[Array] = Kind()

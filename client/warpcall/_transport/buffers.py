@@ -60,9 +60,8 @@ class Buffers:
 
     def _reuse(self, size: int) -> Bytes | None:
         for key, memory in self._idle.copy().items():
-            if (
-                memory.size == size and self._idle.pop(key, None) is not None
-            ):  # otherwise another thread took it
+            # Another thread may have taken it meanwhile.
+            if memory.size == size and self._idle.pop(key, None) is not None:
                 return memory
         return None
 

@@ -220,9 +220,8 @@ class _Exchange:
             return await self._send_piece(memoryview(head))
         first = memoryview(head)
         for piece in request.body.slices(slice_nbytes(self._sock)):
-            if (
-                first.nbytes + piece.nbytes <= HEAD_BYTES * 2
-            ):  # so that a small call is sent by one write
+            # A small call is sent by one write.
+            if first.nbytes + piece.nbytes <= HEAD_BYTES * 2:
                 piece, first = memoryview(b"".join((first, piece))), memoryview(b"")
             if not (await self._send_piece(first) and await self._send_piece(piece)):
                 return False
