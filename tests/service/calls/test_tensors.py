@@ -92,6 +92,21 @@ def test_a_call_takes_them_and_leaves_its_output_there(tensor_client: httpx.Clie
     assert memory(tensor_client) == 48
 
 
+def test_the_plan_of_a_call_without_stored_tensors_is_not_used_for_one_with_them(
+    tensor_client: httpx.Client,
+) -> None:
+    plain = {"content-type": SAFETENSORS}
+    store = {**plain, "X-Warpcall-Store": "out=y"}
+
+    answers = [
+        tensor_client.post(f"{PERMUTE}?dims=1,0", content=save({"x": X}), headers=headers)
+        for headers in (plain, store, plain)
+    ]
+
+    assert [list(load(answer.content)) for answer in answers] == [["out"], [], ["out"]]
+    np.testing.assert_array_equal(get(tensor_client, "y"), X.T)
+
+
 def test_some_inputs_come_with_the_call_and_some_outputs_go_with_it(
     tensor_client: httpx.Client,
 ) -> None:
