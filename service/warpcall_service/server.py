@@ -193,7 +193,7 @@ def _open_store(settings: Settings, marker: KeysMarker) -> tuple[Store, Snapshot
 
 
 def _check_access(settings: Settings, keys: Snapshot) -> None:
-    """Refuse to start without keys where they are needed, or with a certificate that is no good."""
+    """Refuse to start without keys where they are needed, or with an unusable certificate."""
     if settings.require_keys and not keys.keys:
         raise ServerError(
             "WARPCALL_REQUIRE_KEYS is set and the database has no API key; make one "
