@@ -248,7 +248,7 @@ def test_a_full_quota_is_refused_at_once() -> None:
     with running_server(settings) as server, Client(server.url) as gpu:
         gpu.put(X)
 
-        with pytest.raises(Busy, match="delete some, or wait") as refused:
+        with pytest.raises(Busy, match="delete some tensors, or wait") as refused:
             gpu.put(X)
 
     assert (refused.value.retry_after_s or 0) > 500
