@@ -55,15 +55,15 @@ def test_every_format_is_the_same_whatever_its_parts(
         for data in (b"".join(parts["parquet"]), whole["parquet"])
     ]
     assert tables[0] == tables[1]
-    told = json.loads(whole["json"])
-    assert tables[0] == told["measurements"]
-    assert whole["json"] == to_json(checked(Results, told))
-    rows = [(row["position"], row["implementation"]) for row in told["measurements"]]
+    payload = json.loads(whole["json"])
+    assert tables[0] == payload["measurements"]
+    assert whole["json"] == to_json(checked(Results, payload))
+    rows = [(row["position"], row["implementation"]) for row in payload["measurements"]]
     assert rows == list(itertools.product(range(CASES), IMPLEMENTATIONS))
     table = list(csv.DictReader(io.StringIO(whole["csv"].decode())))
     assert [(int(row["position"]), row["implementation"]) for row in table] == rows
     assert {row["tags"] for row in table} == {"a b"}
-    for case in told["cases"]:
+    for case in payload["cases"]:
         expected = result(3, case["position"] % 3)
         assert case["samples_us"] == {
             i["name"]: i["samples_us"] for i in expected["implementations"]
@@ -80,8 +80,8 @@ def test_a_job_that_has_measured_nothing_yet_is_exported(form: str, store: Store
     whole = b"".join(export(store, job_id, form))
 
     if form == "json":
-        told = json.loads(whole)
-        assert told["measurements"] == told["cases"] == []
+        payload = json.loads(whole)
+        assert payload["measurements"] == payload["cases"] == []
     elif form == "parquet":
         assert pq.read_table(io.BytesIO(whole)).num_rows == 0
     else:
@@ -105,7 +105,7 @@ def test_an_export_shows_one_state_although_the_job_goes_on(
                 job = session.get_one(Job, number(store, job_id))
                 lifecycle.save_case(session, job, 2 + len(parts) // 3, result(3, 0))
 
-    told: dict[str, Any] = json.loads(b"".join(parts))
-    assert [case["position"] for case in told["cases"]] == [0, 1]
-    assert {row["position"] for row in told["measurements"]} == {0, 1}
+    payload: dict[str, Any] = json.loads(b"".join(parts))
+    assert [case["position"] for case in payload["cases"]] == [0, 1]
+    assert {row["position"] for row in payload["measurements"]} == {0, 1}
     assert len(json.loads(b"".join(export(store, job_id, "json")))["cases"]) == 4

@@ -188,7 +188,7 @@ def test_a_read_whose_client_leaves_is_ended(leave: str, archive: Archive) -> No
 
 @pytest.mark.parametrize("path", ["results?samples=true", "compare/{other}"])
 def test_an_answer_that_fails_amid_its_parts_is_cut_off(path: str, archive: Archive) -> None:
-    said = log_of(archive.server)
+    before = log_of(archive.server)
     with archive.http("alice") as http:
         url = f"/v1/jobs/{archive.damaged}/{path.replace('{other}', archive.large[0])}"
         with http.stream("GET", url) as answer:
@@ -196,7 +196,7 @@ def test_an_answer_that_fails_amid_its_parts_is_cut_off(path: str, archive: Arch
             with pytest.raises(httpx.RemoteProtocolError):
                 answer.read()
         assert well(http).status_code == 200
-    more = log_of(archive.server)[len(said) :]
+    more = log_of(archive.server)[len(before) :]
     assert "response already started" not in more
     assert "internal" in more if "results" in path else "kernel-failed" in more
 
@@ -211,19 +211,19 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
     ]
     b_cases = [{"same": 1.1 * drawn[1], "masked": drawn[1], "failed": drawn[2], "none": drawn[3]}]
     job_ids = []
-    for told in (a_cases, b_cases):
+    for stored_cases in (a_cases, b_cases):
         job_id = finished(archive.store, "alice", 0, of=3)
         with archive.store.write() as session:
             job = session.get_one(Job, number(archive.store, job_id))
-            for position, case in enumerate(told):
+            for position, case in enumerate(stored_cases):
                 found = [implementation(name, list(samples)) for name, samples in case.items()]
-                if told is b_cases:
+                if stored_cases is b_cases:
                     found[2]["status"] = "wrong_result"
                     found[3]["samples_us"] = [None] * 40
                     found[1]["samples_us"][7] = None
                 change = {"implementations": found, "masked": [{"round": 3, "reason": "hot"}]}
                 lifecycle.save_case(session, job, position, result(40, 0, **change))
-            if told is b_cases:
+            if stored_cases is b_cases:
                 lifecycle.save_case(session, job, 2, result(40, 0))
         job_ids.append(job_id)
 
@@ -233,12 +233,12 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
     a, b = drawn[0].copy(), 1.1 * drawn[1]
     a[3] = b[3] = math.nan
     expected = measuring.compare_runs(a, b)
-    told = answer.json()
-    assert [(row["case"], row["implementation"]) for row in told["rows"]] == [
+    comparison = answer.json()
+    assert [(row["case"], row["implementation"]) for row in comparison["rows"]] == [
         ("case 0", "same"),
         ("case 0", "masked"),
     ]
-    assert told["rows"][0] == {
+    assert comparison["rows"][0] == {
         "case": "case 0",
         "implementation": "same",
         "a_us": np.nanmedian(a),
@@ -248,9 +248,9 @@ def test_a_comparison_has_what_both_jobs_measured_and_names_the_rest(
         "ratio_high": expected.high,
         "verdict": expected.verdict,
     }
-    assert told["only_a"] == ["case 0 by failed", "case 0 by ours", "case 1 by same"]
-    assert told["only_b"] == [f"case 2 by {name}" for name in IMPLEMENTATIONS]
-    assert list(told) == [
+    assert comparison["only_a"] == ["case 0 by failed", "case 0 by ours", "case 1 by same"]
+    assert comparison["only_b"] == [f"case 2 by {name}" for name in IMPLEMENTATIONS]
+    assert list(comparison) == [
         *("a", "b", "same_environment", "differences", "rows", "only_a", "only_b")
     ]
 
@@ -261,13 +261,13 @@ def test_many_events_come_once_each_in_order_and_as_they_were(archive: Archive) 
 
     *blocks, rest = text.split("\n\n")
     lines = [block.split("\n") for block in blocks]
-    told = [json.loads(data.removeprefix("data: ")) for _, _, data in lines]
+    sent = [json.loads(data.removeprefix("data: ")) for _, _, data in lines]
     assert rest == ""
     assert [line[:2] for line in lines] == [
-        [f"id: {event['sequence']}", f"event: {event['kind']}"] for event in told
+        [f"id: {event['sequence']}", f"event: {event['kind']}"] for event in sent
     ]
-    assert [event["sequence"] for event in told] == list(range(1, len(told) + 1))
-    progress = [event for event in told if event["kind"] == "progress"]
+    assert [event["sequence"] for event in sent] == list(range(1, len(sent) + 1))
+    progress = [event for event in sent if event["kind"] == "progress"]
     assert [event["data"]["position"] for event in progress] == list(range(EVENTS))
     assert progress[0]["data"]["note"] == 'a "quoted" é\n'
     assert progress[0]["at"] == "2023-11-14T22:13:20.007Z"
@@ -375,7 +375,7 @@ def test_jobs_are_submitted_beside_unread_answers(archive: Archive) -> None:
     first, _ = archive.large
     with archive.unread("alice", f"{first}/results?samples=true"), archive.http("bob") as http:
         submitted = http.post("/v1/jobs", json={**JOB, "fresh": True})
-        told: dict[str, Any] = submitted.json()
-        cancelled = http.post(f"/v1/jobs/{told['id']}/cancel")
+        job: dict[str, Any] = submitted.json()
+        cancelled = http.post(f"/v1/jobs/{job['id']}/cancel")
 
     assert (submitted.status_code, cancelled.status_code) == (201, 200)

@@ -1,4 +1,4 @@
-"""What no database can keep is refused at the edge, and a database that is away is not described."""
+"""Refusals of what no database can store, and of all jobs while the database is away."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOO_LARGE = 2**31
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    database = new_database(request, tmp_path_factory.mktemp("edges"))
+    database = new_database(request, tmp_path_factory.mktemp("refusals"))
     with running_server({**database.settings, "WARPCALL_ARENA_BYTES": "16MiB"}) as running:
         yield running
 
@@ -142,14 +142,14 @@ def test_a_database_that_is_away_is_described_in_the_log_and_not_to_callers(
         answers = [http.get("/v1/jobs"), http.post("/v1/jobs", json=JOB), *flood(http)]
 
         postgres.psql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-        told = [line["message"] for line in logged(server) if "message" in line]
+        messages = [line["message"] for line in logged(server) if "message" in line]
 
     for answer in answers:
-        said = problem_of(answer, 503, "unavailable", None)
-        assert said == "the database cannot be used at present"
+        detail = problem_of(answer, 503, "unavailable", None)
+        assert detail == "the database cannot be used at present"
         assert name not in answer.text
         assert int(answer.headers["retry-after"]) >= 1
-    lines = [line for line in told if line.startswith("requests are answered with 503")]
+    lines = [line for line in messages if line.startswith("requests are answered with 503")]
     assert 1 <= len(lines) <= 2, "for each reason one"
     assert all(name in line for line in lines)
 

@@ -121,8 +121,8 @@ def test_a_sweep_of_a_thousand_million_cases_is_counted_and_not_made(alice: http
 
     answer = alice.post("/v1/jobs", json={"op": "permute", "sweep": sweep})
 
-    said = problem_of(answer, 422, "invalid-input", "sweep")
-    assert said == "sweep must be at most 1000 cases, got 1000000000"
+    detail = problem_of(answer, 422, "invalid-input", "sweep")
+    assert detail == "sweep must be at most 1000 cases, got 1000000000"
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_a_finished_job_tells_all_about_itself(lab: Lab) -> None:
 def test_results_come_in_every_format_and_say_the_same(lab: Lab, alice: httpx.Client) -> None:
     url = f"/v1/jobs/{lab.job['id']}/results"
     answers = {f: alice.get(url, params={"format": f}) for f in ("csv", "markdown", "parquet")}
-    told = alice.get(url, params={"samples": True}).json()
+    payload = alice.get(url, params={"samples": True}).json()
 
-    rows = told["measurements"]
+    rows = payload["measurements"]
     assert [row["implementation"] for row in rows] == ["torch", "copy"]
     assert set(rows[0]) == {field.name for field in fields(Measurement)}
     for row in rows:
@@ -208,7 +208,7 @@ def test_results_come_in_every_format_and_say_the_same(lab: Lab, alice: httpx.Cl
         assert row["status"] == "ok"
     assert rows[0]["ratio"] is None
     assert rows[1]["ratio_low"] <= rows[1]["ratio"] <= rows[1]["ratio_high"]
-    (case,) = told["cases"]
+    (case,) = payload["cases"]
     assert case["limit_us"] == rows[1]["median_us"]
     assert len(case["samples_us"]["torch"]) == case["rounds"]
     assert alice.get(url).json()["cases"][0]["samples_us"] is None

@@ -62,7 +62,7 @@ def test_users_share_the_time_and_not_the_number_of_jobs(store: Store) -> None:
 
     half = order[: len(order) // 2]
     assert order.count("alice") == 6
-    assert half.count("bob") > 2 * half.count("alice"), "his jobs are shorter"
+    assert half.count("bob") > 2 * half.count("alice"), "bob's jobs are shorter"
     assert "alice" in half
 
 

@@ -1,4 +1,4 @@
-"""What users see of jobs in the database, on SQLite and PostgreSQL: each finds his own, and once."""
+"""What users see of jobs in the database, on SQLite and PostgreSQL: each user finds their own, and once."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def said(server: Server, text: str) -> bool:
+def has_logged(server: Server, text: str) -> bool:
     return any(text in line.get("message", "") for line in logged(server))
 
 
@@ -105,7 +105,7 @@ def goes_on_undisturbed(job: Job, server: Server, other: Server, continue_file: 
     with client(other) as http:
         own = ended(http, submit(http))
         assert (own["state"], own["attempts"]) == ("succeeded", 1)
-        assert said(other, f"the job {own['id']} ended on cpu: ok")
+        assert has_logged(other, f"the job {own['id']} ended on cpu: ok")
         assert lives(process)
         continue_file.touch()
         done = ended(http, job)
@@ -127,7 +127,7 @@ def test_a_server_that_stood_still_ends_its_run_and_the_other_ones_result_stays(
                 new = measurer(b)
                 os.kill(a.process.pid, signal.SIGCONT)
                 until(lambda: not any(map(lives, old)))
-                until(lambda: said(a, f"another server has taken the job {job['id']} over"))
+                until(lambda: has_logged(a, f"another server has taken the job {job['id']} over"))
                 unharmed = lives(new), show(http, job)["state"] in RUN
                 (tmp_path / "continue_file").touch()
                 done = ended(http, job)
@@ -186,7 +186,7 @@ def test_of_two_servers_with_one_folder_one_runs_jobs(database: Database, tmp_pa
     with beside(database, tmp_path / "a") as a:
         job = waiting_on(a)
         with beside(database, tmp_path / "a") as b, client(b) as http:
-            until(lambda: said(b, "no jobs run here: another server has"))
+            until(lambda: has_logged(b, "no jobs run here: another server has"))
             second = submit(http)
             (tmp_path / "continue_file").touch()
             done = [ended(http, one) for one in (job, second)]
