@@ -47,6 +47,7 @@ def test_a_job_has_the_fields_of_the_latest_answer() -> None:
     assert same is job
     assert (before.state, before.cases_done) == ("running", 0)
     assert (job.state, job.cases_done, job.ended) == ("cancelled", 1, True)
+    assert (job.info.state, job.info.cases_done) == ("cancelled", 1)
     with pytest.raises(AttributeError):
         job.state = "queued"  # type: ignore[misc]  # as a program without type checks would
 
