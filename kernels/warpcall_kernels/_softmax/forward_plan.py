@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
@@ -15,13 +14,11 @@ from warpcall_kernels._softmax.forward_long import masked_softmax_long_kernel
 from warpcall_kernels._softmax.mask import BYTES, how_to_read
 from warpcall_kernels._softmax.rows import (
     RowLayout,
-    Rows,
     Tile,
     Variant,
     congruent,
     held_bytes,
     held_tile,
-    is_wide,
     plan_rows,
     row_index_strides,
 )
@@ -39,55 +36,40 @@ FOLDED_SCALES = (2.0**-64, 2.0**64)
 X, MASK, LENGTHS, Q, OUT = range(5)  # the operands, as `Rows.strides` has them
 
 
-@dataclass(frozen=True)
-class Call:
-    """What a call's variant and the arguments of its kernel depend on.
+KERNELS = {
+    Variant.TILE: masked_softmax_kernel,
+    Variant.SHORT: masked_softmax_short_kernel,
+    Variant.LONG: masked_softmax_long_kernel,
+}
 
-    Args:
-        rows: the rows of all operands.
-        layout: how the rows of x lie.
-        mask, lengths: the layouts of these inputs, or None.
-        mask_stride: elements between the masks of neighbouring positions; 0 without a mask.
-        mask_align: what divides where rows of the mask begin; where rows are skewed, their groups.
-        skewed: whether the ends of the rows are read apart from their whole groups of 16 bytes.
-        align: positions of x in one access; a whole group of 16 bytes if the rows are skewed.
-    """
 
-    rows: Rows
-    layout: RowLayout
+class Call(NamedTuple):
+    """What the variant of a call and the arguments of its kernel depend on."""
+
+    layout: RowLayout  # of x and the result
     mask: Layout | None
-    lengths: Layout | None
-    mask_stride: int
-    mask_align: int
-    skewed: bool
-    align: int
-
-    @property
-    def whole(self) -> int:
-        """Positions of a row in groups of `align`."""
-        return self.layout.columns // self.align * self.align
+    mask_stride: int  # elements between the masks of neighbouring positions; 0 without a mask
+    mask_align: int  # what divides where rows of the mask begin; of skewed rows, their groups
+    prefix: bool  # whether lengths or causality leave only a prefix of a row
 
     @property
     def mask_is_unaligned(self) -> bool:
         """Whether the masks of a group take more than one access."""
-        return self.mask is not None and self.mask_align < self.align
+        return self.mask is not None and self.mask_align < self.layout.access
 
 
 def describe(x: Layout, mask: Layout | None, lengths: Layout | None, causal: bool) -> Call | None:
     """The rows of a call, or None if their strides fit no plan."""
     shape, columns, itemsize = x.shape, x.shape[-1], x.dtype.itemsize
     absent = (0,) * (len(shape) - 1)
-    mask_strides = (0,) * len(shape)
+    mask_strides, lengths_strides = (*absent, 0), absent
     if mask is not None:
         mask_strides = broadcast_strides(mask.shape, mask.strides, len(shape))
-    lengths_strides = absent
     if lengths is not None:
         lengths_strides = broadcast_strides(lengths.shape, lengths.strides, len(absent))
     q_strides = row_index_strides(len(absent)) if causal else absent
-    along = (
-        *(x.strides[:-1], mask_strides[:-1], lengths_strides, q_strides),
-        contiguous_strides(shape)[:-1],
-    )
+    out_strides = contiguous_strides(shape)[:-1]
+    along = (x.strides[:-1], mask_strides[:-1], lengths_strides, q_strides, out_strides)
     rows = plan_rows(shape[:-1], along, None if mask is None else MASK)
     if rows is None:
         return None
@@ -96,18 +78,15 @@ def describe(x: Layout, mask: Layout | None, lengths: Layout | None, causal: boo
     if x_stride == 1:
         begin = x.address // itemsize
         align = alignment(itemsize, [begin, columns, *strides[X], *strides[OUT]])
+    operands = ((strides[X],), strides[OUT], (x_stride,), (x.address,))
+    layout = RowLayout(rows, columns, itemsize, align, *operands).skew(constants.SKEWED_BYTES)
     if mask is not None and mask_stride == 1:
-        mask_align = alignment(1, [mask.address, columns, *strides[MASK]])
-    layout = RowLayout(
-        *(columns, itemsize, align, (strides[X],), strides[OUT], (x_stride,), (x.address,))
-    )
-    skewed = layout.is_skewed(constants.SKEWED_BYTES)
-    if skewed:
-        align = layout.group
-        aligned = mask is not None and mask_stride == 1 and mask.address % align == 0
-        same = aligned and congruent((strides[MASK],), strides[OUT], align)
-        mask_align = align if same else 1
-    return Call(rows, layout, mask, lengths, mask_stride, mask_align, skewed, align)
+        if not layout.skewed:
+            mask_align = alignment(1, [mask.address, columns, *strides[MASK]])
+        elif mask.address % layout.group == 0:
+            same = congruent((strides[MASK],), strides[OUT], layout.group)
+            mask_align = layout.group if same else 1
+    return Call(layout, mask, mask_stride, mask_align, causal or lengths is not None)
 
 
 def choose(call: Call) -> Variant:
@@ -116,102 +95,68 @@ def choose(call: Call) -> Variant:
         return Variant.SHORT
     unaligned = call.mask_is_unaligned
     most = constants.HELD_BYTES_MASKED if unaligned else constants.HELD_BYTES
-    if held_bytes(call.whole, call.layout.itemsize) > most:
+    if held_bytes(call.layout.whole, call.layout.itemsize) > most:
         return Variant.LONG
     return Variant.TILE
+
+
+def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
+    """The tile of a program, and the arguments that only the kernel of this variant has."""
+    layout, mask, itemsize = call.layout, call.mask, call.layout.itemsize
+    shares_mask = layout.rows.strides[MASK].row == 0
+    if variant is Variant.SHORT:
+        run = plan_run(layout)
+        own = {"SHARED": shares_mask, **run.constants(layout)}
+        return Tile(run.rows, own["BLOCK"], run.warps), own
+    own = {"stride_xk": layout.column_strides[0], "SKEWED": layout.skewed, "ALIGN": layout.access}
+    if variant is Variant.LONG:
+        tile = Tile(1, *constants.LONG[itemsize])
+        fits = held_bytes(layout.whole, itemsize) <= constants.HELD_BYTES
+        if call.mask_is_unaligned and (itemsize == 2 or fits):
+            tile = Tile(1, *constants.LONG_MASKED)
+        how, mask_nbytes = BYTES, 0
+        if mask is not None:
+            lies = (call.mask_align, call.mask_stride, mask.address)
+            how = how_to_read(itemsize, layout.access, *lies)
+            mask_nbytes = reach(mask.shape, mask.strides)
+        return tile, own | {"BLOCK": tile.block, "mask_nbytes": mask_nbytes, "HOW": how.value}
+    tile = held_tile(layout.whole, itemsize, layout.rows.count)
+    full = tile.block == layout.columns
+    return tile, own | {
+        "MASK_ALIGN": call.mask_align,
+        "SHARED": shares_mask and not layout.skewed,
+        "EVEN": full and not call.prefix and not layout.skewed,
+        "ROWS": tile.rows,
+        "BLOCK": tile.block,
+    }
 
 
 def plan(
     x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
 ) -> Launch | None:
     """The launch; None if the operands must be copied first, or if there is nothing to compute."""
-    columns, x_stride = x.shape[-1], x.strides[-1]
-    too_wide = x_stride > constants.MAX_COLUMN_STRIDE and columns > 1
-    call = None
-    if math.prod(x.shape) and not too_wide:
-        call = describe(x, mask, lengths, causal)
+    too_wide = x.strides[-1] > constants.MAX_COLUMN_STRIDE and x.shape[-1] > 1
+    if not math.prod(x.shape) or too_wide:
+        return None
+    call = describe(x, mask, lengths, causal)
     if call is None:
         return None
-    arguments: dict[str, Any] = {
+    variant = choose(call)
+    tile, own = arguments(variant, call)
+    rows = call.layout.rows
+    shared = {
         "scale": float(scale),
-        "diagonal": columns - x.shape[-2] + 1 if causal else 0,
+        "diagonal": x.shape[-1] - x.shape[-2] + 1 if causal else 0,
+        "x_strides": rows.strides[X],
+        "mask_strides": rows.strides[MASK],
+        "lengths_strides": rows.strides[LENGTHS],
+        "q_strides": rows.strides[Q],
+        "stride_mk": call.mask_stride,
         "CAUSAL": causal,
         "FOLDED": FOLDED_SCALES[0] <= scale <= FOLDED_SCALES[1],
         "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
+        **call.layout.arguments(tile, call.mask_stride),
     }
-    variant = choose(call)
-    if variant is Variant.SHORT:
-        return _launch_short(call, arguments)
-    if variant is Variant.LONG:
-        return _launch_long(call, arguments)
-    return _launch_tile(call, arguments)
-
-
-def _launch(
-    variant: Variant, kernel: Any, call: Call, tile: Tile, taken: int, arguments: dict[str, Any]
-) -> Launch:
-    """The launch of a kernel whose programs are `taken` rows apart."""
-    rows, columns = call.rows, call.layout.columns
-    strides = rows.strides
-    column_strides = (*call.layout.column_strides, call.mask_stride)
-    arguments |= {
-        "columns": columns,
-        "outer": rows.outer,
-        "inner": rows.inner,
-        "count": rows.count,
-        "x_strides": strides[X],
-        "mask_strides": strides[MASK],
-        "lengths_strides": strides[LENGTHS],
-        "q_strides": strides[Q],
-        "out_strides": strides[OUT],
-        "stride_mk": call.mask_stride,
-        "WIDE": is_wide(rows, tile, columns, column_strides),
-        "num_warps": tile.warps,
-    }
-    element_types = (None, None if call.mask is None else tl.uint8)
-    return Launch(kernel, rows.grid(taken), arguments, element_types, variant)
-
-
-def _launch_short(call: Call, arguments: dict[str, Any]) -> Launch:
-    run = plan_run(call.layout)
-    arguments |= {"SHARED": call.rows.strides[MASK].row == 0, **run.constants(call.layout)}
-    tile = Tile(run.rows, arguments["BLOCK"], run.warps)
-    return _launch(*(Variant.SHORT, masked_softmax_short_kernel, call, tile, run.taken, arguments))
-
-
-def _launch_long(call: Call, arguments: dict[str, Any]) -> Launch:
-    mask, itemsize = call.mask, call.layout.itemsize
-    step = constants.LONG[itemsize]
-    fits = held_bytes(call.whole, itemsize) <= constants.HELD_BYTES
-    if call.mask_is_unaligned and (itemsize == 2 or fits):
-        step = constants.LONG_MASKED
-    how, mask_nbytes = BYTES, 0
-    if mask is not None:
-        how = how_to_read(itemsize, call.align, call.mask_align, call.mask_stride, mask.address)
-        mask_nbytes = reach(mask.shape, mask.strides)
-    arguments |= {
-        "stride_xk": call.layout.column_strides[0],
-        "SKEWED": call.skewed,
-        "ALIGN": call.align,
-        "BLOCK": step[0],
-        "mask_nbytes": mask_nbytes,
-        "HOW": how.value,
-    }
-    tile = Tile(1, *step)
-    return _launch(Variant.LONG, masked_softmax_long_kernel, call, tile, 1, arguments)
-
-
-def _launch_tile(call: Call, arguments: dict[str, Any]) -> Launch:
-    tile = held_tile(call.whole, call.layout.itemsize, call.rows.count)
-    prefix = call.lengths is not None or arguments["CAUSAL"]
-    arguments |= {
-        "stride_xk": call.layout.column_strides[0],
-        "SKEWED": call.skewed,
-        "ALIGN": call.align,
-        "MASK_ALIGN": call.mask_align,
-        "SHARED": call.rows.strides[MASK].row == 0 and not call.skewed,
-        "EVEN": tile.block == call.layout.columns and not prefix and not call.skewed,
-        "ROWS": tile.rows,
-        "BLOCK": tile.block,
-    }
-    return _launch(Variant.TILE, masked_softmax_kernel, call, tile, tile.rows, arguments)
+    grid = rows.grid(own.get("TAKEN", tile.rows))
+    element_types = (None, None if mask is None else tl.uint8)
+    return Launch(KERNELS[variant], grid, shared | own, element_types, variant)

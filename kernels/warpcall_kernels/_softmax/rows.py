@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 
@@ -61,16 +61,29 @@ class Rows:
         return triton.cdiv(self.count, rows), triton.cdiv(self.outer, z), z
 
 
-class RowLayout(NamedTuple):
-    """How the rows of a call lie in memory; lengths and steps are in positions of a row."""
+class Tile(NamedTuple):
+    """What a program holds: the rows and positions of its block, and its warps."""
 
+    rows: int
+    block: int
+    warps: int
+
+
+class RowLayout(NamedTuple):
+    """How the rows of a call lie in memory; lengths and steps are in positions of a row.
+
+    Mask and lengths are in `rows` only.
+    """
+
+    rows: Rows
     columns: int
     itemsize: int
     align: int  # what divides where rows begin, and how long they are
-    operands: tuple[Strides, ...]  # of what is read, without mask and lengths
+    operands: tuple[Strides, ...]  # of what is read
     out: Strides
     column_strides: tuple[int, ...]  # of what is read; the result is contiguous
     addresses: tuple[int, ...]  # of what is read, modulo 16 bytes; the result begins at 16 bytes
+    skewed: bool = False  # whether the ends of rows are read apart from their groups of 16 bytes
 
     @property
     def group(self) -> int:
@@ -78,30 +91,46 @@ class RowLayout(NamedTuple):
         return VECTOR_BYTES // self.itemsize
 
     @property
+    def access(self) -> int:
+        """Positions that are read by one access, without the ends of skewed rows."""
+        return self.group if self.skewed else self.align
+
+    @property
+    def whole(self) -> int:
+        """Positions of a row that lie in whole accesses."""
+        return self.columns // self.access * self.access
+
+    @property
     def narrow(self) -> bool:
         """Whether rows begin anywhere, so that whole rows could be read by narrow accesses only."""
         return self.align * self.itemsize <= constants.NARROW_BYTES
 
-    def is_skewed(self, least_bytes: int) -> bool:
-        """Whether to read the whole, aligned groups of 16 bytes of each row apart from its ends.
+    def skew(self, least_bytes: int) -> RowLayout:
+        """The same rows, skewed if that is possible and they have `least_bytes`.
 
-        The rows of all operands must have these groups at the same positions, and `least_bytes`.
+        The rows of all operands must have their whole groups of 16 bytes at the same positions.
         """
-        return (
+        skewed = (
             self.narrow
             and self.columns * self.itemsize >= max(least_bytes, VECTOR_BYTES)
             and all(stride == 1 for stride in self.column_strides)
             and not any(self.addresses)
             and congruent(self.operands, self.out, self.group)
         )
+        return self._replace(skewed=skewed)
 
-
-class Tile(NamedTuple):
-    """What a program holds: the rows and positions of its block, and its warps."""
-
-    rows: int
-    block: int
-    warps: int
+    def arguments(self, tile: Tile, mask_stride: int = 0) -> dict[str, Any]:
+        """The arguments that all kernels have, for programs with such a tile."""
+        rows = self.rows
+        return {
+            "columns": self.columns,
+            "outer": rows.outer,
+            "inner": rows.inner,
+            "count": rows.count,
+            "out_strides": self.out,
+            "WIDE": is_wide(rows, tile, self.columns, (*self.column_strides, mask_stride)),
+            "num_warps": tile.warps,
+        }
 
 
 def held_bytes(columns: int, itemsize: int, held: int = 1) -> int:

@@ -27,7 +27,7 @@ from warpcall_kernels._softmax.forward import factor_of, zero_masked_nans
 from warpcall_kernels._softmax.rows import RowLayout
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """The rows of a program, which are one run of positions.
 
     Blocks have powers of two of rows and of positions, so a run may have fewer rows than its block.
@@ -64,15 +64,15 @@ def is_run(layout: RowLayout) -> bool:
     )
 
 
-def plan_run(layout: RowLayout) -> Run:
+def plan_run(layout: RowLayout) -> RowRun:
     """The run that a program takes: the one with the least work for each row."""
     columns = layout.columns
     threads = 32 * SHORT_WARPS
     rows = threads * max(1, SHORT_THREAD_POSITIONS // triton.next_power_of_2(columns))
     length = triton.next_power_of_2(rows * columns)
-    whole = Run(rows, rows, length, SHORT_WARPS)
+    whole = RowRun(rows, rows, length, SHORT_WARPS)
     fewer = length // 2 // columns // layout.group * layout.group
-    half = Run(fewer, rows, length // 2, SHORT_WARPS)
+    half = RowRun(fewer, rows, length // 2, SHORT_WARPS)
     return min(whole, half, key=lambda run: (2 * rows * columns + run.length) / run.taken)
 
 
