@@ -3,13 +3,11 @@
 A message is the two lengths of `LENGTHS`, a head in JSON, then data. Requests by their `kind`:
 
 - "call": the data are the JSON body of a call. The head of the reply has `tensors` (name, dtype,
-shape,
-  begin, end) and `params`, its data are the bytes of the tensors.
+  shape, begin, end) and `params`. Its data are the bytes of the tensors.
 - "infer": the data are the JSON of an inference request. The head of the reply has `request`, which
-is
-  that JSON without the values of its tensors, and `tensors`, whose bytes are the data.
-- "write": the head has a `document` and its `holes`, the data are the bytes of tensors. The
-  data of the reply are the document as JSON text, with the tensors' values in the holes.
+  is that JSON without the values of its tensors, and `tensors`, whose bytes are the data.
+- "write": the head has a `document` and its `holes`, the data are the bytes of tensors. The data of
+  the reply are the document as JSON text, with the tensors' values in the holes.
 
 A head with `problem` instead says what is wrong with the JSON.
 """
