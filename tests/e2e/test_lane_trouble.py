@@ -31,9 +31,9 @@ from tests.service.requests import log_of
 from warpcall import Client
 
 
-@pytest.mark.parametrize("asker", ["a call", "a job", "a client that left"])
+@pytest.mark.parametrize("caller", ["a call", "a job", "a client that left"])
 def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
-    asker: str,
+    caller: str,
 ) -> None:
     """Each of these needs an answer of the lane's planning thread before a call can be sent."""
     settings = {**SMALL, "WARPCALL_CALL_TIMEOUT_S": "3", "WARPCALL_GRACE_S": "1"}
@@ -44,13 +44,13 @@ def test_a_lane_that_stands_still_is_replaced_although_no_call_reaches_it(
     ):
         lane = lane_of(stuck)
         with paused(lane):
-            if asker == "a client that left":
+            if caller == "a client that left":
                 with socket.create_connection(("127.0.0.1", stuck.port)) as sock:
                     sock.sendall(raw(IDENTITY))
                     until(lambda: metric(stuck, "warpcall_lane_plan_requests") == 1)
             else:
-                path = "/v1/kernels/permute" if asker == "a call" else "/v1/jobs/preview"
-                asked = pool.submit(http.post, path, json=IDENTITY if asker == "a call" else JOB)
+                path = "/v1/kernels/permute" if caller == "a call" else "/v1/jobs/preview"
+                asked = pool.submit(http.post, path, json=IDENTITY if caller == "a call" else JOB)
                 assert asked.result().status_code == 504
             until(lambda: not lane.is_running() or lane.status() == psutil.STATUS_ZOMBIE)
 

@@ -31,10 +31,10 @@ def chain(source: str) -> dict[str, Any]:
 
 
 def message(
-    question: Mapping[str, Any], stored_inputs: Mapping[str, int], stored_outputs: Mapping[str, int]
+    request: Mapping[str, Any], stored_inputs: Mapping[str, int], stored_outputs: Mapping[str, int]
 ) -> bytes:
     """As `programs.build_plan` writes it, with each input and output at the start of its region."""
-    checked = plan_program(question)
+    checked = plan_program(request)
     returned = {
         name: source for name, source, *_ in checked["outputs"] if name not in stored_outputs
     }
@@ -42,7 +42,7 @@ def message(
         {
             "steps": checked["steps"],
             "name": "program",
-            "inputs": [[name, code, shape, 0, None] for name, code, shape in question["tensors"]],
+            "inputs": [[name, code, shape, 0, None] for name, code, shape in request["tensors"]],
             "outputs": [[n, c, s, 0] for n, _, c, s in checked["outputs"] if n in returned],
             "returned": returned,
             "stored_inputs": dict(stored_inputs),
@@ -91,8 +91,8 @@ def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> No
 def test_an_upload_is_freed_once_no_step_needs_it() -> None:
     device, arena = open_lane()
     arena[:NBYTES] = np.ones(SIDE * SIDE, np.float32).tobytes()
-    question = {**chain("x"), "tensors": [["x", "F32", [SIDE, SIDE]]], "stored": []}
-    program = Program.decode(message(question, {}, {}), {})
+    request = {**chain("x"), "tensors": [["x", "F32", [SIDE, SIDE]]], "stored": []}
+    program = Program.decode(message(request, {}, {}), {})
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
 

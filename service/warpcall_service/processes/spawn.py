@@ -10,13 +10,13 @@ import socket
 import subprocess  # nosec B404
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from warpcall_service.processes.child_log import ChildLog
 
 POLL_S = 0.005  # between two checks whether a process has ended
 
-NOTHING: Mapping[str, str] = {}
-NO_DESCRIPTORS: Mapping[str, int] = {}
+NOTHING: Mapping[str, Any] = {}
 
 
 class ChildProcess:
@@ -47,7 +47,7 @@ class ChildProcess:
         arguments: Mapping[str, object],
         sockets: Mapping[str, socket.SocketKind],
         *,
-        fds: Mapping[str, int] = NO_DESCRIPTORS,
+        fds: Mapping[str, int] = NOTHING,
         environment: Mapping[str, str] = NOTHING,
     ) -> None:
         self.sockets: dict[str, socket.socket] = {}

@@ -33,20 +33,20 @@ async def take(arena: Arena, nbytes: int, *, urgent: bool = False) -> Slot:
 def test_slots_never_overlap_and_all_memory_comes_back(steps: list[tuple[int, int]]) -> None:
     async def play() -> None:
         arena = Arena(SIZE)
-        lent: dict[int, Slot] = {}
+        allocated: dict[int, Slot] = {}
         for nbytes, place in steps:
-            if place in lent:
-                lent.pop(place).release()
+            if place in allocated:
+                allocated.pop(place).release()
             else:
                 try:
                     slot = await arena.acquire(nbytes, 0.0)
                 except Busy:
                     continue
                 slot.view[:] = bytes([place]) * nbytes
-                lent[place] = slot
-            for number, slot in lent.items():
+                allocated[place] = slot
+            for number, slot in allocated.items():
                 assert bytes(slot.view) == bytes([number]) * slot.nbytes
-        for slot in lent.values():
+        for slot in allocated.values():
             slot.release()
         assert arena.stats().free == arena.nbytes
         assert (await arena.acquire(SIZE, 0.0)).offset == 0  # free ranges were joined
@@ -154,7 +154,7 @@ def test_who_stops_waiting_leaves_room_to_those_behind(arena: Arena) -> None:
     assert arena.stats().used == arena.waiting == 0
 
 
-def test_a_slot_lent_in_the_moment_of_a_cancellation_comes_back(arena: Arena) -> None:
+def test_a_slot_allocated_in_the_moment_of_a_cancellation_comes_back(arena: Arena) -> None:
     async def play() -> None:
         everything = await take(arena, SIZE)
         waiting = asyncio.create_task(take(arena, SIZE))
@@ -174,7 +174,7 @@ def test_an_arena_that_came_to_rest_has_forgotten_who_had_much(arena: Arena) -> 
         leaving = asyncio.create_task(arena.acquire(1, 5.0, "bob"))
         await asyncio.sleep(0)
         leaving.cancel()
-        held.release()  # before he has left the queue
+        held.release()  # before its caller has left the queue
         await asyncio.gather(leaving, return_exceptions=True)
 
         order: list[str] = []
@@ -194,7 +194,7 @@ def test_an_arena_that_came_to_rest_has_forgotten_who_had_much(arena: Arena) -> 
     assert asyncio.run(play()) == ["alice", "bob"]
 
 
-def test_a_held_slot_stays_lent_until_it_is_dropped(arena: Arena) -> None:
+def test_a_retained_slot_stays_allocated_until_it_is_released(arena: Arena) -> None:
     slot = asyncio.run(take(arena, 100))
     slot.retain()
 

@@ -1,4 +1,4 @@
-"""The arena's reserve and its promises: small calls find room, and large ones never wait in a ring."""
+"""The arena's reserve and deferred memory: small calls find room, and large calls never deadlock."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_who_need_not_wait_is_served_although_no_more_may_wait() -> None:
     asyncio.run(play())
 
 
-def test_a_promise_is_made_only_if_it_can_be_kept(arena: Arena) -> None:
+def test_memory_is_deferred_only_if_the_state_stays_safe(arena: Arena) -> None:
     async def play() -> None:
         first = await at_once(arena, LARGEST // 2, "a", LARGEST // 3)
         with pytest.raises(Busy):  # both would hold what the other one needs
@@ -194,7 +194,7 @@ def test_a_promise_is_made_only_if_it_can_be_kept(arena: Arena) -> None:
     asyncio.run(play())
 
 
-def test_while_a_promise_is_claimed_large_calls_get_nothing_new(arena: Arena) -> None:
+def test_while_deferred_memory_waits_large_calls_get_nothing_new(arena: Arena) -> None:
     async def play() -> list[str]:
         source = await at_once(arena, PAGE, "a", LARGEST // 2)
         other = await at_once(arena, LARGEST // 2, "b")
@@ -241,7 +241,7 @@ def test_a_claim_that_is_given_up_leaves_nothing_behind(arena: Arena) -> None:
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
-def test_many_calls_with_promises_all_come_to_their_end(seed: int) -> None:
+def test_many_calls_with_deferred_memory_all_end(seed: int) -> None:
     """Calls of every size at random moments; some of their clients leave in the middle."""
     chance = random.Random(seed)
     finished = []

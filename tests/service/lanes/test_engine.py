@@ -1,4 +1,4 @@
-"""The engine over a real lane: what it promises while the lane's process is replaced."""
+"""The engine over a real lane: what it guarantees while the lane's process is replaced."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck(
             )
             await asyncio.sleep(0.1)
             behind = [asyncio.create_task(permute(engine, n)) for n in range(1, 4)]
-            for asker in (slow, *behind):
+            for caller in (slow, *behind):
                 with pytest.raises(TimedOut):
-                    await asker
+                    await caller
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     with contextlib.suppress(TimedOut):
@@ -156,19 +156,19 @@ def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck(
 
 
 def test_questions_to_a_lane_that_stands_still_do_not_pile_up() -> None:
-    question = {"op": "permute", "params": {}, "tensors": []}
+    request = {"op": "permute", "params": {}, "tensors": []}
 
     async def play() -> int:
         async with started() as engine:
             send(engine, signal.SIGSTOP)
             tracemalloc.start()
             for _ in range(100):
-                asker = asyncio.create_task(
-                    engine.request_plan(frame({**question, "x": "x" * 2**20}), "x")
+                caller = asyncio.create_task(
+                    engine.request_plan(frame({**request, "x": "x" * 2**20}), "x")
                 )
                 await asyncio.sleep(0.001)
-                asker.cancel()
-                await asyncio.wait((asker,))
+                caller.cancel()
+                await asyncio.wait((caller,))
             return tracemalloc.get_traced_memory()[0]
 
     try:
@@ -176,7 +176,7 @@ def test_questions_to_a_lane_that_stands_still_do_not_pile_up() -> None:
     finally:
         tracemalloc.stop()
 
-    assert nbytes < 10 << 20, "of 100 MiB that were asked for askers who have left"
+    assert nbytes < 10 << 20, "of 100 MiB that was requested by callers who have left"
 
 
 def test_a_start_without_descriptors_is_tried_again_and_leaves_none_open() -> None:
@@ -227,13 +227,13 @@ def test_a_call_whose_deadline_passes_in_the_queue_of_its_lane_is_told_and_dropp
                 late = asyncio.create_task(call(engine, plan, deadline_s))
                 await until(lambda: lane(engine).queued == 1)
                 waiting = lane(engine)
-                with pytest.raises(TimedOut) as told:
+                with pytest.raises(TimedOut) as raised:
                     await asyncio.wait_for(late, deadline_s + MARGIN_S)
                 after = lane(engine)
             finally:
                 send(engine, signal.SIGCONT)
             await asyncio.gather(*sent)
-            return told.value, before, waiting, after
+            return raised.value, before, waiting, after
 
     problem, before, waiting, after = asyncio.run(play())
 
@@ -324,16 +324,16 @@ def test_questions_that_keep_coming_do_not_delay_the_end_of_a_lane_that_stands_s
     async def play() -> None:
         async with started(call_timeout_s=3.0, grace_s=0.5) as engine:
             send(engine, signal.SIGSTOP)
-            askers = set()
+            callers = set()
             for nbytes in range(1, 1000):
-                askers.add(asyncio.create_task(permute(engine, nbytes)))
+                callers.add(asyncio.create_task(permute(engine, nbytes)))
                 await asyncio.sleep(0.1)
                 if lane(engine).restarts:
                     break
             assert lane(engine).restarts
-            for asker in askers:
-                asker.cancel()
-            await asyncio.gather(*askers, return_exceptions=True)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
 
     asyncio.run(play())
 

@@ -136,7 +136,7 @@ def test_users_who_always_wait_get_the_same_but_for_one_call_each(
 ) -> None:
     queue: FairQueue[str] = FairQueue()
     given_to: Counter[str] = Counter()
-    turns = iter(range(10**6))
+    steps = iter(range(10**6))
     queue.enqueue("a", sizes_a[0], "")
     queue.enqueue("b", size_b, "")
 
@@ -144,7 +144,7 @@ def test_users_who_always_wait_get_the_same_but_for_one_call_each(
         waiting = serve_one(queue)
         assert waiting is not None
         given_to[waiting.user] += waiting.nbytes + CALL_BYTES
-        again = sizes_a[next(turns) % len(sizes_a)] if waiting.user == "a" else size_b
+        again = sizes_a[next(steps) % len(sizes_a)] if waiting.user == "a" else size_b
         queue.enqueue(waiting.user, again, "")
         assert abs(given_to["a"] - given_to["b"]) <= 2 * (MAX_BYTES + CALL_BYTES)
 
@@ -157,7 +157,7 @@ def test_nobody_starves_however_many_others_keep_coming(
     patient: int, others: list[tuple[str, int]]
 ) -> None:
     queue: FairQueue[str] = FairQueue()
-    queue.charge("a", MAX_BYTES)  # he had the most that one may owe
+    queue.charge("a", MAX_BYTES)  # the most that a user may owe
     ours = queue.enqueue("a", patient, "")
     bound = 3 * (MAX_BYTES // CALL_BYTES + 2)  # three others catch up in calls as small as can be
 
@@ -232,13 +232,13 @@ def test_after_a_rest_nobody_owes_anything() -> None:
 
 def test_turns_are_few_at_a_time_and_fair() -> None:
     async def play() -> tuple[list[str], int]:
-        turns = FairSemaphore(2)
+        semaphore = FairSemaphore(2)
         order: list[str] = []
         under_way = most = 0
 
         async def take(user: str) -> None:
             nonlocal under_way, most
-            async with turns.acquire(user, 1000):
+            async with semaphore.acquire(user, 1000):
                 under_way += 1
                 most = max(most, under_way)
                 await asyncio.sleep(0.001)
@@ -259,13 +259,13 @@ def test_turns_are_few_at_a_time_and_fair() -> None:
 @pytest.mark.parametrize("leaves", ["before", "in the same moment", "after"])
 def test_a_turn_that_nobody_takes_goes_to_the_next(leaves: str) -> None:
     async def play() -> None:
-        turns = FairSemaphore(1)
+        semaphore = FairSemaphore(1)
 
         async def take() -> None:
-            async with turns.acquire("a", 1):
+            async with semaphore.acquire("a", 1):
                 pass
 
-        async with turns.acquire("a", 1):
+        async with semaphore.acquire("a", 1):
             leaver, stayer = asyncio.create_task(take()), asyncio.create_task(take())
             await asyncio.sleep(0)
             if leaves != "after":

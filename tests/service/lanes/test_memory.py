@@ -1,4 +1,4 @@
-"""Memory is lent to calls and comes back, whatever becomes of the call or its client."""
+"""Memory is allocated to calls and freed again, whatever becomes of the call or its client."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_client_that_does_not_read_its_answer_is_given_up(
     with begun(server, 20 * MIB) as sock:
         sock.sendall(b"\0" * (20 * MIB))
         until(lambda: used(http) >= 40 * MIB, "the call did not get its room")
-        until(lambda: used(http) == 0, "memory stayed lent to a client that does not read")
+        until(lambda: used(http) == 0, "memory stayed allocated to a client that does not read")
 
         received = 0
         while data := sock.recv(MIB):
