@@ -144,7 +144,7 @@ def test_headers_of_an_answer_are_without_control_characters(flavour: Flavour) -
     assert list(answer.timing_ms) == [r"\x1b[2J"]
 
 
-def test_a_failed_job_is_told_without_control_characters() -> None:
+def test_a_failed_job_is_described_without_control_characters() -> None:
     job = parse(JobInfo, {**JOB, "exit_class": EVIL, "detail": EVIL}, "a job")
 
     assert str(JobFailed(job)).isprintable()

@@ -191,7 +191,7 @@ def test_a_name_that_no_op_has_is_not_sent(
 @pytest.mark.parametrize(
     "arguments", [["kernels"], ["kernels", "permute"], ["run", "permute", "x.npy"]]
 )
-def test_a_server_of_another_kind_is_told_as_such(
+def test_a_server_of_another_kind_is_reported_as_such(
     members: Any, arguments: list[str], monkeypatch: pytest.MonkeyPatch, warpcall: Command
 ) -> None:
     def other(visit: Visit) -> None:

@@ -98,7 +98,7 @@ def test_a_closed_input_changes_nothing(arguments: str, server: OpsServer) -> No
 @pytest.mark.parametrize(
     ("arguments", "code"), [("kernels sort", 1), ("run permute", 2), ("kernels --nonsense", 2)]
 )
-def test_errors_that_nobody_can_be_told_are_exit_codes(
+def test_errors_are_exit_codes_where_no_message_can_be_written(
     arguments: str, code: int, stream: str, server: OpsServer
 ) -> None:
     done = shell(server, f"warpcall {arguments} {stream}")

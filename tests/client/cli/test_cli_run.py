@@ -355,7 +355,7 @@ def test_a_damaged_file_is_one_line(name: str, content: bytes, warpcall: Command
     assert warpcall.server.seen.calls == 0
 
 
-def test_an_option_of_a_kind_to_come_is_told_as_such(warpcall: Command) -> None:
+def test_an_option_of_an_unknown_kind_is_reported_as_such(warpcall: Command) -> None:
     declared = {"name": "dims", "kind": "text", "required": False, "doc": "which"}
     warpcall.server.declared["permute"]["params"] = [declared]
 
