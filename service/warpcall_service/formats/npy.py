@@ -77,8 +77,7 @@ def decode_header(header: bytes, field: str) -> NpyHeader:
 
     Raises:
         InvalidInput: numpy cannot read the header; the array holds Python objects, which .npy
-        stores
-            as a pickle; or a dtype or shape that the wire does not have.
+            stores as a pickle; or a dtype or shape that the wire does not have.
     """
     tokens = len(_TOKEN.findall(header))
     if tokens > MAX_TOKENS:

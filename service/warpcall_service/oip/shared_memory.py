@@ -92,8 +92,7 @@ class Region:
 
         Raises:
             InvalidInput: the segment was removed, replaced or shortened, or the system has no
-            memory
-                left for it.
+                memory left for it.
         """
         written = 0
         with self._open(os.O_WRONLY) as segment:
