@@ -109,9 +109,9 @@ class Jobs(_JobsBase[Job]):
 
         Args:
             request: see `warpcall.jobs.JobRequest`.
-            idempotency_key: a second submission with the same key finds the job of the first one. By
-                default each call uses a new key, so that a retry after a lost answer makes no second
-                job.
+            idempotency_key: a second submission with the same key finds the job of the first one.
+                By default each call uses a new key, so that a retry after a lost answer makes no
+                second job.
 
         Raises:
             InvalidInput: the job cannot be measured; `field` names the reason.

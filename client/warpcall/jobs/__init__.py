@@ -1,10 +1,11 @@
 """The types of the jobs API: what a job is asked for, its state, its place in the queue, its events.
 
 The SDK returns these types and those of `warpcall.jobs.results`, and the server builds its answers
-and its OpenAPI from them: these two modules are the only list of their fields. Times of day are texts
-as in RFC 3339, UTC. Every other quantity has its unit in its name.
+and its OpenAPI from them: these two modules are the only list of their fields. Times of day are
+texts as in RFC 3339, UTC. Every other quantity has its unit in its name.
 
-A client ignores fields that it does not know, so a newer server may send more than a class has here.
+A client ignores fields that it does not know, so a newer server may send more than a class has
+here.
 """
 
 from __future__ import annotations

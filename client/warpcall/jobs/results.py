@@ -1,7 +1,7 @@
 """The types of the jobs API that hold measurements: results, comparisons of two jobs, and histories.
 
-See `warpcall.jobs` for how they are used. All intervals are 95 % confidence intervals. How each number
-is measured is described in docs/benchmarking.md.
+See `warpcall.jobs` for how they are used. All intervals are 95 % confidence intervals. How each
+number is measured is described in docs/benchmarking.md.
 """
 
 from __future__ import annotations

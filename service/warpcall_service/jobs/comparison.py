@@ -1,7 +1,7 @@
 """Compares two jobs by their samples, a few cases at a time.
 
-The samples are not unpacked in this process. Each request to a lane carries the stored results of a few
-cases, and the lane answers with the rows of these cases.
+The samples are not unpacked in this process. Each request to a lane carries the stored results of a
+few cases, and the lane answers with the rows of these cases.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.lanes.messages import frame
 from warpcall_service.store.tables import JobCase
 
-# A lane needs 1 ms for a row and some 20 ms for a request. Checks of other users' calls wait for so long.
+# A lane needs some 20 ms for a request of this size. Checks of other users' calls wait for it.
 PART_CASES = 4
 
 
@@ -49,8 +49,8 @@ class JobPair:
         numbers: numbers of the two jobs.
         cases: in the order of the first job, followed by those that only the second one has.
         empty: the answer without its rows.
-        only: by job, what only this job has measured, with the positions of the cases. `rows` adds to
-            it.
+        only: by job, what only this job has measured, with the positions of the cases. `rows` adds
+            to it.
     """
 
     numbers: tuple[int, int]

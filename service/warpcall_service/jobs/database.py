@@ -1,7 +1,7 @@
 """Runs blocking database functions of the jobs in threads, and notifies waiters when a job changes.
 
-The jobs have threads of their own, so that a database that hangs delays jobs and nothing else. Reads
-for users have other threads than the scheduler and submissions, so that they delay neither.
+The jobs have threads of their own, so that a database that hangs delays jobs and nothing else.
+Reads for users have other threads than the scheduler and submissions, so that they delay neither.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The results of a job as a file: JSON, CSV, Markdown or Parquet, rendered in parts.
 
-A job can have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each part
-is read in a transaction of its own. All parts still show one state of the job: the list of measured
-cases is read once, at the beginning, and the rows of a case are written together and never change.
+A job can have 8,000 rows and 40 million samples, so an export is never in memory as a whole. Each
+part is read in a transaction of its own. All parts still show one state of the job: the list of
+measured cases is read once, at the beginning, and the rows of a case are written together and never
+change.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _joined(texts: Sequence[bytes], comma: bool) -> bytes:
 
 
 def _parts_of_rows(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
-    """The cases in parts of PART_CASES. Rows hold no samples, so the size of the results is ignored."""
+    """The cases in parts of PART_CASES. The size is ignored, because rows hold no samples."""
     for begin in range(0, len(cases), PART_CASES):
         yield cases[begin : begin + PART_CASES]
 

@@ -1,26 +1,27 @@
 """The order in which jobs run: fair to users, with short jobs first as far as that is fair.
 
-Each user has a virtual time in microseconds: the device time that they received, added to the clock of
-the queue. The start of a job in virtual time is its user's time, or the clock's time when the job was
-submitted if that is later, so that an idle user accumulates no advantage. The job ends after its cost.
-Of the users' next jobs, the one that would *end* first runs first. The clock is the least start among
-the jobs that could run. It follows that while a job is its user's next one, no other user receives more
-time than this job itself takes:
+Each user has a virtual time in microseconds: the device time that they received, added to the clock
+of the queue. The start of a job in virtual time is its user's time, or the clock's time when the
+job was submitted if that is later, so that an idle user accumulates no advantage. The job ends
+after its cost. Of the users' next jobs, the one that would *end* first runs first. The clock is the
+least start among the jobs that could run. It follows that while a job is its user's next one, no
+other user receives more time than this job itself takes:
 
-- A short job waits for the jobs that run already, and then less than its own duration for each other
-  user.
-- A long job waits for the jobs that run already, and then at most its own duration for each other user,
-  however many short jobs they submit. It needs no aging.
+- A short job waits for the jobs that run already, and then less than its own duration for each
+  other user.
+- A long job waits for the jobs that run already, and then at most its own duration for each other
+  user, however many short jobs they submit. It needs no aging.
 
-These bounds are in estimated costs. The actual duration replaces the estimate when a job ends. A running
-job is not interrupted, so on one device a short job may wait for the rest of a long one. Priorities come
-before all this: jobs of a lower priority start only when none of a higher priority can.
+These bounds are in estimated costs. The actual duration replaces the estimate when a job ends. A
+running job is not interrupted, so on one device a short job may wait for the rest of a long one.
+Priorities come before all this: jobs of a lower priority start only when none of a higher priority
+can.
 
-Ordering by virtual end is fair queueing as in Demers, Keshav and Shenker (SIGCOMM 1989). The clock is
-that of Linux's fair scheduler (`min_vruntime`). `lanes/fair_queue.py` orders calls by virtual start
-(start-time fair queueing). For jobs, that would let the first long job of each user run before any
-user's second short job. docs/benchmarking.md compares both in a simulation. All state is in the
-database, so that a restart changes nothing.
+Ordering by virtual end is fair queueing as in Demers, Keshav and Shenker (SIGCOMM 1989). The clock
+is that of Linux's fair scheduler (`min_vruntime`). `lanes/fair_queue.py` orders calls by virtual
+start (start-time fair queueing). For jobs, that would let the first long job of each user run
+before any user's second short job. docs/benchmarking.md compares both in a simulation. All state is
+in the database, so that a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -104,14 +105,14 @@ def forecast(estimates_s: Sequence[float], free_in_s: Iterable[float]) -> list[t
 
 
 def virtual_time_us(entries: Iterable[QueuedJob], ends_us: Mapping[str, int], priority: int) -> int:
-    """Virtual time of the clock when one of these jobs starts: the least start of the users' next jobs.
+    """The clock's virtual time when a job starts: the least start of the users' next jobs.
 
     Args:
         entries: all jobs that wait, including the one that starts.
         ends_us: as for `in_order`.
-        priority: priority of the job that starts. Jobs of other priorities do not count. Otherwise a
-            job of a low priority that waits for hours would hold the clock back, and a user who comes
-            then would receive these hours.
+        priority: priority of the job that starts. Jobs of other priorities do not count. Otherwise
+            a job of a low priority that waits for hours would hold the clock back, and a user who
+            comes then would receive these hours.
     """
     first: dict[str, QueuedJob] = {}
     for entry in entries:

@@ -1,6 +1,7 @@
 """What happens to a job in the database: its states, the results of its cases, its end.
 
-Every function takes a session and blocks. Those that change what a user is charged lock the queue first.
+Every function takes a session and blocks. Those that change what a user is charged lock the queue
+first.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ PRUNED_JOBS = 200  # jobs whose progress one call of `prune` deletes
 def advance(session: Session, job: Job, state: State) -> None:
     """Set the state of a job. The operation is idempotent.
 
-    A transaction may have been committed although the server did not learn of it, so the recorder can
-    write the same state again.
+    A transaction may have been committed although the server did not learn of it, so the recorder
+    can write the same state again.
     """
     if job.state == state:
         return
@@ -185,7 +186,7 @@ def series(op: str, implementation: str, case_key: str) -> str:
 
 
 def _charge(session: Session, job: Job, took_ms: int) -> None:
-    """Charge a user the duration of their job's run in place of the estimate, which `claim` charged."""
+    """Charge a user the duration of a run in place of the estimate that `claim` charged."""
     queue.lock(session)
     job.took_ms += took_ms
     share = session.get(JobShare, job.user_name)

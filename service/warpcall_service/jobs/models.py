@@ -57,8 +57,8 @@ class _Model(Model):
 class TensorSpec(_Model):
     """An input whose values the server draws.
 
-    `dtype` is a name such as BF16. `values`, `low`, `high` and `layout` say which values and which memory
-    layout the input has; by default the op chooses.
+    `dtype` is a name such as BF16. `values`, `low`, `high` and `layout` say which values and which
+    memory layout the input has; by default the op chooses.
     """
 
     shape: Shape
@@ -70,7 +70,7 @@ class TensorSpec(_Model):
 
 
 class CaseSpec(_Model):
-    """One case: all inputs, or the shape and dtype of the first input, from which the op derives the rest.
+    """One case: all inputs, or the shape and dtype of the first, from which the op derives the rest.
 
     `sizes` gives the sizes that the shape leaves open, such as the taps of a convolution.
     """
@@ -93,7 +93,7 @@ class CaseSpec(_Model):
 
 
 class Sweep(_Model):
-    """The cases of a product: each shape with each dtype, each value of each parameter and each size."""
+    """A product of cases: each shape with each dtype, each value of each parameter and each size."""
 
     shapes: Annotated[list[Shape], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
     dtypes: Annotated[list[Name], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
@@ -109,8 +109,8 @@ class Sweep(_Model):
 class JobRequest(_Model):
     """A benchmark of some implementations of an op on some cases.
 
-    The other implementations are compared with the first one. If a job of the same user measured the
-    same in the same environment, that job is the answer, unless `fresh` is true.
+    The other implementations are compared with the first one. If a job of the same user measured
+    the same in the same environment, that job is the answer, unless `fresh` is true.
     """
 
     op: Name

@@ -1,10 +1,10 @@
 """Detects jobs whose server is lost, without comparing the clocks of two machines.
 
-A server that runs a job increases a number in the job's row at regular intervals: the heartbeat. Every
-other server reads these numbers equally often. A job is an orphan if its heartbeat was the same in
-OBSERVATIONS reads after the first one. The detector counts reads and not seconds, because a pause of the
-reader or of the database must not count against a server that could not write in that time. After such
-a pause, the server still has all the remaining reads to write its next heartbeat.
+A server that runs a job increases a number in the job's row at regular intervals: the heartbeat.
+Every other server reads these numbers equally often. A job is an orphan if its heartbeat was the
+same in OBSERVATIONS reads after the first one. The detector counts reads and not seconds, because a
+pause of the reader or of the database must not count against a server that could not write in that
+time. After such a pause, the server still has all the remaining reads to write its next heartbeat.
 """
 
 from __future__ import annotations

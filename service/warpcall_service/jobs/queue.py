@@ -33,8 +33,8 @@ class Claim:
     Attributes:
         number: number of the job.
         runner: id of the server that runs the job.
-        fence: the job's `fence` after it was claimed. Each claim increments it, so that what an earlier
-            run writes cannot be taken for what the later run writes.
+        fence: the job's `fence` after it was claimed. Each claim increments it, so that what an
+            earlier run writes cannot be taken for what the later run writes.
     """
 
     number: int
@@ -103,8 +103,8 @@ def lock_claimed(session: Session, claim: Claim) -> Job:
 
     The lock makes this check and the writes that follow one step. Another server takes the job over
     either before, and this function raises, or after, and then it sees all that was written. A
-    transaction that also locks the queue must lock the queue first, as all do: two transactions that
-    lock in different orders can block each other.
+    transaction that also locks the queue must lock the queue first, as all do: two transactions
+    that lock in different orders can block each other.
 
     Raises:
         ClaimLost: the claim does not hold any more.

@@ -79,8 +79,8 @@ class StreamLimit:
     """Limits the streams of events that each user has open.
 
     Args:
-        most: limit for each user. The user LOCAL, who stands for all callers of a server without keys,
-            has none.
+        most: limit for each user. The user LOCAL, who stands for all callers of a server without
+            keys, has none.
     """
 
     def __init__(self, most: int) -> None:

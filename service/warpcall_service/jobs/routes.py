@@ -97,8 +97,8 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     ) -> Response:
         """Queue a benchmark job.
 
-        The answer is 200 with an existing job if its Idempotency-Key is the same, or if it measured the
-        same in the same environment.
+        The answer is 200 with an existing job if its Idempotency-Key is the same, or if it measured
+        the same in the same environment.
         """
         wanted = await _read(request, JobRequest)
         found = await service.submit(caller, wanted, idempotency_key)
@@ -148,7 +148,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:
-        """One job: its state, its place in the queue, its request, and the environment that it ran in."""
+        """One job: its state, its place in the queue, its request and its environment."""
         return _json(await service.find(caller, id))
 
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)

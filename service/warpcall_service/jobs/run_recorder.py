@@ -82,7 +82,8 @@ class RunRecorder:
         """Append a change to those that wait to be written.
 
         Args:
-            charges: whether the change also charges the job's user, which requires the queue's lock.
+            charges: whether the change also charges the job's user, which requires the queue's
+                lock.
         """
         self._changes.put_nowait((change, charges))
 

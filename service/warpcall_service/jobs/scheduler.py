@@ -70,8 +70,8 @@ class _Running:
 class Scheduler:
     """Starts jobs on this server's devices and supervises them.
 
-    Of the servers that share a data folder only one runs jobs: the one that has acquired the folder's
-    `ServerIdentity`.
+    Of the servers that share a data folder only one runs jobs: the one that has acquired the
+    folder's `ServerIdentity`.
     """
 
     def __init__(

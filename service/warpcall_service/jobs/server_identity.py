@@ -1,10 +1,11 @@
 """The id of a server among the servers that share its database.
 
-The id is random and is stored in a file of the data folder, so that a restarted server finds the jobs
-and the processes of its predecessor at once. This is safe only if the predecessor has ended and no
-other server can have the same id. The lock of the file ensures the first. For the second, the file also
-records its own device and inode and the boot id of the machine. A copy of the folder, a volume in
-another container, or the same folder after a reboot does not match, and the server gets a new id.
+The id is random and is stored in a file of the data folder, so that a restarted server finds the
+jobs and the processes of its predecessor at once. This is safe only if the predecessor has ended
+and no other server can have the same id. The lock of the file ensures the first. For the second,
+the file also records its own device and inode and the boot id of the machine. A copy of the folder,
+a volume in another container, or the same folder after a reboot does not match, and the server gets
+a new id.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class ServerIdentity:
         """Lock the file and return its id. The operation is idempotent.
 
         Raises:
-            IdentityUnavailable: another server has the lock, or the file cannot be written or locked.
+            IdentityUnavailable: another server has the lock, or the file cannot be written or
+                locked.
         """
         if not self.id:
             self._lock()

@@ -82,7 +82,7 @@ class JobService:
         return found
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
-        """What a submission would cost. It raises the same errors as `submit`, except Busy and Forbidden."""
+        """What a submission would cost. It raises as `submit`, except Busy and Forbidden."""
         checked = await self._check(request)
         return await self._database.lookups.read(caller.name, _preview, caller, request, checked)
 

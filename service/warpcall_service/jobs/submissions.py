@@ -47,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs to list; None means any. Only jobs older than the one of the id `before` are listed."""
+    """Which jobs to list; None means any. `before` is an id: only older jobs are listed."""
 
     user: str | None = None
     state: str | None = None
@@ -183,7 +183,7 @@ def nominal_s(request: JobRequest, checked: Checked) -> float:
 def find_answered(
     session: Session, caller: Caller, request: JobRequest, checked: Checked
 ) -> Job | None:
-    """A finished job of the caller that measured the same in the same environment; None if none did."""
+    """A finished job of the caller that measured the same in the same environment, or None."""
     return _find_answered(session, caller, _measured_sha256(request, checked), checked)
 
 
