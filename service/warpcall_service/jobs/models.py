@@ -57,8 +57,8 @@ class _Model(Model):
 class TensorSpec(_Model):
     """An input whose values the server draws.
 
-    `dtype` is a name such as BF16. `values`, `low`, `high` and `layout` say which values and which
-    memory layout the input has; by default the op chooses.
+    `dtype` is a name such as BF16. `values`, `low` and `high` say which values are drawn, "normal"
+    by default. `layout` is the memory layout, "contiguous" by default.
     """
 
     shape: Shape
