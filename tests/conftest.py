@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-WORKERS_PER_CORE = 3  # many tests wait, for leases and deadlines, and leave their core to others
+WORKERS_PER_CORE = 2  # many tests wait, for leases and deadlines, and leave their core to others
 MOST_WORKERS = 16  # there are some hundred files
 # Files whose tests have nothing in common: side by side they do not take longer than one of them.
 APART = {

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import safetensors.numpy
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis.checks import not_a_server_error
 
 from demo.server import Server
 from tests.service.requests import PERMUTE, SAFETENSORS, well
+
+if TYPE_CHECKING:
+    import schemathesis
 
 OPS = ("permute", "masked-softmax", "conv", "conv-backward", "transpose-add", "isin", "nothing")
 quiet = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -241,6 +242,9 @@ def test_any_mutation_of_a_request(
 
 
 def test_the_description_finds_no_fault_of_the_server(server: Server, http: httpx.Client) -> None:
+    import schemathesis  # here, since each process that collects the tests would import it
+    from schemathesis.checks import not_a_server_error
+
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = 0
     for result in schema.get_all_operations():
