@@ -40,6 +40,7 @@ REPLACED = {
 ALLOWED = (
     ("CHANGELOG.md", r"`[^`]*`", "the list of renamed settings and metrics has the old names"),
     ("demo/demo.py", r"show_edge", "a parameter of rich"),
+    ("client/warpcall/_cli/output.py", r"pad_edge", "a parameter of rich"),
     ("demo/data/*", r".*", "texts of others"),
     ("tools/check_words.py", r".*", "names the words"),
 )

@@ -7,7 +7,7 @@ does, and lets a kernel read and write wherever it likes. Here:
 - bf16 and fp8 are ml_dtypes arrays, which round to nearest, ties to even;
 - every access is checked: a lane that is not masked off and leaves the tensors given to the kernel
   raises IndexError (a GPU would hide most of these);
-- `tl.dot` of fp32 rounds its operands to tf32 unless told otherwise, as a GPU does;
+- `tl.dot` of fp32 rounds its operands to tf32 unless asked otherwise, as a GPU does;
 - `device_assert` asserts, libdevice functions are numpy's, and there is an active driver;
 - an error in a kernel reaches the caller as it was raised;
 - Triton 3.6 bounds loops by tensors with numpy from 2.4 on too.

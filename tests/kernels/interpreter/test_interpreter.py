@@ -128,7 +128,7 @@ def test_device_functions_and_reductions_run() -> None:
     assert out.item() == 2 * 63 * 32
 
 
-def test_a_dot_of_fp32_rounds_to_tf32_unless_told_otherwise() -> None:
+def test_a_dot_of_fp32_rounds_to_tf32_unless_asked_otherwise() -> None:
     a, b = torch.randn(2, 16, 16)
     exact, rounded = torch.empty(16, 16), torch.empty(16, 16)
 
