@@ -13,6 +13,7 @@ fmt: setup
 	$(BIN)/ruff format && $(BIN)/ruff check --fix && $(BIN)/python -m tools.generate_sdk
 check: setup
 	$(BIN)/ruff format --check && $(BIN)/ruff check && $(BIN)/mypy && $(BIN)/python -m tools.generate_sdk --check
+	$(BIN)/python -m tools.check_words
 	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service
 	$(BIN)/pip-licenses >/dev/null
 	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml

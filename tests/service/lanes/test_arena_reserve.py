@@ -92,7 +92,7 @@ def test_the_largest_call_leaves_the_reserve_to_small_ones_of_all(arena: Arena) 
     asyncio.run(play())
 
 
-def test_a_call_that_would_take_the_reserve_is_told_what_it_may_have(arena: Arena) -> None:
+def test_a_call_that_would_take_the_reserve_gets_the_size_it_may_have(arena: Arena) -> None:
     for nbytes, deferred_nbytes in ((LARGEST + 1, 0), (1, LARGEST), (LARGEST, 1)):
         with pytest.raises(TooLarge, match=f"must fit in {LARGEST} bytes.*arena_bytes"):
             asyncio.run(at_once(arena, nbytes, "a", deferred_nbytes))

@@ -37,7 +37,7 @@ def drain(queue: FairQueue[str]) -> list[QueueEntry[str]]:
 
 
 @given(arrivals)
-def test_what_was_pushed_is_served_once_each_user_in_his_own_order(
+def test_what_was_enqueued_is_served_once_each_user_in_their_own_order(
     came: list[tuple[str, int]],
 ) -> None:
     queue: FairQueue[str] = FairQueue()
@@ -169,22 +169,22 @@ def test_nobody_starves_however_many_others_keep_coming(
 
 
 @given(arrivals, st.data())
-def test_who_stops_waiting_costs_his_user_nothing(
+def test_entries_that_are_removed_cost_their_user_nothing(
     came: list[tuple[str, int]], data: st.DataObject
 ) -> None:
-    with_him: FairQueue[int] = FairQueue()
+    with_removals: FairQueue[int] = FairQueue()
     without: FairQueue[int] = FairQueue()
     leaves = data.draw(st.sets(st.integers(0, len(came) - 1)))
     for number, (user, nbytes) in enumerate(came):
-        waiting = with_him.enqueue(user, nbytes, number)
+        waiting = with_removals.enqueue(user, nbytes, number)
         if number in leaves:
-            with_him.remove(waiting)
-            with_him.remove(waiting)
+            with_removals.remove(waiting)
+            with_removals.remove(waiting)
         else:
             without.enqueue(user, nbytes, number)
 
     orders = []
-    for queue in (with_him, without):
+    for queue in (with_removals, without):
         order = []
         while (waiting_now := queue.peek()) is not None:
             queue.dequeue(waiting_now)
@@ -194,7 +194,7 @@ def test_who_stops_waiting_costs_his_user_nothing(
     assert orders[0] == orders[1]
 
 
-def test_who_may_not_is_passed_over_and_keeps_his_place() -> None:
+def test_entries_that_may_not_run_are_skipped_and_keep_their_place() -> None:
     queue: FairQueue[str] = FairQueue()
     queue.enqueue("a", 1, "large user")
     queue.enqueue("b", 2, "other")
@@ -230,7 +230,7 @@ def test_after_a_rest_nobody_owes_anything() -> None:
     assert [w.item for w in drain(queue)] == ["a", "b"]
 
 
-def test_turns_are_few_at_a_time_and_fair() -> None:
+def test_a_semaphore_admits_few_at_a_time_and_is_fair() -> None:
     async def play() -> tuple[list[str], int]:
         semaphore = FairSemaphore(2)
         order: list[str] = []

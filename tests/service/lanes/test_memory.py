@@ -86,7 +86,9 @@ def kept_going(*socks: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-def test_without_room_a_call_is_told_when_to_come_back(server: Server, http: httpx.Client) -> None:
+def test_without_room_a_call_is_refused_with_retry_after(
+    server: Server, http: httpx.Client
+) -> None:
     body = safetensors.numpy.save({"x": np.zeros(8 * MIB, np.uint8)})
 
     with begun(server, 31 * MIB) as one, begun(server, 31 * MIB) as two, kept_going(one, two):
@@ -110,10 +112,10 @@ def test_a_small_call_runs_beside_large_ones_on_their_way(
 
 
 @pytest.mark.parametrize("how", ["leaves", "resets"])
-def test_a_client_that_is_gone_in_its_body_leaves_no_memory_lent(
+def test_a_client_that_is_gone_in_its_body_leaves_no_memory_allocated(
     how: str, server: Server, http: httpx.Client
 ) -> None:
-    status = {"leaves": 422, "resets": 499}[how]  # a half-closed connection can still be told
+    status = {"leaves": 422, "resets": 499}[how]  # a half-closed connection can still be answered
     before = metrics(http).get(LEFT % status, 0)
 
     with begun(server, 20 * MIB) as sock:
@@ -141,7 +143,7 @@ def test_a_client_that_does_not_read_its_answer_is_given_up(
     assert "without completing response" not in log_of(server)
 
 
-def test_refused_calls_leave_no_memory_lent(http: httpx.Client) -> None:
+def test_refused_calls_leave_no_memory_allocated(http: httpx.Client) -> None:
     wrong = header({"x": tensor("U8", [MIB], 0, MIB)}) + b"\0" * MIB
 
     for query in ("dims=0,0", "dims=1", "axes=0", "dims=0&dims=0"):

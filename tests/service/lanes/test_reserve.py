@@ -159,7 +159,7 @@ def test_small_slow_calls_of_several_users_leave_room_for_another_one(
     assert answer.status_code == 200
 
 
-def test_a_call_that_needs_the_reserve_is_told_what_is_allowed(place: Place) -> None:
+def test_a_call_that_needs_the_reserve_gets_the_size_that_is_allowed(place: Place) -> None:
     nbytes = LARGEST // 2 + 1
     with place.http("bob") as bob:
         answer = bob.post(
