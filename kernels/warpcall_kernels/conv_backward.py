@@ -1,7 +1,9 @@
 """The gradients of conv with respect to x, weight and bias.
 
-One pass over x and grad_output gives both, up to 32 taps (16 of fp64): see `_conv/backward.py`.
-Bytes: (3 * B * C * T + 2 * H * K) * itemsize. Workspace: partial sums, see the public function.
+Up to 32 taps (16 of fp64), one pass over x and grad_output computes the gradients of x and weight. The
+variants are in `_conv/backward.py`.
+Bytes: (3 * B * C * T + 2 * H * K) * itemsize. The partial sums that the public function describes come
+on top.
 Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019.
 """
 
@@ -67,7 +69,7 @@ def _launch(
     gradients, separate = plan
     grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
     sums = x.new_empty(gradients.sums, dtype=_accumulator(x.dtype))
-    gradients.both(grad_output, x, weight, grad_x, sums)
+    gradients.main(grad_output, x, weight, grad_x, sums)
     if separate is not None:
         separate(grad_output, weight, None, grad_x)
     if gradients.reduce is None:
@@ -89,7 +91,7 @@ def _plan(
     softmax_weight: bool,
     bias: bool,
 ) -> tuple[backward.BackwardPlan, Launch | None] | None:
-    """The launches, and the one of grad_x where it is separate; None if there is nothing to sum."""
+    """The launches, and one more for grad_x if they do not compute it; None if x is empty."""
     _infer(
         Layout(*grad_output).meta,
         Layout(*x).meta,
@@ -110,12 +112,12 @@ def _plan(
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What sums over rows are kept in."""
+    """The dtype of sums over rows."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:
-    """The gradient of the given weights from that of the applied ones, in the type of the former."""
+    """The gradient of the given weights, in their dtype, from that of the weights after the softmax."""
     if softmax_weight:
         w = weight.to(grad.dtype).softmax(-1)
         grad = w * (grad - (grad * w).sum(-1, keepdim=True))
@@ -261,7 +263,7 @@ def _case(
 
 
 def _large(shape: tuple[int, int, int], heads: int) -> list[Case]:
-    """The shapes and filters that others were measured with."""
+    """Shapes and filters that other implementations were measured with."""
     cases = []
     for dtype, short, taps in (
         *((torch.bfloat16, "bf16", taps) for taps in (3, 7, 15, 31)),

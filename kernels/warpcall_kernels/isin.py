@@ -1,18 +1,15 @@
 """out[i] = whether elements[i] equals any of the test elements, without sorting.
 
-Three ways, chosen from shapes and dtypes alone, so that nothing waits for the GPU:
+Few test elements are compared with each of the elements in registers. More become a set in device
+memory, a bitmap or a hash set, which is built and then probed. The variants, which depend on shapes and
+dtypes alone so that nothing waits for the GPU, are in `_isin/plan.py`.
 
-- few test elements: a block of elements stays in registers and is compared with each of them;
-- 8- and 16-bit types, and 32-bit ones with very many test elements: a bitmap of all values;
-- otherwise a set in device memory that is built, then asked: a bitmap if the test elements are
-  integers that span no more values than it has bits (the device decides), else a hash set of
-  buckets of one 8-byte access each. Up to SMALL_N test elements, one program builds it.
-
-Bytes: elements and test elements read once, one byte written per element. The set comes on top, a
-header of 16 words and: 8-bit types 128 B, 16-bit 8 KB; 16 to 32 slots per test element up to SMALL_N,
-then 4 to 8, of 4 or 8 bytes; the full bitmap of a 32-bit type 512 MiB.
-Compare-all and its limits: FlagGems' isin (https://github.com/flagos-ai/FlagGems), which goes on to a
-binary search in sorted test elements.
+Bytes: elements and test elements are read once, and one byte is written for each element. A set comes on
+top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types; for others 16 to
+32 slots of 4 or 8 bytes for each test element up to SMALL_N, then 4 to 8; 512 MiB for the full bitmap
+of a 32-bit type.
+Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It
+continues with a binary search in sorted test elements.
 """
 
 from __future__ import annotations
@@ -43,10 +40,11 @@ from warpcall_kernels.op.registration import may_skip_dispatcher, register
 def isin_reference(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    """What isin computes, in plain torch, which itself takes neither bool nor, before 2.12, bf16.
+    """What isin computes, in plain torch. `torch.isin` takes no bool and, before 2.12, no bf16.
 
-    Both are promoted beforehand: `torch.isin` drops equal elements first and promotes then, so that
-    two integers that round to the same float are found in any set that is large enough to sort.
+    Both inputs are promoted before the call, because `torch.isin` removes equal elements before it
+    promotes. Two integers that round to the same float would then be found in any set that is large
+    enough to be sorted.
     """
     common = torch.promote_types(elements.dtype, test_elements.dtype)
     exact = torch.float32 if common.itemsize == 2 and common.is_floating_point else common
@@ -59,27 +57,27 @@ def _launch(
     elements: Tensor, test_elements: Tensor, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
     elements, test_elements = elements.contiguous(), test_elements.contiguous()
-    how = plan(layout_key(elements), layout_key(test_elements), invert)
+    planned = plan(layout_key(elements), layout_key(test_elements), invert)
     if elements.device != test_elements.device:
         raise InvalidInput(
             "test_elements",
             f"test_elements must be on the device of elements, {elements.device}, "
             f"got {test_elements.device}",
         )
-    if how is None:  # nothing is in an empty set
+    if planned is None:  # an empty set has no members
         return elements.new_full(elements.shape, invert, dtype=torch.bool)
     if not runs_kernel(elements):
         return isin_reference(elements, test_elements, invert=invert)
     out = elements.new_empty(elements.shape, dtype=torch.bool)
-    if isinstance(how, Launch):
-        how(elements, test_elements, out)
+    if isinstance(planned, Launch):
+        planned(elements, test_elements, out)
         return out
-    make = elements.new_zeros if how.zeroed else elements.new_empty
-    ws = make(how.words, dtype=how.word)
-    if how.find_range is not None:
-        how.find_range(test_elements, ws)
-    how.build(test_elements, ws)
-    how.probe(elements, ws, out)
+    make = elements.new_zeros if planned.zeroed else elements.new_empty
+    ws = make(planned.words, dtype=planned.word)
+    if planned.find_range is not None:
+        planned.find_range(test_elements, ws)
+    planned.build(test_elements, ws)
+    planned.probe(elements, ws, out)
     return out
 
 

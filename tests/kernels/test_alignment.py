@@ -127,7 +127,7 @@ def test_kernels_of_convolutions_know_the_alignment_of_their_rows(
         return tuple(launch.arguments[name] for name in ("UNIT", "SKEW", "TAIL"))
 
     def gradient(g: LayoutKey, x: LayoutKey) -> Launch:
-        return backward.plan(g, x, weight, taps - 1, False).both
+        return backward.plan(g, x, weight, taps - 1, False).main
 
     assert promised(forward.plan(here, weight, None, None, False)) == Alignment.of(here)
     assert promised(gradient(here, there)) == Alignment.of(here)

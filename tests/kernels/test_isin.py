@@ -283,7 +283,7 @@ def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
         assert table.slots * 32 >= 1 << (8 * dtype.itemsize)
         assert workspace <= 8300
     else:
-        assert table.slots >= 4 * n or (table.kind == "bits" and table.slots * 32 == 1 << 32)
+        assert table.slots >= 4 * n or (table.variant == "bits" and table.slots * 32 == 1 << 32)
         times = 32 if n <= SMALL_N else 8.5
         held = 4096 if n <= SMALL_N else 0
         assert workspace <= max(32 * word, times * n * dtype.itemsize) + held + 128

@@ -1,4 +1,4 @@
-"""Traps of the tiles for rows that do not begin at words: words that are only partly in a tensor, or in a row."""
+"""The unaligned variant of transpositions: words that lie only partly in a tensor, or in a row."""
 
 from __future__ import annotations
 

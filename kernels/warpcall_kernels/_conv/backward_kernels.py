@@ -1,4 +1,4 @@
-"""The kernels of the gradients of a convolution; `_conv/backward.py` says what each does, and plans them."""
+"""The kernels of conv-backward; `_conv/backward.py` says when each is taken."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from warpcall_kernels._conv.filters import (
     OCTET,
     UNALIGNED,
     UNSPECIALIZED,
+    Filter,
     correlate,
     filter_of,
     multiply,
     pack,
     recompute_nan_rows,
-    softmax_terms,
     toeplitz,
     unpack,
     weights_of,
@@ -25,6 +25,9 @@ from warpcall_kernels._conv.rows import (
     INTERIOR,
     SKEWED,
     SKEWED_TAIL,
+    Bounds,
+    Strides,
+    Tile,
     in_rows,
     is_interior,
     load_block,
@@ -39,12 +42,12 @@ from warpcall_kernels._conv.rows import (
 @triton.jit
 def _fma_tile(
     acc: tl.tensor,
-    tile: tl.tensor,
+    tile: Tile,
     first: tl.tensor,
     g_ptr: tl.tensor,
-    g_strides: tl.tensor,
+    g_strides: Strides,
     x_ptr: tl.tensor,
-    x_strides: tl.tensor,
+    x_strides: Strides,
     out_ptr: tl.tensor,
     weights: tl.tensor,
     lead: tl.tensor,
@@ -64,25 +67,28 @@ def _fma_tile(
     ACC: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """`acc` [TAKEN, SLOTS] and the products of TAKEN pieces of g with windows of x, `lead` further."""
-    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
-    if ACCESS == BOUNDS_CHECKED:  # a piece past the end of its row meets nothing
-        rows = rows[0] & (start < rows[1]), rows[1]
-    g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    """Add to `acc` [TAKEN, SLOTS] the products of TAKEN pieces of g with windows of x.
+
+    The window of a piece begins `lead` positions behind it. With FUSED, grad_x is stored, too.
+    """
+    batch, channel, start, bounds = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
+    if ACCESS == BOUNDS_CHECKED:  # pieces past the end of their row get no window
+        bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, None, None, None)
+    g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
     # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of V.
     REACH: tl.constexpr = (COUNT + SHIFT + 2 * V - 2) // V
     REACH_G: tl.constexpr = (COUNT + SHIFT_G + 2 * V - 2) // V
-    x = window(x_ptrs, start + lead, rows, x_strides[2], REACH, TAKEN, V, ACC, ACCESS)
+    x = window(x_ptrs, start + lead, bounds, x_strides.position, REACH, TAKEN, V, ACC, ACCESS)
     if FUSED:
         begin = start - LEAD_G * V
-        around = window(g_ptrs, begin, rows, g_strides[2], REACH_G, TAKEN, V, ACC, ACCESS)
+        around = window(g_ptrs, begin, bounds, g_strides.position, REACH_G, TAKEN, V, ACC, ACCESS)
         g = around[LEAD_G * V : LEAD_G * V + V]
         grad = correlate(around, weights, SHIFT_G, COUNT, TAKEN, V, ACC)
         to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
-        store_block(to_ptrs, grad, start, rows, V, SKEW, ACCESS)
+        store_block(to_ptrs, grad, start, bounds, V, SKEW, ACCESS)
     else:
-        g = unpack(load_block(g_ptrs, start, rows, g_strides[2], V, ACCESS, ACC), TAKEN, V)
+        g = unpack(load_block(g_ptrs, start, bounds, g_strides.position, V, ACCESS, ACC), TAKEN, V)
     sums = ()
     for j in tl.static_range(SLOTS):
         total = tl.zeros((TAKEN,), ACC)
@@ -91,9 +97,11 @@ def _fma_tile(
                 term = g[i] * x[i + j + SHIFT]
                 # Past the end of a row g is 0, but x may be NaN.
                 if ACCESS == BOUNDS_CHECKED and not EVEN:
-                    term = tl.where(start + i < rows[1], term, 0.0)
+                    term = tl.where(start + i < bounds.end, term, 0.0)
                 if ACCESS >= SKEWED:
-                    term = tl.where((rows[2] - start <= i) & (rows[1] - start > i), term, 0.0)
+                    term = tl.where(
+                        (bounds.begin - start <= i) & (bounds.end - start > i), term, 0.0
+                    )
                 total += term
         sums = sums + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
     return acc + pack(sums, TAKEN, SLOTS)
@@ -143,7 +151,7 @@ def _fma_kernel(
     BIG: tl.constexpr,
     ACC: tl.constexpr,
 ) -> None:
-    """`sums` [H, parts, K] of COUNT taps from the program's band on; FUSED, grad_x to `out`, too."""
+    """Store `sums` [H, parts, K] of the COUNT taps of a program's band and, with FUSED, grad_x in `out`."""
     band = tl.program_id(0) % bands
     part = tl.program_id(0) // bands % parts
     head = tl.program_id(0) // bands // parts
@@ -154,13 +162,15 @@ def _fma_kernel(
         )
         weights = weights_of(w_ptr, step, peak, scale, COUNT, SOFTMAX, ACC)
     lead = -lead_pieces * V
-    if not FUSED:  # there COUNT is a multiple of V: loads keep their width
+    if not FUSED:  # COUNT is then a multiple of V, so that loads stay aligned
         lead += band * COUNT
     AFTER_G: tl.constexpr = (COUNT + SHIFT_G + V - 2) // V * V - LEAD_G * V if FUSED else 0
-    before = tl.maximum(-lead, LEAD_G * V)  # that is read of either, and after
+    before = tl.maximum(
+        -lead, LEAD_G * V
+    )  # positions that are read before a tile of g or x, and after it
     after = tl.maximum((COUNT + SHIFT + V - 2) // V * V + lead, AFTER_G)
-    g_strides = stride_gb, stride_gc, stride_gt
-    x_strides = stride_xb, stride_xc, stride_xt
+    g_strides = Strides(stride_gb, stride_gc, stride_gt)
+    x_strides = Strides(stride_xb, stride_xc, stride_xt)
     acc = tl.zeros((PIECES, SLOTS), ACC)
     ends_acc = tl.zeros((PIECES // SPLIT, SLOTS), ACC)
     for at in range(part, tiles, parts):
@@ -196,13 +206,13 @@ def _fma_kernel(
 @triton.jit
 def _dot_tile(
     product: tl.tensor,
-    tile: tl.tensor,
+    tile: Tile,
     g_ptr: tl.tensor,
-    g_strides: tl.tensor,
+    g_strides: Strides,
     x_ptr: tl.tensor,
-    x_strides: tl.tensor,
+    x_strides: Strides,
     out_ptr: tl.tensor,
-    filters: tl.tensor,
+    filters: Filter,
     w: tl.tensor,
     taps: tl.tensor,
     lead: tl.tensor,
@@ -217,27 +227,30 @@ def _dot_tile(
     WIDE: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """`product` [N, 2 N] and that of a tile of g with windows of x, `lead` further."""
-    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
-    g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    """Add to `product` [N, 2 N] that of a tile of g with windows of x.
+
+    The window of a block begins `lead` positions behind it. With FUSED, grad_x is stored, too.
+    """
+    batch, channel, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
+    g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
     TYPE: tl.constexpr = g_ptr.dtype.element_ty
-    g = load_block(g_ptrs, start, rows, g_strides[2], N, ACCESS, TYPE)
-    rows_x = rows
+    g = load_block(g_ptrs, start, bounds, g_strides.position, N, ACCESS, TYPE)
+    x_bounds = bounds
     if ACCESS == BOUNDS_CHECKED:
-        rows_x = rows[0] & (start < rows[1]), rows[1]
-    x = load_block(x_ptrs, start + lead, rows_x, x_strides[2], 2 * N, ACCESS, TYPE)
+        x_bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, None, None, None)
+    x = load_block(x_ptrs, start + lead, x_bounds, x_strides.position, 2 * N, ACCESS, TYPE)
     product = tl.dot(tl.trans(g), x, product)
     if FUSED:
         w_ptr, step, peak, scale = filters
-        around = load_block(g_ptrs, start - lead_g, rows, g_strides[2], 2 * N, ACCESS, TYPE)
+        around = load_block(g_ptrs, start - lead_g, bounds, g_strides.position, 2 * N, ACCESS, TYPE)
         grad = multiply(around, w, tl.zeros((BLOCKS, N), tl.float32), SOFTMAX)
         grad = recompute_nan_rows(
-            grad, g_ptrs, start, rows, g_strides[2],
+            grad, g_ptrs, start, bounds, g_strides.position,
             w_ptr, taps, mirrored, step, peak, scale, BLOCKS, N, SOFTMAX, ACCESS,
         )  # fmt: skip
         to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
-        store_block(to_ptrs, grad, start, rows, N, SKEW, ACCESS)
+        store_block(to_ptrs, grad, start, bounds, N, SKEW, ACCESS)
     return product
 
 
@@ -279,11 +292,11 @@ def _dot_kernel(
     WIDE: tl.constexpr,
     BIG: tl.constexpr,
 ) -> None:
-    """As `_fma_kernel`, of N taps from the program's band on; FUSED, of all, which are N + 1 at most."""
+    """Store what `_fma_kernel` stores; a band has N taps or, with FUSED, all of at most N + 1."""
     band = tl.program_id(0) % bands
     part = tl.program_id(0) // bands % parts
     head = tl.program_id(0) // bands // parts
-    tap = padding - lead_octets * OCTET + band * N  # on the main diagonal: 0, or up to -7
+    tap = padding - lead_octets * OCTET + band * N  # on the main diagonal: between 0 and -7
     lead = band * N - lead_octets * OCTET
     mirrored = taps - 1 - padding
     lead_g = (mirrored + OCTET - 1) // OCTET * OCTET
@@ -295,8 +308,8 @@ def _dot_kernel(
         )
         f_ptr, step, peak, scale = filters
         w = toeplitz(f_ptr, mirrored - lead_g, taps, step, peak, scale, N + 1, N, SOFTMAX)
-    g_strides = stride_gb, stride_gc, stride_gt
-    x_strides = stride_xb, stride_xc, stride_xt
+    g_strides = Strides(stride_gb, stride_gc, stride_gt)
+    x_strides = Strides(stride_xb, stride_xc, stride_xt)
     ACCESS: tl.constexpr = (SKEWED_TAIL if TAIL else SKEWED) if SKEW else BOUNDS_CHECKED
     product = tl.zeros((N, 2 * N), tl.float32)
     for at in range(part, tiles, parts):
@@ -316,14 +329,14 @@ def _dot_kernel(
                 product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
                 lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ACCESS,
             )  # fmt: skip
-    # Row i has diagonal r in column i + r: shift the rows, and diagonals are columns.
+    # Row i has its element of diagonal r in column i + r. Once rows are shifted, diagonals are columns.
     r = tl.arange(0, 2 * N)
     columns = (tl.arange(0, N)[:, None] + r[None, :]) % (2 * N)
     sums = tl.sum(tl.gather(product, columns, axis=1), axis=0)
     j = tap + r
     counts = (r < (N + 1 if FUSED else N)) & (j >= 0) & (j < taps)
     sums_ptr += (head * parts + part).to(tl.int64) * taps
-    # Outside of a row g is 0, which a NaN or inf of x makes NaN: such sums are computed again.
+    # Outside of a row g is 0, and times a NaN or inf of x it gives NaN: such sums are computed again.
     if not EVEN and tl.max((counts & (sums != sums)).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
         for lost_tap in range(tl.maximum(tap, 0), tl.minimum(tap + N + 1, taps)):
             total = tl.zeros((BLOCKS, N), tl.float32)
@@ -339,11 +352,11 @@ def _dot_kernel(
 
 @triton.jit
 def _tap_products(
-    tile: tl.tensor,
+    tile: Tile,
     g_ptr: tl.tensor,
-    g_strides: tl.tensor,
+    g_strides: Strides,
     x_ptr: tl.tensor,
-    x_strides: tl.tensor,
+    x_strides: Strides,
     further: tl.tensor,
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
@@ -352,44 +365,10 @@ def _tap_products(
     WIDE: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """[BLOCKS, N]: of a tile, each element of g times that of x so much `further`; 0 outside of g."""
-    batch, channel, start, rows = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
-    g_ptrs = row_ptrs(g_ptr, batch * g_strides[0] + channel * g_strides[1], UNIT, SKEW)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
-    g = load_block(g_ptrs, start, rows, g_strides[2], N, ACCESS, tl.float32)
-    x = load_block(x_ptrs, start + further, rows, x_strides[2], N, ACCESS, tl.float32)
-    return tl.where(in_rows(start, rows, N, ACCESS), g * x, 0.0)
-
-
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def _reduce_kernel(
-    sums_ptr: tl.tensor,
-    w_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    taps: tl.tensor,
-    parts: tl.tensor,
-    stride_wh: tl.int64,
-    stride_wk: tl.int64,
-    SOFTMAX: tl.constexpr,
-    TAPS: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    ACC: tl.constexpr,
-) -> None:
-    """Add the parts of TAPS taps of a head; SOFTMAX, all of them, through its gradient."""
-    head = tl.program_id(0).to(tl.int64)
-    tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
-    in_filter = tap < taps
-    sums_ptr += head * parts * taps
-    total = tl.zeros((TAPS,), ACC)
-    for first in range(0, parts, AT_ONCE):
-        part = first + tl.arange(0, AT_ONCE)[:, None]
-        at = part.to(tl.int64) * taps + tap[None, :]
-        mask = (part < parts) & in_filter[None, :]
-        total += tl.sum(tl.load(sums_ptr + at, mask=mask, other=0.0), axis=0)
-    if SOFTMAX:
-        w_ptr += head * stride_wh
-        peak, scale = softmax_terms(w_ptr, taps, stride_wk, TAPS, ACC)
-        w = tl.load(w_ptr + tap * stride_wk, mask=in_filter, other=float("-inf")).to(ACC)
-        y = tl.exp(w - peak) * scale
-        total = y * (total - tl.sum(tl.where(in_filter, y * total, 0.0)))
-    tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=in_filter)
+    """[BLOCKS, N]: each element of g in a tile times that of x `further` positions on; 0 outside of rows."""
+    batch, channel, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
+    g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
+    g = load_block(g_ptrs, start, bounds, g_strides.position, N, ACCESS, tl.float32)
+    x = load_block(x_ptrs, start + further, bounds, x_strides.position, N, ACCESS, tl.float32)
+    return tl.where(in_rows(start, bounds, N, ACCESS), g * x, 0.0)

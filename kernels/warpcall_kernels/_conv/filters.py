@@ -1,39 +1,46 @@
-"""What the convolution kernels, forward and backward, share: filters, windows, products of both.
+"""What the forward and backward convolution kernels share: filters, windows, and products of both.
 
-Rows of one head share a filter, so a program takes a *tile* of such rows, cut into *pieces* of some
-neighbouring elements; `_conv/rows.py` has how they are read and written.
+The rows of one head share a filter. A program therefore takes a *tile* of such rows, which is cut into
+*pieces* of neighbouring elements. `_conv/rows.py` reads and writes them.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv.rows import INTERIOR, load_block
+from warpcall_kernels._conv.rows import INTERIOR, Bounds, load_block
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NARROW = (torch.float16, torch.bfloat16)
-OCTET = tl.constexpr(8)  # fp16 or bf16 elements in 16 bytes: windows of a dot start at multiples
-SOFTMAX_STEP = 1024  # taps read at once for the normalisation
+OCTET = tl.constexpr(8)  # fp16 or bf16 elements of 16 bytes; windows of a dot begin at multiples
+SOFTMAX_STEP = 1024  # taps that the normalisation loads at once
 
 UNSPECIALIZED = (
     *("rows", "group", "channels", "units", "tiles", "tiles_wide", "taps", "padding", "bands"),
     *("lead_pieces", "lead_octets", "stride_wh", "stride_wk", "stride_bias"),
     *("stride_xb", "stride_xc", "stride_gb", "stride_gc", "parts"),
-)  # integers that no variant is compiled for: UNIT says what divides them
-UNALIGNED = ("stride_xt", "stride_gt")  # only whether they are there matters
+)  # integers that Triton does not compile variants for; UNIT says what divides them
+UNALIGNED = (
+    "stride_xt",
+    "stride_gt",
+)  # arguments that it compiles variants for only if they are None
 
 
 def check_filter(
     name: str, x: TensorLike, weight: TensorLike, bias: TensorLike | None, padding_l: int | None
 ) -> int:
-    """The padding, K - 1 unless given.
+    """Check that these can be convolved, and return the padding: K - 1 unless it is given.
+
+    The parameter is called padding_l, as in fairseq's lightconv: the zeros to the left of each row.
 
     Raises:
-        InvalidInput: unless these can be convolved; `name` is what x is called there.
+        InvalidInput: they cannot be; `name` is the name of x in the message.
     """
     if len(x.shape) != 3:
         raise InvalidInput(name, f"{name} must have 3 dims, [B, C, T], got shape {tuple(x.shape)}")
@@ -72,7 +79,7 @@ def check_filter(
 
 @triton.jit
 def unpack(x: tl.tensor, N: tl.constexpr, V: tl.constexpr) -> tl.tensor:
-    """[N, V] -> V tensors [N]; free when the V elements of a row lie in one thread."""
+    """[N, V] -> V tensors [N]. It costs nothing if one thread holds all V elements of a row."""
     if V == 1:
         return (tl.reshape(x, (N,)),)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
@@ -94,6 +101,15 @@ def pack(parts: tl.tensor, N: tl.constexpr, V: tl.constexpr) -> tl.tensor:
         evens = pack(parts[0::2], N, V // 2)
         odds = pack(parts[1::2], N, V // 2)
         return tl.reshape(tl.join(evens, odds), (N, V))
+
+
+class Filter(NamedTuple):
+    """The filter of a head, as a kernel reads it; a tap w counts as exp(w - peak) * scale if SOFTMAX."""
+
+    ptr: tl.tensor  # of the first tap
+    stride: tl.tensor  # to the next tap; negative if the filter is reversed
+    peak: tl.tensor
+    scale: tl.tensor
 
 
 @triton.jit
@@ -123,14 +139,14 @@ def filter_of(
     STEP: tl.constexpr,
     ACC: tl.constexpr,
 ) -> tl.tensor:
-    """Where the filter's first tap is, the step to the next, and the terms of its softmax."""
+    """The `Filter` of `taps` taps at `w_ptr`, reversed if FLIP."""
     peak, scale = tl.full([], 0.0, ACC), tl.full([], 1.0, ACC)
     if SOFTMAX:
         peak, scale = softmax_terms(w_ptr, taps, stride_wk, STEP, ACC)
     if FLIP:
-        return w_ptr + (taps - 1) * stride_wk, -stride_wk, peak, scale
+        return Filter(w_ptr + (taps - 1) * stride_wk, -stride_wk, peak, scale)
     else:  # noqa: RET505
-        return w_ptr, stride_wk, peak, scale
+        return Filter(w_ptr, stride_wk, peak, scale)
 
 
 @triton.jit
@@ -143,7 +159,7 @@ def weights_of(
     SOFTMAX: tl.constexpr,
     ACC: tl.constexpr,
 ) -> tl.tensor:
-    """The next COUNT weights as that many scalars."""
+    """The next COUNT weights, as COUNT scalars."""
     weights = ()
     for j in tl.static_range(COUNT):
         w = tl.load(w_ptr + j * stride_wk).to(ACC)
@@ -165,7 +181,7 @@ def toeplitz(
     N: tl.constexpr,
     SOFTMAX: tl.constexpr,
 ) -> tl.tensor:
-    """The matrix [2 N, N] that has tap `first + r` all along its diagonal r = row - column < SPAN."""
+    """The matrix [2 N, N] that has tap `first + r` along its diagonal r = row - column, for r < SPAN."""
     r = tl.arange(0, 2 * N)[:, None] - tl.arange(0, N)[None, :]
     j = first + r
     inside = (r >= 0) & (r < SPAN) & (j >= 0) & (j < taps)
@@ -179,7 +195,7 @@ def toeplitz(
 def window(
     x_ptrs: tl.tensor,
     start: tl.tensor,
-    rows: tl.tensor,
+    bounds: Bounds,
     stride_xt: tl.tensor,
     COUNT: tl.constexpr,
     PIECES: tl.constexpr,
@@ -190,10 +206,12 @@ def window(
     """COUNT neighbouring pieces of each row as COUNT * V tensors [PIECES]; 0 outside of the row."""
     values = ()
     for i in tl.static_range(COUNT):
-        if ACCESS == INTERIOR:  # one address a piece: instructions hold the distances from it
+        if (
+            ACCESS == INTERIOR
+        ):  # one address for each piece: the offsets from it are in the instructions
             x = tl.load((x_ptrs + start)[:, None] + (i * V + tl.arange(0, V))[None, :]).to(ACC)
         else:
-            x = load_block(x_ptrs, start + i * V, rows, stride_xt, V, ACCESS, ACC)
+            x = load_block(x_ptrs, start + i * V, bounds, stride_xt, V, ACCESS, ACC)
         values = values + unpack(x, PIECES, V)
     return values
 
@@ -220,7 +238,11 @@ def correlate(
 
 @triton.jit
 def multiply(x: tl.tensor, w: tl.tensor, acc: tl.tensor, SOFTMAX: tl.constexpr) -> tl.tensor:
-    """acc + x @ w; the weights of a softmax in two parts, lest they be rounded to the type of x."""
+    """acc + x @ w.
+
+    The weights of a softmax are multiplied in two parts, because one part would round them to the type
+    of x.
+    """
     high = w.to(x.dtype)
     acc = tl.dot(x, high, acc)
     if SOFTMAX:
@@ -233,7 +255,7 @@ def recompute_nan_rows(
     acc: tl.tensor,
     x_ptrs: tl.tensor,
     start: tl.tensor,
-    rows: tl.tensor,
+    bounds: Bounds,
     stride_xt: tl.tensor,
     w_ptr: tl.tensor,
     taps: tl.tensor,
@@ -248,8 +270,8 @@ def recompute_nan_rows(
 ) -> tl.tensor:
     """`acc`, computed again tap by tap if it holds NaN.
 
-    A dot multiplies what a filter does not reach by the zeros of the Toeplitz matrix: NaN for an
-    inf or NaN of x, which must not spread to its neighbours.
+    A dot multiplies elements outside of the filter's reach by the zeros of the Toeplitz matrix. If such
+    an element is inf or NaN, the product is NaN, which must not reach the neighbours of that element.
     """
     if tl.max((acc != acc).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
         acc = tl.zeros((BLOCKS, N), tl.float32)
@@ -258,6 +280,6 @@ def recompute_nan_rows(
             if SOFTMAX:
                 w = tl.exp(w - peak) * scale
             acc += w * load_block(
-                x_ptrs, start + (j - padding), rows, stride_xt, N, ACCESS, tl.float32
+                x_ptrs, start + (j - padding), bounds, stride_xt, N, ACCESS, tl.float32
             )
     return acc

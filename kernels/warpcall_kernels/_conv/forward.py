@@ -1,17 +1,23 @@
-"""Lightweight convolution along the last dim: the two kernels, and how one is chosen.
+"""How conv is launched: its variant, and the arguments of its kernel. Conv-backward uses it, too.
 
-`conv` runs them as they are, `conv-backward` with the filter flipped.
+| variant | taken when | why | measured on an H200 | file |
+| --- | --- | --- | --- | --- |
+| FMA | fp32, fp64, and up to FMA_MAX_TAPS taps | a thread owns a piece of 16 bytes; the taps are unrolled multiply-adds of registers | 16 % less than DOT at 15 taps | forward_kernels.py |
+| DOT | more taps of fp16 or bf16 | a window of x times the banded Toeplitz matrix of the filter runs on tensor cores, so that 31 taps cost as much as 3 | | forward_kernels.py |
 
-Few taps, and fp32 or fp64: `_fma_kernel`. A thread owns one piece, 16 bytes of a row, and loads it
-and the pieces that its window reaches into with 16-byte accesses (DRAM is read once, the rest hits
-L1); the taps, unrolled, are then fused multiply-adds of registers with fixed numbers.
-Many taps of fp16 or bf16: `_dot_kernel`. A window of X, [blocks, 2 N], times the banded Toeplitz
-matrix of the filter, [2 N, N], is one `tl.dot`: tensor cores make 31 taps as cheap as 3.
+Both variants read rows with one ACCESS of `_conv/rows.py`: skewed rows unless DOT loops over bands,
+and aligned rows without masks away from their ends (FMA).
+
+The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other GPU
+uses them, too: all tiles fit the registers and the shared memory of compute capabilities 8.0 to 12.0,
+so another GPU may lose speed, never correctness. Times in comments are from an H200;
+docs/benchmarks/h200-constants.md has those of the values that lost.
 """
 
 from __future__ import annotations
 
 import functools
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -23,30 +29,46 @@ from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.rows import Alignment, Tiling, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
 
-# Of fp16 and bf16: 2 + K instructions an element, against some 6 of the dot and its way through shared
-# memory; [32, 512, 512], bf16, 15 taps on an H200 14.0 us, by the dot 16.6.
+# Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less than DOT.
 FMA_MAX_TAPS = 16
 
-FMA_PIECES = 128  # a tile: 4 pieces a thread; at [8, 1024, 2048], fp32, 31 taps on an H200 47 us,
-FMA_WARPS = 1  # with 2 warps 62; at 7 taps of bf16 they are level
-# Where skewed rows end, parts of a tile, one after another: fewer registers. [16, 256, 4099], bf16, 15 taps on an H200
-# 45.5 us (END_BAND 8), whole 53.5, in 4 parts 49.2; few taps of fp32 are taken whole: [8, 1024, 2047], 3 taps 39.9 us,
-# in 2 parts 41.2.
+# A tile of FMA: pieces, 4 for each thread, and warps. [8, 1024, 2048] fp32, 31 taps: 47 us, 24 % less than
+# with 2 warps.
+FMA_PIECES = 128
+FMA_WARPS = 1
+# Parts of a tile at the ends of skewed rows, taken one after another to save registers. Few taps of fp32
+# are taken whole. [16, 256, 4099] bf16, 15 taps: 45.5 us, 15 % less than whole.
 FMA_SPLIT = 2
-# Tiles along aligned rows from which on those away from the ends are read without masks. On an H200 [4, 1024, 8192],
-# bf16, 15 taps 41.4 us, with masks 43.6; fp32, 31 taps 85.6 and 92.0; [8, 1024, 2048] 46.0 and 48.4; few taps are level.
+# Tiles along an aligned row from which on interior tiles are read without masks. [4, 1024, 8192] bf16,
+# 15 taps: 41.4 us, 5 % less than with masks.
 INTERIOR_TILES = 2
-BAND = 32  # taps unrolled; a longer filter is a loop over bands and an unrolled rest
-BAND_FP64 = 16  # a weight takes two registers
-END_BAND = 16  # taps unrolled where skewed rows end, a divisor of both; 15 taps as above 37.9 us, with 8 45.5
+BAND = 32  # taps that are unrolled; a longer filter is a loop over bands and an unrolled rest
+BAND_FP64 = 16  # the same of fp64, whose weights take two registers
+# Taps that are unrolled at the ends of skewed rows; it divides both bands. [16, 256, 4099] bf16, 15 taps:
+# 37.9 us, 17 % less than with 8.
+END_BAND = 16
 
-DOT_TILE = 2048  # outputs a program: 64 blocks of 32
-DOT_WARPS = 2  # [32, 512, 512], bf16, 31 taps on an H200 15.3 us, with 4 warps of 4096 outputs 16.4
-DOT_PROGRAMS = 1056  # in all, 8 for each of 132 multiprocessors, as each builds its matrix
-DOT_SHORT = 32  # N for up to 33 taps, in one dot: the Toeplitz matrix is half full at 31
-DOT_LONG = 64  # N for longer filters, in a loop: half as many windows as with 32
-# As FMA_SPLIT; [16, 256, 4099], bf16, 31 taps on an H200 38.2 us, in 4 parts 43.3. SKEWED_TAIL rows: [15, 255, 4099] 43.5, in 2 55.5.
+DOT_TILE = 2048  # outputs of a program: 64 blocks of 32
+DOT_WARPS = 2  # [32, 512, 512] bf16, 31 taps: 15.3 us, 7 % less than with 4 warps and 4096 outputs
+# Programs in all, 8 for each of 132 multiprocessors. More would build more Toeplitz matrices.
+DOT_PROGRAMS = 1056
+DOT_SHORT = 32  # N of up to 33 taps, in one dot; its Toeplitz matrix is half full at 31 taps
+DOT_LONG = 64  # N of longer filters, in a loop over half as many windows as with 32
+# As FMA_SPLIT; with SKEWED_TAIL access the second. [16, 256, 4099] bf16, 31 taps: 38.2 us, 12 % less than
+# in 4 parts; [15, 255, 4099]: 43.5 us, 22 % less than in 2 parts.
 DOT_SPLIT, DOT_SPLIT_TAIL = 2, 4
+
+
+class Variant(StrEnum):
+    """The variants of the table above."""
+
+    FMA = "fma"
+    DOT = "dot"
+
+
+def choose(dtype: torch.dtype, taps: int) -> Variant:
+    """The variant that is fastest for filters of so many taps."""
+    return Variant.DOT if dtype in NARROW and taps > FMA_MAX_TAPS else Variant.FMA
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,11 +80,12 @@ def plan(
     softmax_weight: bool,
     flip: bool = False,
 ) -> Launch:
-    """The launch, on (x, weight, bias or None, out); `out` is contiguous.
+    """The launch of conv, on (x, weight, bias or None, out); `out` is contiguous.
 
     Args:
-        x, weight, bias: [B, C, T], [H, K], [C], any strides.
-        padding_l: None is K - 1.
+        x, weight, bias: layouts of [B, C, T], [H, K] and [C], with any strides.
+        padding_l: zeros to the left of each row; None means K - 1.
+        softmax_weight: apply the softmax of each filter over its taps.
         flip: reverse the filters, after their softmax.
 
     Raises:
@@ -76,10 +99,11 @@ def plan(
     rows = batches * group
     align = Alignment.of(x)
     lead = -(-padding_l // OCTET.value)
-    reach = taps + lead * OCTET.value - padding_l  # taps, and those between a window and them
-    dot = dtype in NARROW and taps > FMA_MAX_TAPS
-    # In a loop over bands skewed rows are slower: [4, 256, 4099], bf16, 100 taps on an H200 51.9 us, as they are 48.3.
-    if dot and reach > DOT_SHORT + 1:
+    # Positions of a window that a filter reaches: its taps, and those before them.
+    reach = taps + lead * OCTET.value - padding_l
+    variant = choose(dtype, taps)
+    # In a loop over bands, skewed rows are slower: [4, 256, 4099] bf16, 100 taps 48.3 us, 7 % less unskewed.
+    if variant is Variant.DOT and reach > DOT_SHORT + 1:
         align = align._replace(skew=0, tail=False)
     unit, skew, tail = align
     positions = length + skew - unit if skew else length
@@ -103,8 +127,8 @@ def plan(
         "SKEW": skew,
         "TAIL": tail,
     }
-    if dot:
-        # Of narrow accesses each address takes registers.
+    if variant is Variant.DOT:
+        # Narrow accesses take registers for more addresses, and leave none for a long block.
         block = DOT_LONG if unit == OCTET.value and reach > DOT_SHORT + 1 else DOT_SHORT
         pieces = DOT_TILE // block
         tiling = Tiling.of(rows, positions, block, pieces, whole)
@@ -142,4 +166,4 @@ def plan(
         kernel, programs = _fma_kernel, heads * tiling.tiles
     launch |= {"tiles": tiling.tiles, "tiles_wide": tiling.tiles_wide}
     launch |= {"WIDE": tiling.wide, "BIG": tiling.big}
-    return Launch(kernel, (programs,), launch)
+    return Launch(kernel, (programs,), launch, variant=variant)

@@ -1,4 +1,4 @@
-"""The kernels of lightweight convolution; `_conv/forward.py` says what each is for, and plans them."""
+"""The kernels of lightweight convolution; `_conv/forward.py` says when each is taken."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from warpcall_kernels._conv.filters import (
     OCTET,
     UNALIGNED,
     UNSPECIALIZED,
+    Filter,
     correlate,
     filter_of,
     multiply,
@@ -22,6 +23,8 @@ from warpcall_kernels._conv.rows import (
     INTERIOR,
     SKEWED,
     SKEWED_TAIL,
+    Strides,
+    Tile,
     is_interior,
     load_block,
     locate,
@@ -34,14 +37,14 @@ from warpcall_kernels._conv.rows import (
 
 @triton.jit
 def _fma_tile(
-    tile: tl.tensor,
+    tile: Tile,
     first: tl.tensor,
     x_ptr: tl.tensor,
-    x_strides: tl.tensor,
+    x_strides: Strides,
     bias_ptr: tl.tensor,
     stride_bias: tl.tensor,
     out_ptr: tl.tensor,
-    filters: tl.tensor,
+    filters: Filter,
     taps: tl.tensor,
     before: tl.tensor,
     REST: tl.constexpr,
@@ -58,11 +61,14 @@ def _fma_tile(
     ACC: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> None:
-    """TAKEN pieces from the `first` of a tile, from windows that begin `before` them."""
-    batch, channel, start, rows = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    """Convolve TAKEN pieces of a tile, from its piece `first` on.
+
+    The window of a piece begins `before` positions before it.
+    """
+    batch, channel, start, bounds = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
     to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
-    step = x_strides[2]
+    step = x_strides.position
     w_ptr, stride_wk, peak, scale = filters
     begin = start - before
     acc = tl.zeros((TAKEN, V), ACC)
@@ -70,18 +76,20 @@ def _fma_tile(
         COUNT: tl.constexpr = (BAND + SHIFT + 2 * V - 2) // V
         for _ in range(taps // BAND):
             weights = weights_of(w_ptr, stride_wk, peak, scale, BAND, SOFTMAX, ACC)
-            values = window(x_ptrs, begin, rows, step, COUNT, TAKEN, V, ACC, ACCESS)
+            values = window(x_ptrs, begin, bounds, step, COUNT, TAKEN, V, ACC, ACCESS)
             acc += correlate(values, weights, SHIFT, BAND, TAKEN, V, ACC)
             w_ptr += BAND * stride_wk
             begin += BAND
     if REST > 0:
         REACH: tl.constexpr = (REST + SHIFT + 2 * V - 2) // V
         weights = weights_of(w_ptr, stride_wk, peak, scale, REST, SOFTMAX, ACC)
-        values = window(x_ptrs, begin, rows, step, REACH, TAKEN, V, ACC, ACCESS)
+        values = window(x_ptrs, begin, bounds, step, REACH, TAKEN, V, ACC, ACCESS)
         acc += correlate(values, weights, SHIFT, REST, TAKEN, V, ACC)
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + channel * stride_bias, mask=rows[0], other=0.0).to(ACC)[:, None]
-    store_block(to_ptrs, acc, start, rows, V, SKEW, ACCESS)
+        acc += tl.load(bias_ptr + channel * stride_bias, mask=bounds.live, other=0.0).to(ACC)[
+            :, None
+        ]
+    store_block(to_ptrs, acc, start, bounds, V, SKEW, ACCESS)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
@@ -126,7 +134,7 @@ def _fma_kernel(
     at, head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
     filters = filter_of(w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, ACC)
-    strides = stride_xb, stride_xc, stride_xt
+    strides = Strides(stride_xb, stride_xc, stride_xt)
     before = lead_pieces * V
     after = (taps + SHIFT + V - 2) // V * V - before
     if not HAS_INTERIOR:
@@ -151,14 +159,14 @@ def _fma_kernel(
 
 @triton.jit
 def _dot_tile(
-    tile: tl.tensor,
+    tile: Tile,
     first: tl.tensor,
     x_ptr: tl.tensor,
-    x_strides: tl.tensor,
+    x_strides: Strides,
     bias_ptr: tl.tensor,
     stride_bias: tl.tensor,
     out_ptr: tl.tensor,
-    filters: tl.tensor,
+    filters: Filter,
     w: tl.tensor,
     taps: tl.tensor,
     padding: tl.tensor,
@@ -174,29 +182,34 @@ def _dot_tile(
     WIDE: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> None:
-    """TAKEN blocks from the `first` of a tile, from windows that begin `lead` before; `w` is their `toeplitz`."""
-    batch, channel, start, rows = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides[0] + channel * x_strides[1], UNIT, SKEW)
+    """Convolve TAKEN blocks of a tile, from its block `first` on.
+
+    The window of a block begins `lead` positions before it; `w` is the `toeplitz` matrix of the first.
+    """
+    batch, channel, start, bounds = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
+    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
     to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
     w_ptr, stride_wk, peak, scale = filters
     begin = start - lead
     TYPE: tl.constexpr = x_ptr.dtype.element_ty
-    x = load_block(x_ptrs, begin, rows, x_strides[2], 2 * N, ACCESS, TYPE)
+    x = load_block(x_ptrs, begin, bounds, x_strides.position, 2 * N, ACCESS, TYPE)
     acc = multiply(x, w, tl.zeros((TAKEN, N), tl.float32), SOFTMAX)
     if LOOP:
         for band in range(1, bands):
             tap = padding - lead + band * N
             further = toeplitz(w_ptr, tap, taps, stride_wk, peak, scale, N, N, SOFTMAX)
-            x = load_block(x_ptrs, begin + band * N, rows, x_strides[2], 2 * N, ACCESS, TYPE)
+            x = load_block(
+                x_ptrs, begin + band * N, bounds, x_strides.position, 2 * N, ACCESS, TYPE
+            )
             acc = multiply(x, further, acc, SOFTMAX)
     acc = recompute_nan_rows(
-        acc, x_ptrs, start, rows, x_strides[2],
+        acc, x_ptrs, start, bounds, x_strides.position,
         w_ptr, taps, padding, stride_wk, peak, scale, TAKEN, N, SOFTMAX, ACCESS,
     )  # fmt: skip
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + channel * stride_bias, mask=rows[0], other=0.0)
+        bias = tl.load(bias_ptr + channel * stride_bias, mask=bounds.live, other=0.0)
         acc += bias.to(tl.float32)[:, None]
-    store_block(to_ptrs, acc, start, rows, N, SKEW, ACCESS)
+    store_block(to_ptrs, acc, start, bounds, N, SKEW, ACCESS)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED, do_not_specialize_on_alignment=UNALIGNED)
@@ -237,10 +250,10 @@ def _dot_kernel(
 ) -> None:
     part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
     filters = filter_of(w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, tl.float32)
-    strides = stride_xb, stride_xc, stride_xt
+    strides = Strides(stride_xb, stride_xc, stride_xt)
     lead = lead_octets * OCTET
     f_ptr, step, peak, scale = filters
-    # The tap on the main diagonal is 0, or down to -7.
+    # The tap on the main diagonal is between 0 and -7, because windows begin at multiples of OCTET.
     w = toeplitz(f_ptr, padding - lead, taps, step, peak, scale, N if LOOP else N + 1, N, SOFTMAX)
     for at in range(part, tiles, parts):
         tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
@@ -249,7 +262,7 @@ def _dot_kernel(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
                 lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, BOUNDS_CHECKED,
             )  # fmt: skip
-        elif is_interior(tile, lead, N, SKEW, N, BLOCKS, WIDE):  # no LOOP
+        elif is_interior(tile, lead, N, SKEW, N, BLOCKS, WIDE):  # there is no LOOP
             _dot_tile(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
                 lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, INTERIOR,

@@ -1,11 +1,12 @@
-"""How the convolution kernels walk rows in memory: which a program takes, and how it reads and writes them.
+"""How the convolution kernels read and write rows: which rows a program takes, and where they begin.
 
-Positions are counted along a row; what lies outside of it is 0. Rows of odd lengths begin anywhere
-within 16 bytes. Where those of all operands begin at the same places they are *skewed*: counted not
-from their first position but from the multiple of 16 bytes at or before it, so that every access is
-of a whole, aligned group of 16 bytes whatever the length. A convolution does not mind the shift.
-A group at either end of a row has elements of its neighbours: what is read of them becomes 0, and
-such a group is written one element at a time. Tiles away from the ends of their rows need no masks.
+Positions are counted along a row. Positions outside of the row hold 0. Rows of odd lengths may begin
+anywhere in a group of 16 bytes. If the rows of all operands begin at the same places in their groups,
+they are read as *skewed* rows: positions are counted from the multiple of 16 bytes at or before the
+first element, so that every access is a whole, aligned group of 16 bytes whatever the length. The
+shift does not change a convolution. A group at either end of a row also holds elements of the
+neighbouring rows: these are replaced by 0 after a load, and such a group is stored element by element.
+Tiles that lie away from the ends of their rows (interior tiles) need no masks.
 """
 
 from __future__ import annotations
@@ -18,27 +19,31 @@ import triton.language as tl
 
 from warpcall_kernels.op.launch import VECTOR_BYTES, LayoutKey
 
-WASTE = 8  # a tile may hang over the end of its rows, or have idle pieces, by one part in so many
-FEW_PIECES = 16  # pieces of a row from which on a power of two of them makes a tile wide enough
-SKEW_BYTES = 32  # of a row, from which on it has more whole groups than ends
-INT32_REACH = 2**31 - 2**20  # positions, with room for a window beyond the last
+WASTE = 8  # at most one part in WASTE of a tile may lie past the end of its rows, or be idle
+FEW_PIECES = 16  # rows of fewer pieces may make a tile whose width is no power of two
+SKEW_BYTES = 32  # shorter rows have fewer whole groups than ends, and are not read as skewed rows
+INT32_REACH = (
+    2**31 - 2**20
+)  # positions that 32 bits count, with a margin for a window past the last
 
-# How a block of rows is read and written.
-BOUNDS_CHECKED = tl.constexpr(0)  # rows that begin at multiples of UNIT
-INTERIOR = tl.constexpr(1)  # rows away from their ends
-SKEWED = tl.constexpr(2)  # skewed rows
-SKEWED_TAIL = tl.constexpr(
-    3
-)  # skewed rows, the last of which ends within the last group of the tensor
+# ACCESS: how a kernel reads and writes a block of rows.
+BOUNDS_CHECKED = tl.constexpr(
+    0
+)  # rows begin at multiples of UNIT, and masks end accesses at the row
+INTERIOR = tl.constexpr(1)  # the block lies away from the ends of its rows, and needs no masks
+SKEWED = tl.constexpr(2)  # skewed rows: whole groups, masked at the ends of the row
+SKEWED_TAIL = tl.constexpr(3)  # the same, where the last group of a tensor crosses its end
 
 
 class Alignment(NamedTuple):
     """Where the rows of some tensors of one shape begin.
 
     Args:
-        unit: elements, a power of two and up to 16 bytes, that divides their length and all begins.
-        skew: the elements in 16 bytes if they are skewed, else 0.
-        tail: of skewed rows, whether the last ends within a group that crosses the end of a tensor.
+        unit: elements, a power of two of at most 16 bytes, that divide the length of a row and the
+            offset of each row in each tensor.
+        skew: the elements of 16 bytes if the rows are read as skewed rows, else 0.
+        tail: whether the rows are skewed and the last of them ends inside a group of 16 bytes that
+            crosses the end of the tensor. Such a group cannot be read whole.
     """
 
     unit: int
@@ -47,23 +52,27 @@ class Alignment(NamedTuple):
 
     @staticmethod
     def of(*tensors: LayoutKey) -> Alignment:
-        """Skewed are rows that begin at the same places within groups as those of the result."""
+        """The alignment of these tensors.
+
+        The rows are skewed if in each tensor every row begins at the same place in its group of 16
+        bytes as that row of the result, which is contiguous.
+        """
         (batches, channels, length), _, dtype, _ = tensors[0]
         group = VECTOR_BYTES // dtype.itemsize
         unit = _common_divisor(*tensors)
-        apart = Alignment(unit, 0, False)
+        not_skewed = Alignment(unit, 0, False)
         if unit == group or length * dtype.itemsize < SKEW_BYTES:
-            return apart
+            return not_skewed
         tail = batches * channels * length % group != 0
         for _, strides, _, address in tensors:
-            further = (  # than in a contiguous tensor, as the result is
+            gaps = (  # elements between batches, and between rows, that a contiguous tensor lacks
                 strides[0] - channels * length if batches > 1 else 0,
                 strides[1] - length if channels > 1 else 0,
             )
-            span = (batches - 1) * strides[0] + (channels - 1) * strides[1] + length
-            congruent = strides[2] == 1 and not address and not any(s % group for s in further)
-            if not congruent or (any(further) and (tail or span % group)):
-                return apart
+            congruent = strides[2] == 1 and not address and not any(gap % group for gap in gaps)
+            # The kernels compute where the tensor ends as if it were contiguous.
+            if not congruent or (any(gaps) and tail):
+                return not_skewed
         return Alignment(unit, group, tail)
 
     def whole(self, dtype: torch.dtype) -> bool:
@@ -72,6 +81,7 @@ class Alignment(NamedTuple):
 
 
 def _common_divisor(*tensors: LayoutKey) -> int:
+    """The greatest power of two, up to 16 bytes, that divides the length and the offsets of all rows."""
     itemsize = tensors[0][2].itemsize
     bits = VECTOR_BYTES // itemsize
     for (batches, channels, length), strides, _, address in tensors:
@@ -84,18 +94,26 @@ def _common_divisor(*tensors: LayoutKey) -> int:
 
 
 class Tiling(NamedTuple):
-    """How the rows of a head are cut: tiles of `wide` pieces of each of some rows."""
+    """How the rows of a head are cut into tiles.
+
+    Args:
+        wide: pieces of each row in a tile.
+        tiles_wide: tiles along a row.
+        tiles: tiles in all.
+        big: whether numbers of rows or positions need 64 bits.
+    """
 
     wide: int
     tiles_wide: int
     tiles: int
-    big: bool  # more rows, or positions, than 32 bits count
+    big: bool
 
     @staticmethod
     def of(rows: int, positions: int, piece: int, pieces: int, whole: bool) -> Tiling:
-        """Tiles of `pieces` pieces, as wide as does not waste much at the end of a row.
+        """Tiles of `pieces` pieces, as wide as possible without much waste at the end of a row.
 
-        Few pieces, if they are read whole, are taken as they are: neighbours stay together.
+        If a row has few pieces that are read 16 bytes at a time, a tile is as wide as the row, so that
+        neighbouring lanes read neighbouring groups.
         """
         in_row = -(-positions // piece)
         wide = pieces
@@ -109,8 +127,42 @@ class Tiling(NamedTuple):
 
 
 def last_stride(x: LayoutKey) -> int | None:
-    """The stride along the last dim, None for 1; an empty or single position has any."""
+    """The stride along the last dim; None if it is 1, or if rows have one position, with any stride."""
     return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
+
+
+class Strides(NamedTuple):
+    """The strides of an operand, in UNITs; `position`, in elements, is None if it is 1."""
+
+    batch: tl.tensor
+    channel: tl.tensor
+    position: tl.tensor
+
+
+class Tile(NamedTuple):
+    """One tile of the rows of a head."""
+
+    high: tl.tensor  # its number across the rows
+    wide: tl.tensor  # its number along the rows
+    head: tl.tensor
+    rows: tl.tensor  # rows of a head: its channels in all batches
+    group: tl.tensor  # channels of a head
+    channels: tl.tensor  # channels of a batch
+    units: tl.tensor  # length of a row in UNITs
+    length: tl.tensor  # length of a row in elements
+
+
+class Bounds(NamedTuple):
+    """What it takes to read and write pieces of rows. An ACCESS that does not need a field has None.
+
+    `end` is one number for all rows unless they are skewed, else one for each piece, as are the others.
+    """
+
+    live: tl.tensor  # whether the row of each piece exists
+    end: tl.tensor  # the position behind the last of the row
+    begin: tl.tensor  # SKEWED: the first position of the row, counted from its first group
+    whole_end: tl.tensor  # SKEWED: the position behind the groups that can be read whole
+    has_tail: tl.tensor  # SKEWED_TAIL: whether elements of any row lie behind those groups
 
 
 @triton.jit
@@ -125,17 +177,17 @@ def tile_of(
     UNIT: tl.constexpr,
     BIG: tl.constexpr,
 ) -> tl.tensor:
-    """A tile of a head: its number among the rows and along them, and what its rows are."""
+    """The tile with number `tile` among those of a head."""
     high, wide = tile // tiles_wide, tile % tiles_wide
-    length = units * UNIT  # so that the compiler knows what divides it, and how wide it may load
+    length = units * UNIT  # the compiler knows that UNIT divides it, and so how wide it may load
     if BIG:
         high, wide, length = high.to(tl.int64), wide.to(tl.int64), units.to(tl.int64) * UNIT
-    return high, wide, head, rows, group, channels, units, length
+    return Tile(high, wide, head, rows, group, channels, units, length)
 
 
 @triton.jit
 def is_interior(
-    tile: tl.tensor,
+    tile: Tile,
     before: tl.tensor,
     after: tl.tensor,
     SKEW: tl.constexpr,
@@ -143,16 +195,15 @@ def is_interior(
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
 ) -> tl.tensor:
-    """Whether a tile, and so many positions `before` and `after` it, are within rows, however skewed."""
-    high, wide, _head, rows, _group, _channels, _units, length = tile
-    first = wide * (WIDE * PIECE)
-    inner = (first - before >= SKEW) & (first + (WIDE * PIECE) + after <= length)
-    return inner & ((high + 1) * (PIECES // WIDE) <= rows) & (PIECES % WIDE == 0)
+    """Whether a tile, with `before` and `after` more positions on its sides, lies within its rows."""
+    first = tile.wide * (WIDE * PIECE)
+    inner = (first - before >= SKEW) & (first + (WIDE * PIECE) + after <= tile.length)
+    return inner & ((tile.high + 1) * (PIECES // WIDE) <= tile.rows) & (PIECES % WIDE == 0)
 
 
 @triton.jit
 def locate(
-    tile: tl.tensor,
+    tile: Tile,
     first: tl.tensor,
     TAKEN: tl.constexpr,
     PIECE: tl.constexpr,
@@ -162,42 +213,39 @@ def locate(
     SKEW: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """TAKEN pieces of a tile from its `first`: batch [TAKEN], channel, first position in the row, and
-    `rows`, what it takes to read and write these.
+    """Batch, channel and first position of each of TAKEN pieces of a tile, from `first`; their `Bounds`.
 
-    A tile spans WIDE pieces of each of PIECES // WIDE rows; the rows of a head are all its channels
-    of all batches. `rows` is which are live, and their end; of skewed ones for each, and the first
-    position, and the end of the groups that can be read whole; with SKEWED_TAIL access, and whether there
-    are others.
+    A tile spans WIDE pieces of each of PIECES // WIDE rows. The rows of a head are all its channels in
+    all batches.
     """
-    high, wide, head, count, group, channels, units, length = tile
     piece = first + tl.arange(0, TAKEN)
-    row = high * (PIECES // WIDE) + piece // WIDE
-    start = (wide * WIDE + piece % WIDE) * PIECE
-    batch, channel = row // group, head * group + row % group
-    live = row < count
+    row = tile.high * (PIECES // WIDE) + piece // WIDE
+    start = (tile.wide * WIDE + piece % WIDE) * PIECE
+    batch, channel = row // tile.group, tile.head * tile.group + row % tile.group
+    live = row < tile.rows
     if PIECES % WIDE:
         live = live & (piece < PIECES // WIDE * WIDE)
     if ACCESS < SKEWED:
-        return batch, channel, start, (live, length)
+        return batch, channel, start, Bounds(live, tile.length, None, None, None)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
         GROUP: tl.constexpr = SKEW // UNIT
-        at = (batch * channels + channel) * units
-        begin = (at % GROUP).to(length.dtype) * UNIT
-        end = tl.where(live, begin + length, 0)
+        at = (batch * tile.channels + channel) * tile.units
+        begin = (at % GROUP).to(tile.length.dtype) * UNIT
+        end = tl.where(live, begin + tile.length, 0)
         whole = (end + (SKEW - 1)) // SKEW * SKEW
         if ACCESS == SKEWED_TAIL:
-            left = (count // group * channels * units - at // GROUP * GROUP) // GROUP * SKEW
-            whole = tl.minimum(whole, left).to(length.dtype)
-            others = tl.max((whole < end).to(tl.int32)) != 0
-            return batch, channel, start, (live, end, begin, whole, others)
+            units = tile.rows // tile.group * tile.channels * tile.units  # of the tensor
+            left = (units - at // GROUP * GROUP) // GROUP * SKEW
+            whole = tl.minimum(whole, left).to(tile.length.dtype)
+            has_tail = tl.max((whole < end).to(tl.int32)) != 0
+            return batch, channel, start, Bounds(live, end, begin, whole, has_tail)
         else:  # noqa: RET505
-            return batch, channel, start, (live, end, begin, whole)
+            return batch, channel, start, Bounds(live, end, begin, whole, None)
 
 
 @triton.jit
 def row_ptrs(ptr: tl.tensor, at: tl.tensor, UNIT: tl.constexpr, SKEW: tl.constexpr) -> tl.tensor:
-    """Where position 0 of rows is that begin `at`, in units, in a tensor."""
+    """Pointers to position 0 of the rows that begin `at` UNITs behind `ptr`."""
     if SKEW:
         return ptr + at // (SKEW // UNIT) * SKEW
     else:  # noqa: RET505
@@ -207,59 +255,58 @@ def row_ptrs(ptr: tl.tensor, at: tl.tensor, UNIT: tl.constexpr, SKEW: tl.constex
 @triton.jit
 def out_ptrs(
     ptr: tl.tensor,
-    tile: tl.tensor,
+    tile: Tile,
     batch: tl.tensor,
     channel: tl.tensor,
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
 ) -> tl.tensor:
-    """As `row_ptrs`, in the result, which is contiguous."""
-    _high, _wide, _head, _count, _group, channels, units, length = tile
-    at = batch * channels + channel
+    """Pointers to position 0 of rows of the result, which is contiguous."""
+    at = batch * tile.channels + channel
     if SKEW:
-        return row_ptrs(ptr, at * units, UNIT, SKEW)
+        return row_ptrs(ptr, at * tile.units, UNIT, SKEW)
     else:  # noqa: RET505
-        return ptr + at * length
+        return ptr + at * tile.length
 
 
 @triton.jit
-def in_rows(start: tl.tensor, rows: tl.tensor, N: tl.constexpr, ACCESS: tl.constexpr) -> tl.tensor:
-    """Of [blocks, N] positions from `start`, which are of the rows."""
+def in_rows(start: tl.tensor, bounds: Bounds, N: tl.constexpr, ACCESS: tl.constexpr) -> tl.tensor:
+    """[blocks, N]: whether each of N positions from `start` on lies within its row."""
     i = tl.arange(0, N)[None, :]
     if ACCESS < SKEWED:
         t = start[:, None] + i
-        return rows[0][:, None] & (t >= 0) & (t < rows[1])
+        return bounds.live[:, None] & (t >= 0) & (t < bounds.end)
     else:  # noqa: RET505  # Triton needs the else
-        return (i >= (rows[2] - start)[:, None]) & (i < (rows[1] - start)[:, None])
+        return (i >= (bounds.begin - start)[:, None]) & (i < (bounds.end - start)[:, None])
 
 
 @triton.jit
 def load_block(
     x_ptrs: tl.tensor,
     start: tl.tensor,
-    rows: tl.tensor,
+    bounds: Bounds,
     stride_xt: tl.tensor,
     N: tl.constexpr,
     ACCESS: tl.constexpr,
     TYPE: tl.constexpr,
 ) -> tl.tensor:
-    """[blocks, N]: of each row N elements from `start`; 0 outside of the row.
+    """[blocks, N]: N elements of each row from `start` on; 0 outside of the row.
 
-    `stride_xt` is None where neighbours are neighbours in memory: only so does the compiler know it.
+    `stride_xt` is None if it is 1. Only then does the compiler know that it may load several at once.
     """
     t = start[:, None] + tl.arange(0, N)[None, :]
-    inside = in_rows(start, rows, N, ACCESS)
+    inside = in_rows(start, bounds, N, ACCESS)
     ptrs = x_ptrs[:, None] + (t if stride_xt is None else t.to(tl.int64) * stride_xt)
     if ACCESS == INTERIOR:
         x = tl.load(ptrs).to(TYPE)
     elif ACCESS == BOUNDS_CHECKED:
         x = tl.load(ptrs, mask=inside, other=0.0).to(TYPE)
     else:
-        x = tl.load(ptrs, mask=(t >= 0) & (t < rows[3][:, None]), other=0.0)
-        if ACCESS == SKEWED_TAIL:  # noqa: SIM102  # no other access has a fifth
-            if rows[4]:
-                others = inside & (t >= rows[3][:, None])
-                x = tl.where(others, tl.load(ptrs, mask=others, other=0.0), x)
+        x = tl.load(ptrs, mask=(t >= 0) & (t < bounds.whole_end[:, None]), other=0.0)
+        if ACCESS == SKEWED_TAIL:  # noqa: SIM102  # otherwise has_tail is None
+            if bounds.has_tail:
+                tail = inside & (t >= bounds.whole_end[:, None])
+                x = tl.where(tail, tl.load(ptrs, mask=tail, other=0.0), x)
         x = tl.where(inside, x.to(TYPE), 0.0)
     return x
 
@@ -269,22 +316,23 @@ def store_block(
     out_ptrs: tl.tensor,
     out: tl.tensor,
     start: tl.tensor,
-    rows: tl.tensor,
+    bounds: Bounds,
     N: tl.constexpr,
     SKEW: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> None:
-    """Round [blocks, N] and write it to contiguous rows."""
+    """Round [blocks, N] to the type of the result, and store it in rows of the result."""
     t = start[:, None] + tl.arange(0, N)[None, :]
     out = out.to(out_ptrs.dtype.element_ty)
     if ACCESS == INTERIOR:
         tl.store(out_ptrs[:, None] + t, out)
     elif ACCESS == BOUNDS_CHECKED:
-        inside = rows[0][:, None] & (t < rows[1])  # t is not below 0
+        inside = bounds.live[:, None] & (t < bounds.end)  # t is never negative
         tl.store(out_ptrs[:, None] + t, out, mask=inside)
     else:
         ptrs = out_ptrs[:, None] + t
-        begin = ((rows[2] + (SKEW - 1)) // SKEW * SKEW)[:, None]
-        end = (rows[1] // SKEW * SKEW)[:, None]
+        begin = ((bounds.begin + (SKEW - 1)) // SKEW * SKEW)[:, None]
+        end = (bounds.end // SKEW * SKEW)[:, None]
         tl.store(ptrs, out, mask=(t >= begin) & (t < end))
-        tl.store(ptrs, out, mask=in_rows(start, rows, N, ACCESS) & ((t < begin) | (t >= end)))
+        ends = in_rows(start, bounds, N, ACCESS) & ((t < begin) | (t >= end))
+        tl.store(ptrs, out, mask=ends)

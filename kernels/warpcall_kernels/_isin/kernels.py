@@ -1,4 +1,4 @@
-"""The kernels of isin: compare with all, and a set (see `_isin/hash_set.py`) that is built, then asked."""
+"""The kernels of isin: one compares all with all, the others build and probe a set (`_isin/hash_set.py`)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def compare_kernel(
     UNROLL: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """A block of elements stays in registers; each test element is compared with all of it."""
+    """Keep a block of elements in registers, and compare each test element with all of them."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     x = promote(load_block(x_ptr, start, m, BLOCK), COMMON)
     found = tl.zeros([BLOCK], tl.int1)
     for first in range(0, n, UNROLL):
-        for i in tl.static_range(UNROLL):  # past the end the last one is compared again
+        for i in tl.static_range(UNROLL):  # past the end, the last test element is compared again
             found |= x == promote(tl.load(test_ptr + tl.minimum(first + i, n - 1)), COMMON)
     store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
 
@@ -99,7 +99,7 @@ def build_small_kernel(
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Zero, range and build in one launch, by one program."""
+    """Zero the workspace, find the range and build the set, all by one program."""
     for first in range(0, words, BLOCK):
         offsets = first + tl.arange(0, BLOCK)
         tl.store(ws_ptr + offsets, tl.zeros([BLOCK], KEY), mask=offsets < words)
@@ -110,10 +110,10 @@ def build_small_kernel(
             key, valid = load_keys(test_ptr, first, n, COMMON, KEY, BLOCK)
             low_inverted = tl.maximum(low_inverted, tl.where(valid, ~key, 0))
             high = tl.maximum(high, tl.where(valid, key, 0))
-        tl.debug_barrier()  # the header is zeroed
+        tl.debug_barrier()  # until the header is zeroed
         tl.store(ws_ptr + LOW_INVERTED, tl.max(low_inverted, 0))
         tl.store(ws_ptr + HIGH, tl.max(high, 0))
-    tl.debug_barrier()  # what follows reads what other threads have written
+    tl.debug_barrier()  # until all threads have written: others read it
     for first in range(0, n, BLOCK):
         key, valid = load_keys(test_ptr, first, n, COMMON, KEY, BLOCK)
         add_keys(
@@ -142,7 +142,7 @@ def probe_kernel(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """Ask the set for some blocks of elements, one after the other: each waits for its last walk."""
+    """Probe the set for BLOCKS blocks of elements, one after the other."""
     first = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
     for block in tl.static_range(BLOCKS):
         start = first + block * BLOCK

@@ -1,4 +1,16 @@
-"""How isin is launched: all compared with all, or a set that is built and asked; chosen from layouts."""
+"""How isin is launched: its variant, its set, and the arguments of its kernels.
+
+| variant | taken when | why | file |
+| --- | --- | --- | --- |
+| COMPARE | up to COMPARE_N test elements, or few comparisons in all | elements stay in registers, and no set is built | kernels.py |
+| BITMAP | types of 1 or 2 bytes, or 32-bit types with FULL_BITMAP_N test elements or more | a bit for every value of the type; no collisions | hash_set.py |
+| HASH | other floats | a hash set, with a filter if it is small or much larger than the L2 | hash_set.py |
+| EITHER | other integers | the device looks at the range of the test elements: a bitmap of that range if it fits into the table, else a hash set; so nothing waits for the GPU | hash_set.py |
+
+Up to SMALL_N test elements, one program zeroes and builds the set (`build_small_kernel`); otherwise a
+launch finds the range (EITHER only), and another builds. What each variant reaches is in
+docs/benchmarks/h200.md, what the constants were chosen from in docs/benchmarks/h200-constants.md.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +18,7 @@ import functools
 import math
 import secrets
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -24,38 +37,52 @@ from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
 
-# Crossovers. A comparison costs an H200 one instruction, 1.5e13 of them a second; building the
-# smallest set costs some 5 us.
-COMPARE_N = 32  # test elements that are compared with whatever the number of elements
-COMPARE_PAIRS = 1 << 26  # comparisons that cost less than a set
-COMPARE_MAX_N = 1 << 10  # beyond it the loop of a block is longer than building a set
-SMALL_N = 1 << 12  # test elements that one program inserts
-SMALL_SLOTS = 16  # slots a test element then: nearly every key is alone; 2000 int32 fit into an L1
-LARGE_SLOTS = 4  # slots a test element otherwise: a load of 1/8 to 1/4
-MIN_SLOTS = 32
-# Test elements of 32-bit types from which all 2^32 bits are the smaller set.
-FULL_BITMAP_N = 1 << 25
-ACCESS_BYTES = 8  # of a bucket: what one thread reads at once
-# Elements of a program that builds or asks a large set: few wait for the last of them. 2^24 int32 in
-# 2^20 on an H200: 200 us; 240 with 512 elements; 985 with 1024 and 4 warps.
-SET_BLOCK = 128
-SET_WARPS = 2
-UNROLL = 8  # test elements compared between two branches of the loop
-FILTERED_BYTES = 1 << 26  # of a hash set, from which most of it is not in the L2
-FILTER_SLOTS = 32  # for each word of its filter: 4 to 8 bits a test element
-HELD_WORDS = 1024  # of the filter of a small set, which programs hold; with 256 2^24 in 64 take 65 us, not 53
-HELD_WARPS = 8  # 4 elements a thread; 2^24 int32 in 64 on an H200: 53 us, with 16 a thread 85
-# Blocks that a program asks for one after the other, where that leaves enough programs: 2^24 int64 in 2^20 on an
-# H200 260 us, one by one 278.
-SET_BLOCKS = 4
-ALL_WARPS = 132 * 64  # that an H200 holds: so many there are in any case
-SHORT_BLOCK = 128  # elements of a program, one a thread, where there are fewer than SOME
+# The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every
+# other GPU uses them, too, and may lose speed by it, never correctness. `python -m bench.kernels tune isin`
+# measures them again. Times are from an H200.
+
+# Where COMPARE is faster. A comparison costs one instruction, of which an H200 executes 1.5e13 a second;
+# building the smallest set costs some 5 us.
+COMPARE_N = 32  # test elements up to which COMPARE is taken for any number of elements
+COMPARE_PAIRS = 1 << 26  # comparisons up to which it is taken
+# The most test elements then. With more, the loop of one block would take longer than building a set.
+COMPARE_MAX_N = 1 << 10
+UNROLL = 8  # test elements that are compared in one step of the loop
+SHORT_BLOCK = 128  # elements of a program, one for each thread, if there are fewer than SOME
 SOME = 1 << 17
 BLOCK = 1024  # elements of a program, 8 for each thread of 4 warps
-LONG_BLOCK = 2048  # of a program of the compare kernel when there are many
-MANY = 1 << 20  # elements that keep every multiprocessor busy in long blocks
+LONG_BLOCK = 2048  # the same if there are at least MANY, which keep all multiprocessors busy
+MANY = 1 << 20
 
-# Multipliers of the hash, new in every process: test elements cannot be made to collide on purpose.
+SMALL_N = 1 << 12  # test elements up to which one program builds the set
+# Slots for each test element of a small set, nearly all of which are then alone in their bucket, and of a
+# large one, which is filled to between 1/8 and 1/4.
+SMALL_SLOTS, LARGE_SLOTS = 16, 4
+MIN_SLOTS = 32
+# Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash set.
+FULL_BITMAP_N = 1 << 25
+ACCESS_BYTES = 8  # bytes of a bucket, which a thread reads in one access
+
+# A program that builds or probes a large set: its elements and warps. Few of its threads wait for the
+# longest probe. 2^24 int32 in 2^20: 200 us, 17 % less than with 512 elements.
+SET_BLOCK = 128
+SET_WARPS = 2
+# Blocks that a program probes one after the other if there are enough programs even so. 2^24 int64 in
+# 2^20: 260 us, 6 % less than one block for each program.
+SET_BLOCKS = 4
+ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
+
+# Bytes of a hash set from which on it has a filter, because most of it is not in the L2, and the slots for
+# each word of that filter: 4 to 8 bits a test element.
+FILTERED_BYTES = 1 << 26
+FILTER_SLOTS = 32
+# Words of the filter of a small set, which every program holds. 2^24 in 64: 53 us, 18 % less than with 256.
+HELD_WORDS = 1024
+# Warps of a program that holds it, for 4 elements a thread. 2^24 int32 in 64: 53 us, 38 % less than with 16 elements.
+HELD_WARPS = 8
+
+# Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements that
+# collide.
 _FACTOR_32 = 2 * secrets.randbits(30) + 1
 _FACTOR_64 = 2 * secrets.randbits(61) + (1 << 62) + 1
 
@@ -74,36 +101,69 @@ DTYPES = {
 
 
 def check_dtypes(elements: TensorLike, test_elements: TensorLike) -> None:
-    """Raise InvalidInput unless both are of a dtype that can be looked for."""
+    """Raise InvalidInput unless both have one of the `DTYPES`."""
     for name, t in (("elements", elements), ("test_elements", test_elements)):
         if t.dtype not in DTYPES:
             allowed = ", ".join(map(dtype_name, DTYPES))
             raise InvalidInput(name, f"{name} must be one of {allowed}, got {dtype_name(t.dtype)}")
 
 
-class Table(NamedTuple):
-    """How a set lies in memory."""
+class Variant(StrEnum):
+    """The variants of the table above; those of a set are also what SET is in the kernels."""
 
-    kind: str  # "bits", "hash", or "either", where the device decides
-    slots: int  # words of the table, a power of two
-    bucket: int  # slots that are read at once
-    small: bool  # whether one program builds it
-    itemsize: int  # bytes of a word
-    filter_words: int  # of 32 bits, a power of two; 0 for no filter
+    COMPARE = "compare"
+    BITMAP = "bits"
+    HASH = "hash"
+    EITHER = "either"
+
+
+def choose(common: Any, m: int, n: int) -> Variant:
+    """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if n <= COMPARE_N or (n <= COMPARE_MAX_N and m * n <= COMPARE_PAIRS):
+        return Variant.COMPARE
+    return set_variant(common, n)
+
+
+def set_variant(common: Any, n: int) -> Variant:
+    """The variant for n test elements if they become a set."""
+    bits = common.primitive_bitwidth
+    if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
+        return Variant.BITMAP
+    return Variant.HASH if common.is_floating() else Variant.EITHER
+
+
+class Table(NamedTuple):
+    """How a set lies in memory.
+
+    Args:
+        variant: BITMAP, HASH or EITHER.
+        slots: words of the table, a power of two.
+        bucket: slots that one access reads.
+        small: whether one program builds the set.
+        itemsize: bytes of a word.
+        filter_words: 32-bit words of the filter, a power of two; 0 for no filter.
+    """
+
+    variant: Variant
+    slots: int
+    bucket: int
+    small: bool
+    itemsize: int
+    filter_words: int
 
     @classmethod
     def of(cls, common: Any, n: int) -> Table:
         """The table for n test elements of the Triton dtype `common`."""
+        variant = set_variant(common, n)
         bits, small = common.primitive_bitwidth, n <= SMALL_N
         bucket = 1 if small or bits == 64 else ACCESS_BYTES // 4
-        if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
-            return cls("bits", max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4, 0)
+        if variant is Variant.BITMAP:
+            return cls(variant, max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4, 0)
         slots = max(MIN_SLOTS, triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS)))
         itemsize = 8 if bits == 64 else 4
         large = slots * itemsize > FILTERED_BYTES
         words = HELD_WORDS if small else slots // FILTER_SLOTS if large else 0
-        kind = "hash" if common.is_floating() else "either"
-        return cls(kind, slots, bucket, small, itemsize, words)
+        return cls(variant, slots, bucket, small, itemsize, words)
 
     @property
     def words(self) -> int:
@@ -112,18 +172,20 @@ class Table(NamedTuple):
 
     @property
     def shift(self) -> int:
-        """What leaves, of 32 bits of hash, as many as number the buckets; all for 2^32 and more."""
+        """How far a hash of 32 bits is shifted right to number the buckets; 0 for 2^32 buckets or more."""
         return max(0, 33 - (self.slots // self.bucket).bit_length())
 
 
 class SetPlan(NamedTuple):
-    """The launches that build a set in a workspace and ask it.
+    """The launches that build a set in a workspace and probe it.
 
     Args:
-        words: of type `word`, which the workspace holds; `zeroed` beforehand or not.
-        find_range: on (test elements, workspace), where the device decides what kind of set it is.
-        build: on (test elements, workspace).
-        probe: on (elements, workspace, out).
+        words: words of the workspace.
+        word: their dtype.
+        zeroed: whether the workspace must be zeroed before.
+        find_range: the launch on (test elements, workspace) that finds their range, for EITHER.
+        build: the launch on (test elements, workspace).
+        probe: the launch on (elements, workspace, out).
     """
 
     words: int
@@ -136,9 +198,9 @@ class SetPlan(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def plan(elements: LayoutKey, test_elements: LayoutKey, invert: bool) -> Launch | SetPlan | None:
-    """For contiguous tensors: compare all with all, on (elements, test elements, out), or a set.
+    """The launch of COMPARE, on (elements, test elements, out), or those of a set.
 
-    None if one of them is empty.
+    Both tensors are contiguous. None if one of them is empty.
     """
     check_dtypes(Layout(*elements).meta, Layout(*test_elements).meta)
     dtypes = elements[2], test_elements[2]
@@ -147,11 +209,12 @@ def plan(elements: LayoutKey, test_elements: LayoutKey, invert: bool) -> Launch 
         return None
     common = DTYPES[torch.promote_types(*dtypes)]
     words = [tl.uint8 if d == torch.bool else None for d in dtypes]
-    if n <= COMPARE_N or (n <= COMPARE_MAX_N and m * n <= COMPARE_PAIRS):
+    variant = choose(common, m, n)
+    if variant is Variant.COMPARE:
         block = LONG_BLOCK if m >= MANY else BLOCK if m >= SOME else SHORT_BLOCK
         arguments = {"m": m, "n": n, "INVERT": invert, "COMMON": common}
         arguments |= {"UNROLL": UNROLL, "BLOCK": block}
-        return Launch(compare_kernel, (triton.cdiv(m, block),), arguments, (*words, None))
+        return Launch(compare_kernel, (triton.cdiv(m, block),), arguments, (*words, None), variant)
     return _set_plan(Table.of(common, n), common, m, n, invert, words)
 
 
@@ -163,7 +226,7 @@ def _set_plan(
         "slots": table.slots,
         "factor": _FACTOR_64 if wide else _FACTOR_32,
         "shift": table.shift,
-        "SET": table.kind,
+        "SET": table.variant.value,
         "BUCKET": table.bucket,
         "COMMON": common,
         "KEY": tl.uint64 if wide else tl.uint32,
@@ -182,7 +245,7 @@ def _set_plan(
         small = {**shared, "n": n, "words": table.words, "BLOCK": 2 * BLOCK, "num_warps": 16}
         build = Launch(build_small_kernel, (1,), small, (words[1], None))
     else:
-        if table.kind == "either":
+        if table.variant is Variant.EITHER:
             arguments = {"n": n, "COMMON": common, "KEY": shared["KEY"], "BLOCK": BLOCK}
             find_range = Launch(range_kernel, (triton.cdiv(n, BLOCK),), arguments, (words[1], None))
         build = Launch(

@@ -1,0 +1,42 @@
+"""The kernel that adds up what the programs of conv-backward have summed for the gradient of weight."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from warpcall_kernels._conv.filters import UNSPECIALIZED, softmax_terms
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def _reduce_kernel(
+    sums_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    taps: tl.tensor,
+    parts: tl.tensor,
+    stride_wh: tl.int64,
+    stride_wk: tl.int64,
+    SOFTMAX: tl.constexpr,
+    TAPS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    ACC: tl.constexpr,
+) -> None:
+    """Add up the parts of TAPS taps of a head. With SOFTMAX these are all taps, and its gradient follows."""
+    head = tl.program_id(0).to(tl.int64)
+    tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
+    in_filter = tap < taps
+    sums_ptr += head * parts * taps
+    total = tl.zeros((TAPS,), ACC)
+    for first in range(0, parts, AT_ONCE):
+        part = first + tl.arange(0, AT_ONCE)[:, None]
+        at = part.to(tl.int64) * taps + tap[None, :]
+        mask = (part < parts) & in_filter[None, :]
+        total += tl.sum(tl.load(sums_ptr + at, mask=mask, other=0.0), axis=0)
+    if SOFTMAX:
+        w_ptr += head * stride_wh
+        peak, scale = softmax_terms(w_ptr, taps, stride_wk, TAPS, ACC)
+        w = tl.load(w_ptr + tap * stride_wk, mask=in_filter, other=float("-inf")).to(ACC)
+        y = tl.exp(w - peak) * scale
+        total = y * (total - tl.sum(tl.where(in_filter, y * total, 0.0)))
+    tl.store(out_ptr + head * taps + tap, total.to(out_ptr.dtype.element_ty), mask=in_filter)
