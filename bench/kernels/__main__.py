@@ -23,34 +23,40 @@ def main(arguments: list[str] | None = None) -> int:
 
     bench = commands.add_parser("bench", help="check, then time each large case with a cold L2")
     bench.add_argument("op", nargs="*", choices=[*ops(), []], help="all when none is named")
-    bench.add_argument("--match", default="", help="only the cases whose name holds this")
+    bench.add_argument("--match", default="", help="only cases whose name contains this text")
     bench.add_argument(
         "--group",
         choices=["all", "recorded", "sweep"],
         default="all",
-        help="the cases that others were measured on, odd ones, or both",
+        help="recorded: cases that other implementations were measured on; sweep: further sizes",
     )
-    bench.add_argument("--rounds", type=int, default=30, help="samples a measurement")
+    bench.add_argument("--rounds", type=int, default=30, help="samples of each measurement")
     bench.add_argument(
         "--no-compile",
         dest="compile",
         action="store_false",
-        help="leave torch.compile out, which takes most of the time",
+        help="do not measure torch.compile, which takes most of the time",
     )
-    bench.add_argument("--peers", help="a JSON file of others' times, shown beside ours")
-    bench.add_argument("--json", help="write all results there")
+    bench.add_argument(
+        "--peers", help="a JSON file of recorded times of other implementations, shown beside ours"
+    )
+    bench.add_argument("--json", help="a file to write all results to")
 
-    report = commands.add_parser("report", help="tables in Markdown of what bench --json wrote")
+    report = commands.add_parser(
+        "report", help="print tables in Markdown from a file that bench --json wrote"
+    )
     report.add_argument("file")
 
-    tune = commands.add_parser("tune", help="time what the shipped tile sizes were chosen from")
+    tune = commands.add_parser(
+        "tune", help="time the candidates for the constants that an op declares"
+    )
     tune.add_argument(
         "op",
         nargs="*",
         choices=[*(op.name for op in _tune.tunable()), []],
         help="all when none is named",
     )
-    tune.add_argument("--rounds", type=int, default=10, help="samples a measurement")
+    tune.add_argument("--rounds", type=int, default=10, help="samples of each measurement")
 
     given = parser.parse_args(arguments)
     if given.command == "list":

@@ -1,4 +1,4 @@
-"""Benchmark rows as text: a line as it is measured, and tables in Markdown of a finished run."""
+"""Benchmark results as text: a line for each case, and tables in Markdown of a finished run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = (
 
 
 def line(row: Row) -> str:
-    """One case, times in ms, extra memory in MB."""
+    """One case as a line: times in ms, extra memory in MB."""
     times = "".join(f"{_ms(row[f'{name}ms']):>9}" for name in ("", "p20_", "p80_", "copy_"))
     others = "".join(f"{_ms(row[f'{name}_ms']):>9}" for name in ("eager", "compile", "best_peer"))
     note = f"WRONG: {row['error']}" if row["error"] else row["best_peer"] or ""
@@ -28,7 +28,7 @@ def line(row: Row) -> str:
 
 
 def markdown(run: Mapping[str, Any]) -> str:
-    """The whole run: a summary of families, then each case. Ratios above 1 are ours being faster."""
+    """A finished run: a summary of the ops, then each case. With a ratio above 1, ours is faster."""
     machine, rows = run["machine"], run["rows"]
     names = list(dict.fromkeys(row["op"] for row in rows))
     versions = (
@@ -81,12 +81,12 @@ def _table(rows: Iterable[Row]) -> str:
 
 
 def _share(row: Row) -> float | None:
-    """Of the limit; None of a wrong result, which has no time."""
+    """The share of the limit; None for a wrong result, which has no time."""
     return row["copy_ms"] / row["ms"] if row["copy_ms"] and row["ms"] else None
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Geometric; NaN of nothing."""
+    """The geometric mean; NaN if there are no values."""
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 

@@ -1,8 +1,8 @@
-"""The library's benchmark: each large case checked first, then timed with a cold L2, beside others.
+"""The benchmark of the library: each large case is checked, then timed with a cold L2 cache.
 
-Beside our time: the limit (a copy that moves the op's compulsory bytes), torch eager (the reference
-on the GPU), torch.compile of it, and the best of a file of recorded peers. How is described in
-`warpcall_kernels.measuring`, which also serves jobs.
+Beside our time it reports the limit (the time of a copy that moves the op's compulsory bytes), torch
+eager (the reference on the GPU), torch.compile of the reference, and the best time from a file of
+recorded peers. `warpcall_kernels.measuring` does the measuring, as it does for jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.kernels.report import HEAD, line
 from warpcall_kernels import Op, measuring, ops
 from warpcall_kernels.op.cases import Case
 
-COMPILE_SECONDS = 15.0  # of an op, after which no further case is given to torch.compile
+COMPILE_SECONDS = 15.0  # once torch.compile has taken so long for an op, its other cases do without
 COMPILED = "torch.compile"
 
 
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
                 sys.stdout.write(line(rows[-1]))
                 sys.stdout.flush()
                 torch.cuda.empty_cache()
-                if given.json:  # after each, so that a run that is cut short is not lost
+                if given.json:  # after each case, so that an interrupted run keeps its results
                     report = json.dumps({"machine": machine(), "rows": rows}, indent=1)
                     Path(given.json).write_text(report)
     return int(any(row["error"] for row in rows))
@@ -57,7 +57,7 @@ def _cases(op: Op) -> Iterator[tuple[str, Case]]:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers belong to."""
+    """The machine and the versions that the numbers were measured with."""
     gpu = torch.cuda.get_device_properties()
     return {
         "gpu": gpu.name,
@@ -75,7 +75,7 @@ class _Bench:
     """Measures cases, each in the same way."""
 
     def __init__(self, rounds: int, compile_too: bool) -> None:
-        # Some 150 cases in minutes: as many rounds as were asked for, and a short warm-up.
+        # A run has some 150 cases. Exactly `rounds` rounds and a short warm-up keep it to minutes.
         self._precision = measuring.Precision(
             "rounds",
             seconds=10,
@@ -90,7 +90,7 @@ class _Bench:
         self._compiled_s: dict[str, float] = {}  # by op
 
     def row(self, op: Op, case: Case, group: str, peer: Mapping[str, Any]) -> dict[str, Any]:
-        """One line of the table; times in ms, memory in bytes; None where there is none."""
+        """One line of the table: times in ms, memory in bytes, None for what was not measured."""
         job = measuring.JobCase(op, case.inputs, op.check_params(case.params))
         names = ["warpcall", "torch"]
         if group == "recorded" and self._may_compile(op):
@@ -121,7 +121,7 @@ class _Bench:
         return self._compile_too and self._compiled_s.get(op.name, 0.0) <= COMPILE_SECONDS
 
     def _note(self, op: Op) -> measuring.Progress:
-        """Add up what compiling takes: it is done when an implementation is first called."""
+        """Add up the time of torch.compile, which compiles in the check of correctness, at the first call."""
         begin = 0.0
 
         def note(event: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class _Bench:
 
 
 def _beside_outputs(job: measuring.JobCase, peak_bytes: int | None) -> int | None:
-    """Device memory at the peak of a call, beside what it was given and what it gives."""
+    """Peak device memory of a call in bytes, without its inputs and its outputs."""
     if peak_bytes is None:
         return None
     given = sum(-(-meta.nbytes // 512) * 512 for meta in job.outputs.values())

@@ -1,8 +1,9 @@
-"""The constants that launches are chosen by, measured again: for another GPU, or after a change.
+"""Measure the constants that choose variants and tiles again, for another GPU or after a change.
 
-No kernel is tuned while it serves: the sizes of tiles are constants beside the code that uses them,
-with the figures that chose them. `python -m bench.kernels tune` times each candidate on cases that
-decide, and marks the one with the least geometric mean; what it finds is written into the code by hand.
+Kernels are not tuned while they serve calls. Their constants stand beside the code that uses them, with
+the measurement that chose them. Each op declares in `OP.tuning` which constants `python -m bench.kernels
+tune` times, with which candidates, and on which cases. The command marks the shipped values and prints
+the candidate with the least geometric mean; a developer writes it into the code.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def tunable() -> list[Op]:
 
 
 def large_cases(name: str) -> list[Case]:
-    """Those of an op, and its odd ones."""
+    """The large cases of an op, and those of its sweep."""
     return [*(case for case in ops()[name].cases if case.size == "large"), *ops()[name].sweep]
 
 
@@ -78,7 +79,7 @@ def _time(
 
 
 def forget_plans() -> None:
-    """Let all plans be made anew, with the constants as they are now."""
+    """Clear the caches of plans, so that the next calls are planned with the current constants."""
     for name, module in list(sys.modules.items()):
         if name.startswith("warpcall_kernels."):
             for value in vars(module).values():

@@ -1,9 +1,9 @@
 """out[b, c, t] = sum_j w[c // (C / H), j] * x[b, c, t + j - padding_l] + bias[c], 0 outside of a row.
 
-Lightweight convolution: depthwise, with one filter for the C / H channels of a head. Each element
-of x is read from memory once and the taps are applied in registers (few of them, or fp32) or by
-tensor cores as a product with the filter's banded Toeplitz matrix (see `_conv/forward.py`), so that
-the time is that of moving the bytes whatever the number of taps, to 31 and beyond.
+Lightweight convolution: depthwise, with one filter for the C / H channels of a head. Each element of x
+is read from memory once. Few taps, and those of fp32 and fp64, are multiplied in registers; more taps of
+fp16 and bf16 are a product with the filter's banded Toeplitz matrix on tensor cores. The time is
+therefore that of moving the bytes, up to 31 taps and beyond. The variants are in `_conv/forward.py`.
 Bytes: (2 * B * C * T + H * K + C with a bias) * itemsize.
 Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019, and
 fairseq's lightconv.
@@ -177,7 +177,7 @@ def _case(
 
 
 def _large(shape: tuple[int, int, int], heads: int) -> list[Case]:
-    """The shapes and filters that others were measured with."""
+    """Shapes and filters that other implementations were measured with."""
     cases = []
     filters = [(3, "K-1"), (7, "K-1"), (15, "K-1"), (31, "K-1"), (7, "K//2")]
     for dtype, short in (

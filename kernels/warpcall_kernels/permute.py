@@ -1,11 +1,11 @@
 """out = x.permute(dims), contiguous: any dtype, any strides, any number of dims.
 
-Before a launch dims are merged and elements widened as far as layout and alignment allow. What is
-left is one of three shapes: a plain copy; rows that stay whole (the inner dim is kept) and are
-gathered; or a transposition of the input's inner dim with the output's, which goes through tiles:
-loaded along the one, turned in shared memory, stored along the other, so that both sides move
-16 bytes a thread. Dims too small to fill a tile take a third one into it. Where rows of large
-matrices do not begin at words, threads put aligned words together: see `_transpose/unaligned.py`.
+Before a launch, dims are merged and elements are widened to words, as far as the layout and the
+alignment allow. What remains is a plain copy, rows that are gathered because the inner dim does not
+move, or a transposition of the inner dims of x and of the output. A transposition goes through tiles: a
+tile is loaded along the rows of x, transposed in shared memory, and stored along the rows of the
+output, so that both sides move 16 bytes for each thread. If dims are too small to fill a tile, further
+dims join them. The variants are in `_transpose/plan.py`.
 Bytes: 2 * numel * itemsize.
 Source: OneFlow, "How to implement a Permute/Transpose op 6x faster than PyTorch" (index width by
 size, merged dims, wider movement, tiles through shared memory).
@@ -60,7 +60,7 @@ def _launch(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 @functools.lru_cache(maxsize=4096)
 def _plan(x: LayoutKey, dims: tuple[int, ...]) -> tuple[tuple[int, ...], Launch | None]:
-    """The shape of the result, and a launch, or None for a plain copy."""
+    """The shape of the result, and the launch, or None for a plain copy."""
     sizes, strides, dtype, address = x
     out = _infer(Layout(*x).meta, dims)["out"]
     if not out.nbytes:

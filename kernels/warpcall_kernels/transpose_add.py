@@ -1,10 +1,11 @@
 """out = a^T + b over the last two dims, each input read once.
 
-A program moves one tile: the load of `a` follows its rows, the tile is turned in shared memory, the
-load of `b` and the store follow the rows of the output, so that every access is coalesced and, where
-sizes allow, 16 bytes a thread; where rows of large matrices do not begin at words, see `_transpose/unaligned.py`.
-Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out), broadcast
-operands as they lie in memory.
+A program moves one tile. It loads `a` along its rows, transposes the tile in shared memory, and loads
+`b` and stores the sum along the rows of the output. Every access is therefore coalesced and, where
+sizes allow, 16 bytes for each thread. The variants are in `_transpose/plan.py`, and their arguments in
+`_transpose/add_plan.py`.
+Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out). An operand that is
+broadcast counts as it lies in memory.
 Source: an article on `input1.transpose(0, 1) + input2`, bf16 [24300, 11520]: 67 % of a copy's speed.
 """
 
@@ -76,7 +77,7 @@ def _infer(a: TensorLike, b: TensorLike) -> dict[str, Meta]:
 
 
 def _batch(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """What two batch shapes that fit broadcast to."""
+    """The shape that two batch shapes broadcast to; they must fit."""
     longer = max(len(one), len(other))
     padded = ((1,) * (longer - len(s)) + tuple(s) for s in (one, other))
     return tuple(n if m == 1 else m for m, n in zip(*padded, strict=True))
@@ -140,8 +141,8 @@ def _bytes_moved(a: TensorLike, b: TensorLike) -> int:
 def _derive(
     shape: tuple[int, ...], dtype: torch.dtype, params: Mapping[str, Any]
 ) -> dict[str, Sample]:
-    turned = (*shape[:-2], *shape[:-3:-1])
-    return {"a": Sample(shape, dtype), "b": Sample(turned, dtype)}
+    transposed = (*shape[:-2], *shape[:-3:-1])
+    return {"a": Sample(shape, dtype), "b": Sample(transposed, dtype)}
 
 
 def _case(

@@ -1,6 +1,7 @@
-"""Words of 8 bytes, of several elements each: shifted, transposed and added, in registers.
+"""Words of 8 bytes that hold several elements: shifted, transposed and added in registers.
 
-A word is taken as two 32-bit pieces, the lower one first: that is what a GPU shifts in one instruction.
+A word is kept as two pieces of 32 bits, the lower one first, because a GPU shifts 32 bits in one
+instruction.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import triton.language as tl
 
 @triton.jit
 def _funnel(low: tl.tensor, high: tl.tensor, bits: tl.tensor) -> tl.tensor:
-    """The 32 bits that begin `bits`, fewer than 32, into low and high: one instruction."""
+    """The 32 bits that begin `bits` (below 32) into (low, high), by one instruction."""
     return ((low.to(tl.uint64) | (high.to(tl.uint64) << 32)) >> bits.to(tl.uint64)).to(tl.uint32)
 
 
 @triton.jit
 def shift(low: tl.tensor, high: tl.tensor, bits: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """The word that begins `bits`, fewer than 64 and a multiple of BITS, into two words."""
+    """The word that begins `bits` (below 64, a multiple of BITS) into the words (low, high)."""
     far = bits >= 32
     one = tl.where(far, low[1], low[0])
     two = tl.where(far, high[0], low[1])
@@ -31,7 +32,7 @@ def shift(low: tl.tensor, high: tl.tensor, bits: tl.tensor, BITS: tl.constexpr) 
 
 @triton.jit
 def _exchange(rows: tl.tensor, STEP: tl.constexpr, PER: tl.constexpr) -> tl.tensor:
-    """Swap each odd column of row r with each even one of row r + STEP; columns of STEP elements."""
+    """Swap odd columns of row r with even columns of row r + STEP, where a column is STEP elements wide."""
     BITS: tl.constexpr = 64 // PER * STEP
     KEEP: tl.constexpr = 0x00FF00FF if BITS == 8 else 0x0000FFFF
     MOVE: tl.constexpr = 0xFF00FF00 if BITS == 8 else 0xFFFF0000
@@ -53,7 +54,7 @@ def _exchange(rows: tl.tensor, STEP: tl.constexpr, PER: tl.constexpr) -> tl.tens
 
 @triton.jit
 def transpose_block(rows: tl.tensor, PER: tl.constexpr) -> tl.tensor:
-    """Transpose PER words of PER elements; both sides are tuples of twice as many pieces."""
+    """Transpose PER words of PER elements; argument and result are tuples of 2 * PER pieces."""
     rows = _exchange(rows, 1, PER)
     if PER >= 4:
         rows = _exchange(rows, 2, PER)
@@ -64,11 +65,13 @@ def transpose_block(rows: tl.tensor, PER: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def pieces(word: tl.tensor) -> tl.tensor:
+    """The two pieces of a word."""
     return (word.to(tl.uint32), (word >> 32).to(tl.uint32))
 
 
 @triton.jit
 def word(pieces: tl.tensor) -> tl.tensor:
+    """The word of two pieces."""
     return (pieces[0].to(tl.uint64) | (pieces[1].to(tl.uint64) << 32)).to(tl.int64, bitcast=True)
 
 
@@ -85,7 +88,7 @@ def stack(words: tl.tensor, ROWS: tl.constexpr, COLS: tl.constexpr, N: tl.conste
 
 @triton.jit
 def add(a: tl.tensor, b: tl.tensor, TYPE: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """Of elements of type TYPE given as integers, rounded once from type ACC; "or" without one."""
+    """Add elements of TYPE, given as integers, in type ACC, and round once. Without ACC the result is a | b."""
     if ACC is None:
         return a | b
     else:  # noqa: RET505
@@ -102,13 +105,13 @@ def add_words(
     TYPE: tl.constexpr,
     ACC: tl.constexpr,
 ) -> tl.tensor:
-    """`add` of each of the elements in words."""
+    """`add` for each of the elements that words hold."""
     if ACC is None:
         return a | b
     else:  # noqa: RET505
         BITS: tl.constexpr = INT.primitive_bitwidth
         total = tl.zeros_like(a)
-        mixed = a ^ b  # so that `a` changes its layout as words: else it does so element by element
+        mixed = a ^ b  # so that `a` changes its layout as whole words, not element by element
         for e in tl.static_range(PER):
             other = (b >> (e * BITS)).to(INT)
             one = add((mixed >> (e * BITS)).to(INT) ^ other, other, TYPE, ACC)

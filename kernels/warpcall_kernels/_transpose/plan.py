@@ -6,7 +6,7 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | --- | --- | --- | --- | --- |
 | COPY | no dim moves once dims are merged (permute only) | torch copies at full speed | | none |
 | ROWS | the inner dim of x stays the inner dim of the output (permute only) | rows are contiguous on both sides and need no transposition | | kernels.py |
-| UNALIGNED | one dim on each side, rows that do not begin at words of 8 bytes, at least UNALIGNED_MIN_TILES tiles | threads assemble aligned words, so no access is narrower than 8 bytes | 9 to 14 % less time than TILES, added 14 to 41 % | unaligned.py |
+| UNALIGNED | one dim on each side, rows that do not begin at words of 8 bytes, at least UNALIGNED_MIN_TILES tiles | threads assemble aligned words, so no access is narrower than 8 bytes | 8 to 12 % less time than TILES, 15 to 41 % less with an addition | unaligned.py |
 | TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced | | kernels.py |
 
 The constants are in constants.py. Before a variant is chosen, dims are merged and elements are widened

@@ -49,7 +49,10 @@ def _partial_word(
     needed: tl.tensor,
     PER: tl.constexpr,
 ) -> tl.tensor:
-    """The word at element `begin`, counted as `end` is, of which only some lies in x; 0 unless needed."""
+    """The word at element `begin`, of which only a part lies in x; 0 unless it is needed.
+
+    `begin` and `end` are counted from the start of the word that x begins in.
+    """
     word = tl.full([], 0, tl.int64)
     if needed:
         BITS: tl.constexpr = 64 // PER
@@ -76,7 +79,7 @@ def _load_words(
     HEAD: tl.constexpr,
     INNER: tl.constexpr,
 ) -> tl.tensor:
-    """Of N rows each thread's word, and the next where SKEW_X."""
+    """Load the word of each thread in each of N rows and, with SKEW_X, the next word."""
     read = ()
     for k in tl.static_range(N):
         at = (begins[k] >> LOG)[:, None] + tl.arange(0, COLS)[None, :]
@@ -110,8 +113,8 @@ def _transpose_words(
 
     Args:
         read: what `_load_words` returns.
-        begins: of each row, where it begins; it is shifted by what is left over words.
-        downs: of each column of a word, how many rows below the first its first word begins.
+        begins: where each row begins, in elements; its offset inside a word is the shift.
+        downs: for each column of a word, how many rows below the first its first aligned word begins.
     """
     BITS: tl.constexpr = 64 // PER
     columns = ()
@@ -147,7 +150,7 @@ def _move_elements(
     TYPE: tl.constexpr,
     ACC: tl.constexpr,
 ) -> None:
-    """Single elements."""
+    """Move single elements, and add b to them if there is one."""
     moved = tl.load(x_ptr + from_x, exists)
     if b_ptr is not None:
         moved = add(moved, tl.load(b_ptr + to_out, exists), TYPE, ACC)
@@ -181,14 +184,14 @@ def unaligned_kernel(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ) -> None:
-    """Transpose i, the input's inner dim, with j, the output's; and add b, which lies as the output.
+    """Transpose i, the inner dim of x, with j, that of the output, and add b, which lies as the output.
 
     Args:
-        x_ptr, b_ptr, out_ptr: of integers as wide as an element; TYPE is what b and x are added as.
+        x_ptr, b_ptr, out_ptr: pointers to integers as wide as an element; TYPE is the type to add them in.
         skew: elements from the start of a word to x.
         end: elements from there to the end of x.
         HEAD: whether x begins inside a word.
-        SKEW_X, SKEW_OUT: whether rows of x, and of the output, do.
+        SKEW_X, SKEW_OUT: whether rows of x, or of the output, begin inside a word.
         PER: elements of a word.
         ROWS, COLS: threads down the rows of x, and along them.
     """
@@ -199,7 +202,7 @@ def unaligned_kernel(
     pid = tl.program_id(0)
     final = pid >= tl.num_programs(0) - tiles_i * tiles_j
     if WIDE:
-        pid = pid.to(tl.int64)  # and strides: so is all that is multiplied by them
+        pid = pid.to(tl.int64)  # with 64-bit strides all products with them have 64 bits
         stride_xj, stride_outi = stride_xj.to(tl.int64), stride_outi.to(tl.int64)
     tile_j = pid % tiles_j
     pid = pid // tiles_j
@@ -215,11 +218,11 @@ def unaligned_kernel(
     begins = ()
     for k in tl.static_range(N):
         begins = begins + (x_begin + (row + k) * stride_xj,)  # type: ignore[assignment]  # noqa: RUF005
-    last = end // PER  # whole words end here
+    last = end // PER  # words from here on are not whole
     tail = _partial_word(x_ptr, last * PER, skew, end, final & (past_j >= size_j), PER)
     head = _partial_word(x_ptr, 0, skew, end, first_j <= 0, PER) if HEAD else tail
     words_ptr = (x_ptr - skew).to(tl.pointer_type(tl.int64))
-    # The branch also keeps the compiler from waiting for some words before it has asked for all.
+    # The branch also keeps the compiler from waiting for some loads before it has issued all of them.
     if inner:
         read = _load_words(
             words_ptr, begins, row, size_j, last, head, tail, N, LOG, COLS, SKEW_X, HEAD, True
@@ -250,7 +253,7 @@ def unaligned_kernel(
         tl.store(out_words + at, words)
     else:
         tl.store(out_words + at, words, whole)
-        # What columns have before their first whole word, and after their last.
+        # The elements of columns before their first whole word, and after their last.
         across = offset(rest, sizes, x_strides, NDIM, 1) + i
         over = (begin + size_j) & (PER - 1)
         for e in tl.static_range(PER - 1):
