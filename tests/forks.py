@@ -14,7 +14,8 @@ has a template of its own below it, forked before the server runs, which clones 
 CLONE_PARENT. What else the server starts (jobs, the JSON process) is started with exec as always.
 
 `Forked` takes the place of `subprocess.Popen`. It starts with exec what would not be the same: see
-`is_forkable`. The tests in tests/e2e, tests/image, and those of docs start real servers only.
+`is_forkable`. Real servers serve the shared fixture of tests/e2e and its tests of load, crowds and
+new ops, those of tests/image, of the docs' examples and tests/service/test_stalls.py.
 """
 
 from __future__ import annotations
