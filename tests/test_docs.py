@@ -257,13 +257,13 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         if p["kind"] == "ints"
     ]
 
-    rows = dict(re.findall(r"^\| ([a-z`].*?) \| (\d.*?|described.*?) \|$", section, re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([a-z`].*?) \| (\d.*?) \|$", section, re.MULTILINE))
 
     assert rows == {
         "request line, headers and trailers": f"{connection.MAX_HEAD_BYTES >> 10} KiB together; "
         f"request line and headers within {connection.HEAD_TIMEOUT_S:g} s",
         "a TLS handshake": f"{http_server.HANDSHAKE_S:g} s",
-        "the rest of a body whose request is answered": f"{connection.LINGER_S:g} s",
+        "receiving the rest of a body after its response was sent": f"{connection.LINGER_S:g} s",
         "headers of a request": f"{connection.MAX_HEADERS}",
         "parameters in a query string": f"{params.MAX_PARAMS}",
         "`Accept`": f"{media_types.MAX_ACCEPT_BYTES} bytes, {media_types.MAX_RANGES} media ranges",
@@ -280,13 +280,13 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "dims of a tensor": f"{wire.MAX_DIMS}",
         "entries of a list parameter": f"{max(lists)}",
         "parts of a form": f"{multipart.MAX_PARTS}",
-        "boundary of a form": f"{multipart.MAX_BOUNDARIES} times, followed by "
+        "occurrences of a form's boundary": f"{multipart.MAX_BOUNDARIES}, each followed by at most "
         f"{multipart.MAX_PADDING} spaces",
         "a parameter in a form": f"{multipart.MAX_TEXT_BYTES >> 10} KiB",
-        "a job": f"described in {MAX_BODY_BYTES >> 10} KiB",
+        "description of a job": f"{MAX_BODY_BYTES >> 10} KiB",
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
-        "steps of a program": f"{programs.MAX_STEPS}, described in "
-        f"{MAX_MESSAGE_BYTES >> 10} KiB with their tensors",
+        "steps of a program": f"{programs.MAX_STEPS}, and {MAX_MESSAGE_BYTES >> 10} KiB for the "
+        "description of them and their tensors",
         "results and comparisons of jobs": f"1 at a time for each user, {read_admission.MAX_WAITING} more "
         f"wait; {read_admission.MAX_READS} at a time in all",
     }
