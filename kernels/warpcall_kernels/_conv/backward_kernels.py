@@ -73,7 +73,7 @@ def _fma_tile(
     """
     batch, channel, start, bounds = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
     if ACCESS == BOUNDS_CHECKED:  # pieces past the end of their row get no window
-        bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, None, None, None)
+        bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
     g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
     # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of V.
@@ -238,7 +238,7 @@ def _dot_tile(
     g = load_block(g_ptrs, start, bounds, g_strides.position, N, ACCESS, TYPE)
     x_bounds = bounds
     if ACCESS == BOUNDS_CHECKED:
-        x_bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, None, None, None)
+        x_bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
     x = load_block(x_ptrs, start + lead, x_bounds, x_strides.position, 2 * N, ACCESS, TYPE)
     product = tl.dot(tl.trans(g), x, product)
     if FUSED:

@@ -153,7 +153,9 @@ class Tile(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What it takes to read and write pieces of rows. An ACCESS that does not need a field has None.
+    """What it takes to read and write pieces of rows. An ACCESS that does not need a field has 0.
+
+    (Triton 3.6 cannot return None in a tuple.)
 
     `end` is one number for all rows unless they are skewed, else one for each piece, as are the others.
     """
@@ -226,7 +228,7 @@ def locate(
     if PIECES % WIDE:
         live = live & (piece < PIECES // WIDE * WIDE)
     if ACCESS < SKEWED:
-        return batch, channel, start, Bounds(live, tile.length, None, None, None)
+        return batch, channel, start, Bounds(live, tile.length, 0, 0, 0)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
         GROUP: tl.constexpr = SKEW // UNIT
         at = (batch * tile.channels + channel) * tile.units
@@ -240,7 +242,7 @@ def locate(
             has_tail = tl.max((whole < end).to(tl.int32)) != 0
             return batch, channel, start, Bounds(live, end, begin, whole, has_tail)
         else:  # noqa: RET505
-            return batch, channel, start, Bounds(live, end, begin, whole, None)
+            return batch, channel, start, Bounds(live, end, begin, whole, 0)
 
 
 @triton.jit
