@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cas
 import numpy as np
 import numpy.typing as npt
 
-from warpcall.dtypes import CODES, NUMPY_DTYPES
+from warpcall.dtypes import numpy_dtypes
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
+
+NUMPY_DTYPES = numpy_dtypes()
+CODES = {dtype: code for code, dtype in NUMPY_DTYPES.items()}
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
 import numpy as np
 
 from warpcall import wire
-from warpcall._arrays import ArrayT, Kind
+from warpcall._arrays import NUMPY_DTYPES, ArrayT, Kind
 from warpcall._blocking import run_now
-from warpcall.dtypes import NUMPY_DTYPES
 from warpcall.errors import InvalidInput, TransportError
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ml_dtypes
-import numpy as np
+if TYPE_CHECKING:  # the wire format and the errors are read without numpy
+    import numpy as np
 
 
 class DType(NamedTuple):
@@ -13,38 +13,49 @@ class DType(NamedTuple):
 
     Attributes:
         code: its name on the wire, as in safetensors.
-        numpy: torch has the same name for it.
+        itemsize: bytes of an element.
+        name: its name in numpy, ml_dtypes and torch.
         oip: its name in the Open Inference Protocol; empty if it has none there.
     """
 
     code: str
-    numpy: np.dtype[Any]
+    itemsize: int
+    name: str
     oip: str = ""
 
 
 # In the order in which the safetensors library lays tensors out.
 DTYPES = (
-    DType("U64", np.dtype(np.uint64), "UINT64"),
-    DType("I64", np.dtype(np.int64), "INT64"),
-    DType("F64", np.dtype(np.float64), "FP64"),
-    DType("C64", np.dtype(np.complex64)),
-    DType("F32", np.dtype(np.float32), "FP32"),
-    DType("U32", np.dtype(np.uint32), "UINT32"),
-    DType("I32", np.dtype(np.int32), "INT32"),
-    DType("BF16", np.dtype(ml_dtypes.bfloat16), "BF16"),
-    DType("F16", np.dtype(np.float16), "FP16"),
-    DType("U16", np.dtype(np.uint16), "UINT16"),
-    DType("I16", np.dtype(np.int16), "INT16"),
-    DType("F8_E5M2FNUZ", np.dtype(ml_dtypes.float8_e5m2fnuz)),
-    DType("F8_E4M3FNUZ", np.dtype(ml_dtypes.float8_e4m3fnuz)),
-    DType("F8_E8M0", np.dtype(ml_dtypes.float8_e8m0fnu)),
-    DType("F8_E4M3", np.dtype(ml_dtypes.float8_e4m3fn)),
-    DType("F8_E5M2", np.dtype(ml_dtypes.float8_e5m2)),
-    DType("I8", np.dtype(np.int8), "INT8"),
-    DType("U8", np.dtype(np.uint8), "UINT8"),
-    DType("BOOL", np.dtype(np.bool_), "BOOL"),
+    DType("U64", 8, "uint64", "UINT64"),
+    DType("I64", 8, "int64", "INT64"),
+    DType("F64", 8, "float64", "FP64"),
+    DType("C64", 8, "complex64"),
+    DType("F32", 4, "float32", "FP32"),
+    DType("U32", 4, "uint32", "UINT32"),
+    DType("I32", 4, "int32", "INT32"),
+    DType("BF16", 2, "bfloat16", "BF16"),
+    DType("F16", 2, "float16", "FP16"),
+    DType("U16", 2, "uint16", "UINT16"),
+    DType("I16", 2, "int16", "INT16"),
+    DType("F8_E5M2FNUZ", 1, "float8_e5m2fnuz"),
+    DType("F8_E4M3FNUZ", 1, "float8_e4m3fnuz"),
+    DType("F8_E8M0", 1, "float8_e8m0fnu"),
+    DType("F8_E4M3", 1, "float8_e4m3fn"),
+    DType("F8_E5M2", 1, "float8_e5m2"),
+    DType("I8", 1, "int8", "INT8"),
+    DType("U8", 1, "uint8", "UINT8"),
+    DType("BOOL", 1, "bool", "BOOL"),
 )
-ITEMSIZE = {dtype.code: dtype.numpy.itemsize for dtype in DTYPES}  # bytes of an element
-NUMPY_DTYPES = {dtype.code: dtype.numpy for dtype in DTYPES}
-CODES = {dtype.numpy: dtype.code for dtype in DTYPES}
+ITEMSIZE = {dtype.code: dtype.itemsize for dtype in DTYPES}
 OIP_DATATYPES = {dtype.code: dtype.oip for dtype in DTYPES if dtype.oip}
+
+
+def numpy_dtypes() -> dict[str, np.dtype[Any]]:
+    """The numpy dtypes by code. The first call imports numpy and ml_dtypes."""
+    import ml_dtypes
+    import numpy as np
+
+    return {
+        dtype.code: np.dtype(getattr(np, dtype.name, None) or getattr(ml_dtypes, dtype.name))
+        for dtype in DTYPES
+    }

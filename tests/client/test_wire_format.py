@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall import InvalidInput
-from warpcall._arrays import Array, Kind, flatten, kind_of
+from warpcall._arrays import NUMPY_DTYPES, Array, Kind, flatten, kind_of
 from warpcall._body import decode, encode
-from warpcall.dtypes import ITEMSIZE, NUMPY_DTYPES
+from warpcall.dtypes import ITEMSIZE
 from warpcall.wire import TensorInfo, header_nbytes
 
 NUMPY: Kind[Array] = Kind()

@@ -15,7 +15,7 @@ import torch
 
 from demo.server import Server, running_server
 from warpcall import AsyncClient, Busy, Client, InvalidInput, NotFound, StoredTensor
-from warpcall.dtypes import NUMPY_DTYPES
+from warpcall._arrays import NUMPY_DTYPES
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

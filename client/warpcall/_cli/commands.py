@@ -9,14 +9,13 @@ import numpy as np
 import typer
 
 from warpcall import Answer, Client, WarpcallError, __version__
-from warpcall._arrays import Array
+from warpcall._arrays import CODES, Array
 from warpcall._cli import jobs, tensors
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._cli.op_args import option, parse_arguments
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
 from warpcall._client import TIMEOUT_S
 from warpcall._profile import Profile, write_profile
-from warpcall.dtypes import CODES
 
 FIRST_VALUES = 4
 MAX_KEY_CHARACTERS = 10_000

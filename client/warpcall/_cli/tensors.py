@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from warpcall import Client, NotFound
+from warpcall._arrays import CODES
 from warpcall._cli.files import UsageError, check_target, read_inputs, write_outputs
 from warpcall._cli.output import Json, Url, console, print_json, table_of
 from warpcall._tensors import BaseStoredTensor
-from warpcall.dtypes import CODES
 
 MARK = "@"  # stands before the id of a stored tensor in place of a file
 

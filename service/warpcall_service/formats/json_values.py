@@ -14,10 +14,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from warpcall.dtypes import NUMPY_DTYPES
+from warpcall.dtypes import numpy_dtypes
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.text import brief
+
+NUMPY_DTYPES = numpy_dtypes()
 
 Array = npt.NDArray[Any]
 

@@ -15,8 +15,10 @@ from itertools import accumulate
 from numpy.lib import format as numpy_format
 
 from warpcall import wire
-from warpcall.dtypes import ITEMSIZE, NUMPY_DTYPES
+from warpcall.dtypes import ITEMSIZE, numpy_dtypes
 from warpcall.errors import InvalidInput, UnsupportedMedia
+
+NUMPY_DTYPES = numpy_dtypes()
 
 MEDIA_TYPE = "application/x-npy"
 MAGIC = b"\x93NUMPY"

@@ -14,15 +14,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from warpcall.dtypes import NUMPY_DTYPES
 from warpcall.errors import KernelFailed
 from warpcall_kernels import Op, ops
 from warpcall_service.lanes.messages import NoSuchDevice
 
 # By wire code; torch has the names that numpy and ml_dtypes have.
-DTYPES: dict[str, torch.dtype] = {
-    code: getattr(torch, str(dtype)) for code, dtype in NUMPY_DTYPES.items()
-}
+DTYPES: dict[str, torch.dtype] = {dtype.code: getattr(torch, dtype.name) for dtype in DTYPES}
 HOST_SHARE, DEVICE_SHARE = 0.5, 0.9  # of all memory, for tensors; the rest is for the programs
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,6 @@ import httpx
 import numpy as np
 import pytest
 
-from tests import forks
 from tests.oip.requests import refused
 from tests.servers import Server, running_server
 from tests.service.databases import Database
@@ -274,7 +274,15 @@ def test_the_command_line_logs_in(guarded: Guarded, tmp_path: Path) -> None:
 
     def warpcall(*words: str, given: str = "") -> tuple[int, str]:
         program = "from warpcall._cli.main import main; main()"
-        done = forks.run([sys.executable, "-c", program, *words], environment, given=given)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            input=given,
+            capture_output=True,
+            check=False,
+            env=environment,
+            text=True,
+            timeout=60,
+        )
         return done.returncode, done.stdout + done.stderr
 
     url = guarded.server.url
