@@ -4,8 +4,8 @@
 
 A thousand connections at once, in a process of its own: some idle, some that send a head or a body
 a byte at a time, some that send half a body and break off, some that do not read their answer. A
-good client makes 4 KB calls, one at a time, alternately without the crowd and with it. The crowd runs
-at the lowest priority, as its clients would be on other machines.
+good client makes 4 KB calls, one at a time, alternately without the crowd and with it. The crowd
+runs at the lowest priority, as its clients would be on other machines.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(port: int, connections: int, calls: int) -> Result:
-    """The good client's calls, alternately without and with the crowd, so that a machine that slows down slows both."""
+    """The good client's calls, alternately without and with the crowd, so that a machine that slows
+    down slows both.
+    """
     good = RawClient(port, tensor_of(GOOD_BYTES))
     latencies(good, calls // 10)
     alone: list[float] = []

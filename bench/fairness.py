@@ -2,11 +2,11 @@
 
     .venv/bin/python -m bench.fairness
 
-User A sends 64 MB calls without pause from 8 connections, in a separate process; user B makes one
-4 KB call at a time. B's slowest percent may take three times what it takes without A, and one call
-of A's on the device besides, because a call that runs is not interrupted. Op and kernel are those of
-the service benchmark: the identity permute, a copy. A's clients run at the lowest priority: what they
-take from the server's CPU is not what is measured.
+User A sends 64 MB calls without pause from 8 connections, in a separate process; user B makes one 4
+KB call at a time. B's slowest percent may take three times what it takes without A, and one call of
+A's on the device besides, because a call that runs is not interrupted. Op and kernel are those of
+the service benchmark: the identity permute, a copy. A's clients run at the lowest priority: what
+they take from the server's CPU is not what is measured.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Measure what a program of many steps costs beside one call: `python -m bench.programs`.
 
 In each round, in one order and then in the other: a call of the identity permute, whose kernel is a
-plain copy; a program of 20 such steps; one of 20 sums, which move every byte on any device; a put, a
-program whose output is stored, and a get; and 20 calls between a put and a get, each on what the one
-before it stored. The server says how long kernels ran. What is left of the time is the overhead, and a
-program's should be one call's: it is sent once up and once down. The ratio of overheads is taken within
-a round; beside it stands that of the shortest ones, which other work on the machine spoils less.
+plain copy; a program of 20 such steps; one of 20 sums, which move every byte on any device; a put,
+a program whose output is stored, and a get; and 20 calls between a put and a get, each on what the
+one before it stored. The server says how long kernels ran. What is left of the time is the
+overhead, and a program's should be one call's: it is sent once up and once down. The ratio of
+overheads is taken within a round; beside it stands that of the shortest ones, which other work on
+the machine spoils less.
 
-On a cpu lane the steps of the program of permutes are views, which cost nothing; what a call stores is
-a copy, which counts as its kernel. Stored tensors are deleted between the samples: a CPU gives memory
-back to its system in that time, a GPU does not.
+On a cpu lane the steps of the program of permutes are views, which cost nothing; what a call stores
+is a copy, which counts as its kernel. Stored tensors are deleted between the samples: a CPU gives
+memory back to its system in that time, a GPU does not.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python -m bench.transfers                 on a machine with a GPU
 
 What the server says of its stages (Server-Timing) is compared with cudaMemcpyAsync from and to
-page-locked memory, by CUDA events, in this process and alternately with the calls. It also reports what
-a call takes as a whole: the transfer through the socket, not the GPU, is what a caller waits for.
+page-locked memory, by CUDA events, in this process and alternately with the calls. It also reports
+what a call takes as a whole: the transfer through the socket, not the GPU, is what a caller waits
+for.
 """
 
 from __future__ import annotations

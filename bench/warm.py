@@ -1,10 +1,12 @@
-"""How long a server takes to be ready, and its first calls, with kernels compiled ahead and without.
+"""How long a server takes to be ready, and its first calls, with kernels compiled ahead and
+without.
 
     python -m bench.warm
 
-On a machine with a GPU. Each row is a new server; `first` is the first call of an op, `then` the median of
-the next nine, as the caller sees them; the calls are the demo's, whose answers are checked, and one matrix
-of a common size for each op that takes one. `compiled` counts the kernels that calls had to wait for.
+On a machine with a GPU. Each row is a new server; `first` is the first call of an op, `then` the
+median of the next nine, as the caller sees them; the calls are the demo's, whose answers are
+checked, and one matrix of a common size for each op that takes one. `compiled` counts the kernels
+that calls had to wait for.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def main() -> None:
 
 
 def compile_ahead(cache: Path) -> float:
-    """Fill a cache as an image's build does, for this machine's kind of GPU but without it; seconds."""
+    """Fill a cache as an image's build does, for this machine's kind of GPU but without it;
+    seconds.
+    """
     import torch
 
     major, minor = torch.cuda.get_device_capability()

@@ -1,13 +1,14 @@
 """Builds an image of the Dockerfile: python docker/image.py cpu (or cuda)
 
-With Docker where its engine runs, else with buildah. What pip is configured with here (indexes, local
-folders of wheels, a certificate) is what the build uses. Variables:
+With Docker where its engine runs, else with buildah. What pip is configured with here (indexes,
+local folders of wheels, a certificate) is what the build uses. Variables:
 
     BASE_IMAGE        another base than the Dockerfile's
     TORCH_CPU_INDEX   where the CPU build of torch is, if not with the rest or on PyTorch's own index
     GPUS              kinds to compile kernels for, such as "sm_80 sm_90"
 
-Without Docker and where no registry can be reached, Debian itself is made a base, once, by mmdebstrap.
+Without Docker and where no registry can be reached, Debian itself is made a base, once, by
+mmdebstrap.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def build(target: str) -> str:
         command = ["docker", "build"]
     else:
         arguments.setdefault("BASE_IMAGE", _base())
-        # Isolation that also works inside a container; Docker's format, because OCI's has no HEALTHCHECK.
+        # Isolation that also works inside a container; Docker's format, because OCI's has no
+        # HEALTHCHECK.
         command = ["buildah", "bud", "--layers", "--isolation=chroot", "--format=docker"]
         command += ["--network=host", *(f"--volume={path}:{path}:ro" for path in _local(arguments))]
         if "TORCH_CPU_INDEX" not in arguments and _has_cpu_torch():

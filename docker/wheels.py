@@ -1,4 +1,5 @@
-"""Lists the wheels of the cuda image and what they weigh, and downloads none: python docker/wheels.py
+"""Lists the wheels of the cuda image and what they weigh, and downloads none: python
+docker/wheels.py
 
 pip resolves them for the Python and the C library of the Dockerfile's base, whatever runs this.
 """

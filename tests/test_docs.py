@@ -1,10 +1,11 @@
-"""What README and docs show is true: commands run as written, outputs are these, links lead somewhere.
+"""What README and docs show is true: commands run as written, outputs are these, links lead
+somewhere.
 
-Each page is a session in a new folder that has the repository's files: its ```sh and ```python blocks
-run in order against a real server, and an ```output block is what the one before it prints, with
-`...` for what differs from run to run. Of `make` only the existence of its target is checked, because
-it sets up, or serves without end; `.ci/run` runs those. Blocks without a language are drawings.
-Tables are compared with the code that they tell of.
+Each page is a session in a new folder that has the repository's files: its ```sh and ```python
+blocks run in order against a real server, and an ```output block is what the one before it prints,
+with `...` for what differs from run to run. Of `make` only the existence of its target is checked,
+because it sets up, or serves without end; `.ci/run` runs those. Blocks without a language are
+drawings. Tables are compared with the code that they tell of.
 """
 
 from __future__ import annotations

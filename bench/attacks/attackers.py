@@ -1,4 +1,5 @@
-"""Clients that attack a server, for `bench/attacks/hostile.py`: run as a process of its own until SIGTERM.
+"""Clients that attack a server, for `bench/attacks/hostile.py`: run as a process of its own until
+SIGTERM.
 
     python -m bench.attacks.attackers PORT CONNECTIONS KIND...    (the attackers' API key is in WARPCALL_API_KEY)
 

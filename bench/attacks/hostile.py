@@ -5,10 +5,10 @@
 The attackers run in a process of their own, at the lowest priority, as on other machines. They
 pipeline requests without a key and read no answer, leave large answers unread, upload and download
 slowly, send JSON and other bodies that cost much to read, and ask for other protocols, all at once
-(`--only KIND` for one of these). A good client with a key of its own makes 4 KB calls, one after the
-other, and asks for /healthz in between. The exit status is 1 if one of its requests failed, if its
-slowest percent took more than 250 ms, if the server took more than 300 MB beside its arena, or if
-anything stayed taken after the attackers had left.
+(`--only KIND` for one of these). A good client with a key of its own makes 4 KB calls, one after
+the other, and asks for /healthz in between. The exit status is 1 if one of its requests failed, if
+its slowest percent took more than 250 ms, if the server took more than 300 MB beside its arena, or
+if anything stayed taken after the attackers had left.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     .venv/bin/python -m bench.attacks.loop_stalls
 
-Each request of `bench.attacks.hostile_requests` is sent to a server of this machine while two clients in
-another process ask for /healthz and make a small call, again and again. The table shows the longest
-time that the server's event loop was held without a break, in CPU time of its thread, and the
-longest that either client waited meanwhile: medians of several rounds. The waits also count what
-else runs on the machine, which the first row, "nothing", shows.
+Each request of `bench.attacks.hostile_requests` is sent to a server of this machine while two
+clients in another process ask for /healthz and make a small call, again and again. The table shows
+the longest time that the server's event loop was held without a break, in CPU time of its thread,
+and the longest that either client waited meanwhile: medians of several rounds. The waits also count
+what else runs on the machine, which the first row, "nothing", shows.
 """
 
 from __future__ import annotations

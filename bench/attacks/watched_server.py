@@ -1,8 +1,9 @@
 """A server that measures itself: python -m bench.attacks.watched_server FILE.
 
-Once in a millisecond its event loop notes how much CPU time its thread has used since the last time.
-That is how long the loop was held, and unlike the time on a clock it does not depend on what else
-runs on the machine. FILE holds the longest as a float64, in milliseconds; the reader sets it to zero.
+Once in a millisecond its event loop notes how much CPU time its thread has used since the last
+time. That is how long the loop was held, and unlike the time on a clock it does not depend on what
+else runs on the machine. FILE holds the longest as a float64, in milliseconds; the reader sets it
+to zero.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m bench.jobs.calls_beside_jobs
 
-One client makes small calls, first alone, then while a job runs, and checks every answer. A call may have
-to wait for one timed block of the job; how long these were, the job's device time and the number of
-its samples tell.
+One client makes small calls, first alone, then while a job runs, and checks every answer. A call
+may have to wait for one timed block of the job; how long these were, the job's device time and the
+number of its samples tell.
 """
 
 from __future__ import annotations

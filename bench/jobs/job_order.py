@@ -2,11 +2,12 @@
 
     python -m bench.jobs.job_order
 
-runs the jobs of a shared machine through the order of `warpcall_service.jobs.fair_order`, and through the
-one that was there before, start-time fair queueing: both know the jobs' costs. Nothing is measured,
-and the output is the same on every machine. A lab of 8 users submits jobs in bursts for 48 hours: 80 %
-take 10 to 60 s, 15 % take 2 to 10 minutes, and 5 % take 17 to 120 minutes; devices are busy for 80 %
-of the time. A slowdown is the time from submission to end over the time that the job itself takes.
+runs the jobs of a shared machine through the order of `warpcall_service.jobs.fair_order`, and
+through the one that was there before, start-time fair queueing: both know the jobs' costs. Nothing
+is measured, and the output is the same on every machine. A lab of 8 users submits jobs in bursts
+for 48 hours: 80 % take 10 to 60 s, 15 % take 2 to 10 minutes, and 5 % take 17 to 120 minutes;
+devices are busy for 80 % of the time. A slowdown is the time from submission to end over the time
+that the job itself takes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""How long lists, filters and histories take in a database of many jobs: python -m bench.jobs.stored_jobs
+"""How long lists, filters and histories take in a database of many jobs: python -m
+bench.jobs.stored_jobs
 
-Through a real server, over HTTP; on SQLite, or on the PostgreSQL that --database-url names (an empty one).
+Through a real server, over HTTP; on SQLite, or on the PostgreSQL that --database-url names (an
+empty one).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The benchmark of the library: each large case is checked, then timed with a cold L2 cache.
 
-Beside our time it reports the limit (the time of a copy that moves the op's compulsory bytes), torch
-eager (the reference on the GPU), torch.compile of the reference, and the best time from a file of
-recorded peers. `warpcall_kernels.measuring` does the measuring, as it does for jobs.
+Beside our time it reports the limit (the time of a copy that moves the op's compulsory bytes),
+torch eager (the reference on the GPU), torch.compile of the reference, and the best time from a
+file of recorded peers. `warpcall_kernels.measuring` does the measuring, as it does for jobs.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class _Bench:
         return self._compile_too and self._compiled_s.get(op.name, 0.0) <= COMPILE_SECONDS
 
     def _note(self, op: Op) -> measuring.Progress:
-        """Add up the time of torch.compile, which compiles in the check of correctness, at the first call."""
+        """Add up the time of torch.compile, which compiles in the check of correctness, at the
+        first call.
+        """
         begin = 0.0
 
         def note(event: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Measure the constants that choose variants and tiles again, for another GPU or after a change.
 
-Kernels are not tuned while they serve calls. Their constants stand beside the code that uses them, with
-the measurement that chose them. Each op declares in `OP.tuning` which constants `python -m bench.kernels
-tune` times, with which candidates, and on which cases. The command marks the shipped values and prints
-the candidate with the least geometric mean; a developer writes it into the code.
+Kernels are not tuned while they serve calls. Their constants stand beside the code that uses them,
+with the measurement that chose them. Each op declares in `OP.tuning` which constants `python -m
+bench.kernels tune` times, with which candidates, and on which cases. The command marks the shipped
+values and prints the candidate with the least geometric mean; a developer writes it into the code.
 """
 
 from __future__ import annotations

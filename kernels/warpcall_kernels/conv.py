@@ -1,12 +1,13 @@
-"""out[b, c, t] = sum_j w[c // (C / H), j] * x[b, c, t + j - padding_l] + bias[c], 0 outside of a row.
+"""out[b, c, t] = sum_j w[c // (C / H), j] * x[b, c, t + j - padding_l] + bias[c], 0 outside of a
+row.
 
-Lightweight convolution: depthwise, with one filter for the C / H channels of a head. Each element of x
-is read from memory once. Few taps, and those of fp32 and fp64, are multiplied in registers; more taps of
-fp16 and bf16 are a product with the filter's banded Toeplitz matrix on tensor cores. The time is
-therefore that of moving the bytes, up to 31 taps and beyond. The variants are in `_conv/forward.py`.
-Bytes: (2 * B * C * T + H * K + C with a bias) * itemsize.
-Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019, and
-fairseq's lightconv.
+Lightweight convolution: depthwise, with one filter for the C / H channels of a head. Each element
+    of x
+is read from memory once. Few taps, and those of fp32 and fp64, are multiplied in registers; more
+taps of fp16 and bf16 are a product with the filter's banded Toeplitz matrix on tensor cores. The
+time is therefore that of moving the bytes, up to 31 taps and beyond. The variants are in
+`_conv/forward.py`. Bytes: (2 * B * C * T + H * K + C with a bias) * itemsize. Source: Wu et al.,
+"Pay Less Attention with Lightweight and Dynamic Convolutions", 2019, and fairseq's lightconv.
 """
 
 from __future__ import annotations

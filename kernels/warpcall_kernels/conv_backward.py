@@ -1,10 +1,9 @@
 """The gradients of conv with respect to x, weight and bias.
 
-Up to 32 taps (16 of fp64), one pass over x and grad_output computes the gradients of x and weight. The
-variants are in `_conv/backward.py`.
-Bytes: (3 * B * C * T + 2 * H * K) * itemsize. The partial sums that the public function describes come
-on top.
-Source: Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions", 2019.
+Up to 32 taps (16 of fp64), one pass over x and grad_output computes the gradients of x and weight.
+The variants are in `_conv/backward.py`. Bytes: (3 * B * C * T + 2 * H * K) * itemsize. The partial
+sums that the public function describes come on top. Source: Wu et al., "Pay Less Attention with
+Lightweight and Dynamic Convolutions", 2019.
 """
 
 from __future__ import annotations
@@ -117,7 +116,9 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def _through_softmax(grad: Tensor, weight: Tensor, softmax_weight: bool) -> Tensor:
-    """The gradient of the given weights, in their dtype, from that of the weights after the softmax."""
+    """The gradient of the given weights, in their dtype, from that of the weights after the
+    softmax.
+    """
     if softmax_weight:
         w = weight.to(grad.dtype).softmax(-1)
         grad = w * (grad - (grad * w).sum(-1, keepdim=True))

@@ -1,15 +1,16 @@
 """out[i] = whether elements[i] equals any of the test elements, without sorting.
 
 Few test elements are compared with each of the elements in registers. More become a set in device
-memory, a bitmap or a hash set, which is built and then probed. The variants, which depend on shapes and
-dtypes alone so that nothing waits for the GPU, are in `_isin/plan.py`.
+memory, a bitmap or a hash set, which is built and then probed. The variants, which depend on shapes
+and dtypes alone so that nothing waits for the GPU, are in `_isin/plan.py`.
 
-Bytes: elements and test elements are read once, and one byte is written for each element. A set comes on
-top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types; for others 16 to
-32 slots of 4 or 8 bytes for each test element up to SMALL_N, then 4 to 8; 512 MiB for the full bitmap
-of a 32-bit type.
-Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It
-continues with a binary search in sorted test elements.
+Bytes: elements and test elements are read once, and one byte is written for each element. A set
+    comes on
+top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types; for others
+    16 to
+32 slots of 4 or 8 bytes for each test element up to SMALL_N, then 4 to 8; 512 MiB for the full
+bitmap of a 32-bit type. Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the
+comparison and its limits. It continues with a binary search in sorted test elements.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def isin(
 
     Both are promoted to their common dtype first (`torch.promote_types`), so int64 against fp32
     compares what the integers round to. NaN is in nothing, -0.0 equals 0.0, and nothing is in an
-    empty set. Nothing here waits for the GPU, so that it can be captured in a CUDA graph. Beside the
-    result, more than 32 test elements need device memory for a set: see the limits of `OP`.
+    empty set. Nothing here waits for the GPU, so that it can be captured in a CUDA graph. Beside
+    the result, more than 32 test elements need device memory for a set: see the limits of `OP`.
 
     Args:
         elements: [...], bool, integer or float; copied if not contiguous.

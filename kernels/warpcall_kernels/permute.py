@@ -2,11 +2,10 @@
 
 Before a launch, dims are merged and elements are widened to words, as far as the layout and the
 alignment allow. What remains is a plain copy, rows that are gathered because the inner dim does not
-move, or a transposition of the inner dims of x and of the output. A transposition goes through tiles: a
-tile is loaded along the rows of x, transposed in shared memory, and stored along the rows of the
-output, so that both sides move 16 bytes for each thread. If dims are too small to fill a tile, further
-dims join them. The variants are in `_transpose/plan.py`.
-Bytes: 2 * numel * itemsize.
+move, or a transposition of the inner dims of x and of the output. A transposition goes through
+tiles: a tile is loaded along the rows of x, transposed in shared memory, and stored along the rows
+of the output, so that both sides move 16 bytes for each thread. If dims are too small to fill a
+tile, further dims join them. The variants are in `_transpose/plan.py`. Bytes: 2 * numel * itemsize.
 Source: OneFlow, "How to implement a Permute/Transpose op 6x faster than PyTorch" (index width by
 size, merged dims, wider movement, tiles through shared memory).
 """

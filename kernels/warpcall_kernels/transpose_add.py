@@ -1,12 +1,11 @@
 """out = a^T + b over the last two dims, each input read once.
 
-A program moves one tile. It loads `a` along its rows, transposes the tile in shared memory, and loads
-`b` and stores the sum along the rows of the output. Every access is therefore coalesced and, where
-sizes allow, 16 bytes for each thread. The variants are in `_transpose/plan.py`, and their arguments in
-`_transpose/add_plan.py`.
-Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) + numel(out) * itemsize(out). An operand that is
-broadcast counts as it lies in memory.
-Source: an article on `input1.transpose(0, 1) + input2`, bf16 [24300, 11520]: 67 % of a copy's speed.
+A program moves one tile. It loads `a` along its rows, transposes the tile in shared memory, and
+loads `b` and stores the sum along the rows of the output. Every access is therefore coalesced and,
+where sizes allow, 16 bytes for each thread. The variants are in `_transpose/plan.py`, and their
+arguments in `_transpose/add_plan.py`. Bytes: numel(a) * itemsize(a) + numel(b) * itemsize(b) +
+numel(out) * itemsize(out). An operand that is broadcast counts as it lies in memory. Source: an
+article on `input1.transpose(0, 1) + input2`, bf16 [24300, 11520]: 67 % of a copy's speed.
 """
 
 from __future__ import annotations

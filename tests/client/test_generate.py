@@ -22,7 +22,9 @@ from warpcall_kernels.op.declaration import Input, Meta, Output, Param
 
 
 def blend(a: Tensor, b: Tensor | None = None, *, dims: tuple[int, ...], sharp: bool) -> Tensor:
-    r"""Blend two things \ or one, in a sentence that is long enough to be wrapped when it is indented."""
+    r"""Blend two things \ or one, in a sentence that is long enough to be wrapped when it is
+    indented.
+    """
     return a
 
 

@@ -1,4 +1,6 @@
-"""Answers of the jobs API as types: what a newer server adds is ignored, what does not fit is refused."""
+"""Answers of the jobs API as types: what a newer server adds is ignored, what does not fit is
+refused.
+"""
 
 from __future__ import annotations
 

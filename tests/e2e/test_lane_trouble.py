@@ -1,4 +1,6 @@
-"""A lane that stands still, and a server without descriptors: the server notices, reports and repairs both."""
+"""A lane that stands still, and a server without descriptors: the server notices, reports and
+repairs both.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs each op's small cases once, and what small tensors do not reach: what compute-sanitizer watches.
+"""Runs each op's small cases once, and what small tensors do not reach: what compute-sanitizer
+watches.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python -m tests.gpu.every_kernel
 
@@ -18,7 +19,8 @@ from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
 LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
-# Constants that keep small tensors from the variants for large ones, and values with which they do not.
+# Constants that keep small tensors from the variants for large ones, and values with which they do
+# not.
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
     (constants, "UNALIGNED_MIN_SIDE", 32),
     (constants, "UNALIGNED_MIN_TILES", 0),

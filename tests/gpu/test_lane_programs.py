@@ -1,4 +1,6 @@
-"""Programs and stored tensors on a CUDA lane: nothing comes back in between, nothing stays but what should."""
+"""Programs and stored tensors on a CUDA lane: nothing comes back in between, nothing stays but what
+should.
+"""
 
 from __future__ import annotations
 

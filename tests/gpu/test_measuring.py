@@ -151,7 +151,9 @@ def test_a_standard_measurement_reports_more() -> None:
 
 
 def _beside(op: Op, params: Mapping[str, ParamValue]) -> Any:
-    """Computes on another stream that nobody waits for, so that events on this one see nothing of it."""
+    """Computes on another stream that nobody waits for, so that events on this one see nothing of
+    it.
+    """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def compute(**inputs: Tensor) -> Any:

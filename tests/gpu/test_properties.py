@@ -1,4 +1,5 @@
-"""Random shapes, strides, offsets, dtypes and values, against the references; `--examples` says how many.
+"""Random shapes, strides, offsets, dtypes and values, against the references; `--examples` says how
+many.
 
 Sizes come from few ranges and dtypes from all, so that thousands of examples need some hundred
 compiled kernels and not thousands.

@@ -13,13 +13,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 300.0  # of any one command here
-# As an operator who trusts nothing would run it. No network: the only one that it sees is its own loopback.
+# As an operator who trusts nothing would run it. No network: the only one that it sees is its own
+# loopback.
 HARDENED = (
     *("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--network=none"),
     "--tmpfs=/tmp",
 )
-# Tests have no XDG_CONFIG_HOME, which podman takes amiss. The rest lets it run inside a container, too: no systemd,
-# no right to raise limits.
+# Tests have no XDG_CONFIG_HOME, which podman takes amiss. The rest lets it run inside a container,
+# too: no systemd, no right to raise limits.
 PODMAN = ("env", "--unset=XDG_CONFIG_HOME", "podman", "--runtime=runc", "--cgroup-manager=cgroupfs")
 PODMAN_RUN = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "--health-interval=disable")
 

@@ -1,4 +1,6 @@
-"""What lies in docker/ holds against the programs that read it. Compose and Kubernetes files: `make check`."""
+"""What lies in docker/ holds against the programs that read it. Compose and Kubernetes files: `make
+check`.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     python -m tests.kernels.compile_for_gpu > report.json
     python -m tests.kernels.compile_for_gpu --capability 100 --few > report.json
 
-It needs a process of its own, without TRITON_INTERPRET, as `warpcall-server warm` does. Kernels that
-are in Triton's cache are not compiled again.
+It needs a process of its own, without TRITON_INTERPRET, as `warpcall-server warm` does. Kernels
+that are in Triton's cache are not compiled again.
 """
 
 from __future__ import annotations

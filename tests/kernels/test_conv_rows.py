@@ -1,4 +1,6 @@
-"""Which rows of a convolution are skewed, how each part of them is read and written, and that it is right."""
+"""Which rows of a convolution are skewed, how each part of them is read and written, and that it is
+right.
+"""
 
 from __future__ import annotations
 

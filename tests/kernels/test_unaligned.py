@@ -41,7 +41,9 @@ def forget_plans() -> None:
 def drawn(
     shape: tuple[int, ...], dtype: torch.dtype, device: str, offset: int = 0, pitch: int = 0
 ) -> torch.Tensor:
-    """Any bits, from an address that `offset` elements lie before, in an allocation that ends with it."""
+    """Any bits, from an address that `offset` elements lie before, in an allocation that ends with
+    it.
+    """
     *outer, rows, columns = shape
     span = torch.Size((*outer, rows)).numel() * max(columns, pitch) - max(0, pitch - columns)
     octets = torch.randint(0, 256, ((span + offset) * dtype.itemsize,), dtype=torch.uint8)

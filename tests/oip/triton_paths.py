@@ -1,4 +1,5 @@
-"""Runs calls with tritonclient, in its own environment: `python triton_paths.py URL FOLDER VARIANT`.
+"""Runs calls with tritonclient, in its own environment: `python triton_paths.py URL FOLDER
+VARIANT`.
 
 FOLDER/calls.json lists the calls, tensors lie beside it as bytes, and so do the outputs afterwards.
 """

@@ -1,4 +1,5 @@
-"""The types of the jobs API: what a job is asked for, its state, its place in the queue, its events.
+"""The types of the jobs API: what a job is asked for, its state, its place in the queue, its
+events.
 
 The SDK returns these types and those of `warpcall.jobs.results`, and the server builds its answers
 and its OpenAPI from them: these two modules are the only list of their fields. Times of day are

@@ -1,4 +1,5 @@
-"""The types of the jobs API that hold measurements: results, comparisons of two jobs, and histories.
+"""The types of the jobs API that hold measurements: results, comparisons of two jobs, and
+histories.
 
 See `warpcall.jobs` for how they are used. All intervals are 95 % confidence intervals. How each
 number is measured is described in docs/benchmarking.md.

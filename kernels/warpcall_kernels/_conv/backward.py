@@ -1,20 +1,20 @@
 """How conv-backward is launched: the gradients of x and of the filters in one pass.
 
-    grad_x[b, c, s] = sum_j w[h, j] * g[b, c, s - j + padding_l]
-    grad_weight[h, j] = sum over b, the channels c of h, and t of g[b, c, t] * x[b, c, t + j - padding_l]
+    grad_x[b, c, s] = sum_j w[h, j] * g[b, c, s - j + padding_l] grad_weight[h, j] = sum over b, the
+    channels c of h, and t of g[b, c, t] * x[b, c, t + j - padding_l]
 
-A program takes some of the tiles of a head. For each tile it computes the gradient of x from a window
-of g, as the forward kernels do. For the filter it sums products of g with a window of x:
+A program takes some of the tiles of a head. For each tile it computes the gradient of x from a
+window of g, as the forward kernels do. For the filter it sums products of g with a window of x:
 
 | variant | taken when | why | measured on an H200 | file |
 | --- | --- | --- | --- | --- |
 | FMA | fp32, fp64, and few taps (see `choose`) | a thread owns a piece of a row, and a sum for each tap | 17 to 38 % less than DOT | backward_kernels.py |
 | DOT | more taps of fp16 or bf16 | G^T [N, blocks] times windows of X [blocks, 2 N] is a matrix with the sum of a tap along each diagonal, on tensor cores | 13 to 32 % less than FMA | backward_kernels.py |
 
-At its end a program stores its sums. `_reduce_kernel` then adds those of all programs in one order, so
-that the same inputs give the same bits. A filter with more taps than a program sums is cut into bands;
-grad_x then comes from a launch of its own, by `_conv/forward.py`, which also says for which GPUs the
-constants were measured.
+At its end a program stores its sums. `_reduce_kernel` then adds those of all programs in one order,
+so that the same inputs give the same bits. A filter with more taps than a program sums is cut into
+bands; grad_x then comes from a launch of its own, by `_conv/forward.py`, which also says for which
+GPUs the constants were measured.
 """
 
 from __future__ import annotations
@@ -34,22 +34,26 @@ from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey
 
 BAND = 32  # taps that a program sums, each in a register of a thread
 BAND_FP64 = 16  # the same of fp64, whose sums take two registers
-# Pieces of a tile of FMA, and warps. Two-byte types that are read whole have 4 pieces a thread, others 2.
-# [8, 1024, 2048] bf16, 7 taps: 31 us, 21 % less than with 2; fp32 54 us, 11 % less than with 4.
+# Pieces of a tile of FMA, and warps. Two-byte types that are read whole have 4 pieces a thread,
+# others 2. [8, 1024, 2048] bf16, 7 taps: 31 us, 21 % less than with 2; fp32 54 us, 11 % less than
+# with 4.
 PIECES = 256
 WARPS_NARROW, WARPS = 2, 4
-# Parts of a tile at the ends of skewed rows, taken one after another to save registers. [16, 256, 4099]
-# bf16, 1 tap: 39.7 us, 15 % less than whole; [8, 1024, 2047] fp32, 3 taps: 64.5 us, 13 % less.
+# Parts of a tile at the ends of skewed rows, taken one after another to save registers. [16, 256,
+# 4099] bf16, 1 tap: 39.7 us, 15 % less than whole; [8, 1024, 2047] fp32, 3 taps: 64.5 us, 13 %
+# less.
 SPLIT_NARROW, SPLIT = 4, 2
-# Most registers of a thread for skewed rows of fp16 and bf16, of up to FEW_TAPS taps and of others, so that
-# more programs run at once. [16, 256, 4099] bf16, 7 taps: 58 us, 21 % less than without a limit.
+# Most registers of a thread for skewed rows of fp16 and bf16, of up to FEW_TAPS taps and of others,
+# so that more programs run at once. [16, 256, 4099] bf16, 7 taps: 58 us, 21 % less than without a
+# limit.
 FEW_TAPS, REGISTERS_FEW, REGISTERS = 7, 128, 168
-# The same for more taps with SKEWED_TAIL access by FMA. Without it Triton 3.6 spills at 8 and 9 taps.
+# The same for more taps with SKEWED_TAIL access by FMA. Without it Triton 3.6 spills at 8 and 9
+# taps.
 REGISTERS_TAIL = 240
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, if there are enough rows
-# Taps of fp16 and bf16 up to which FMA is faster: of rows read whole or by elements, of skewed rows, and of
-# rows of at most SHORT positions that are read whole. Skewed [8, 510, 4093] bf16, 9 taps: 57 us, 38 %
-# less than DOT.
+# Taps of fp16 and bf16 up to which FMA is faster: of rows read whole or by elements, of skewed
+# rows, and of rows of at most SHORT positions that are read whole. Skewed [8, 510, 4093] bf16, 9
+# taps: 57 us, 38 % less than DOT.
 FMA_MAX_TAPS, FMA_MAX_TAPS_SKEWED, FMA_MAX_TAPS_SHORT = 8, 12, 16
 SHORT = 512
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles

@@ -76,7 +76,8 @@ def _fma_tile(
         bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
     g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
-    # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of V.
+    # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of
+    # V.
     REACH: tl.constexpr = (COUNT + SHIFT + 2 * V - 2) // V
     REACH_G: tl.constexpr = (COUNT + SHIFT_G + 2 * V - 2) // V
     x = window(x_ptrs, start + lead, bounds, x_strides.position, REACH, TAKEN, V, ACC, ACCESS)
@@ -151,7 +152,9 @@ def _fma_kernel(
     BIG: tl.constexpr,
     ACC: tl.constexpr,
 ) -> None:
-    """Store `sums` [H, parts, K] of the COUNT taps of a program's band and, with FUSED, grad_x in `out`."""
+    """Store `sums` [H, parts, K] of the COUNT taps of a program's band and, with FUSED, grad_x in
+    `out`.
+    """
     band = tl.program_id(0) % bands
     part = tl.program_id(0) // bands % parts
     head = tl.program_id(0) // bands // parts
@@ -329,14 +332,16 @@ def _dot_kernel(
                 product, tile, g_ptr, g_strides, x_ptr, x_strides, out_ptr, filters, w, taps,
                 lead, mirrored, lead_g, FUSED, SOFTMAX, UNIT, SKEW, N, BLOCKS, WIDE, ACCESS,
             )  # fmt: skip
-    # Row i has its element of diagonal r in column i + r. Once rows are shifted, diagonals are columns.
+    # Row i has its element of diagonal r in column i + r. Once rows are shifted, diagonals are
+    # columns.
     r = tl.arange(0, 2 * N)
     columns = (tl.arange(0, N)[:, None] + r[None, :]) % (2 * N)
     sums = tl.sum(tl.gather(product, columns, axis=1), axis=0)
     j = tap + r
     counts = (r < (N + 1 if FUSED else N)) & (j >= 0) & (j < taps)
     sums_ptr += (head * parts + part).to(tl.int64) * taps
-    # Outside of a row g is 0, and times a NaN or inf of x it gives NaN: such sums are computed again.
+    # Outside of a row g is 0, and times a NaN or inf of x it gives NaN: such sums are computed
+    # again.
     if not EVEN and tl.max((counts & (sums != sums)).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
         for lost_tap in range(tl.maximum(tap, 0), tl.minimum(tap + N + 1, taps)):
             total = tl.zeros((BLOCKS, N), tl.float32)
@@ -365,7 +370,9 @@ def _tap_products(
     WIDE: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """[BLOCKS, N]: each element of g in a tile times that of x `further` positions on; 0 outside of rows."""
+    """[BLOCKS, N]: each element of g in a tile times that of x `further` positions on; 0 outside of
+    rows.
+    """
     batch, channel, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
     g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)

@@ -1,4 +1,6 @@
-"""What the declarations of conv and conv-backward share: parameters, sizes and the cases of the sweep."""
+"""What the declarations of conv and conv-backward share: parameters, sizes and the cases of the
+sweep.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the forward and backward convolution kernels share: filters, windows, and products of both.
 
-The rows of one head share a filter. A program therefore takes a *tile* of such rows, which is cut into
-*pieces* of neighbouring elements. `_conv/rows.py` reads and writes them.
+The rows of one head share a filter. A program therefore takes a *tile* of such rows, which is cut
+into *pieces* of neighbouring elements. `_conv/rows.py` reads and writes them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def pack(parts: tl.tensor, N: tl.constexpr, V: tl.constexpr) -> tl.tensor:
 
 
 class Filter(NamedTuple):
-    """The filter of a head, as a kernel reads it; a tap w counts as exp(w - peak) * scale if SOFTMAX."""
+    """The filter of a head, as a kernel reads it; a tap w counts as exp(w - peak) * scale if
+    SOFTMAX.
+    """
 
     ptr: tl.tensor  # of the first tap
     stride: tl.tensor  # to the next tap; negative if the filter is reversed
@@ -181,7 +183,9 @@ def toeplitz(
     N: tl.constexpr,
     SOFTMAX: tl.constexpr,
 ) -> tl.tensor:
-    """The matrix [2 N, N] that has tap `first + r` along its diagonal r = row - column, for r < SPAN."""
+    """The matrix [2 N, N] that has tap `first + r` along its diagonal r = row - column, for r <
+    SPAN.
+    """
     r = tl.arange(0, 2 * N)[:, None] - tl.arange(0, N)[None, :]
     j = first + r
     inside = (r >= 0) & (r < SPAN) & (j >= 0) & (j < taps)
@@ -240,8 +244,8 @@ def correlate(
 def multiply(x: tl.tensor, w: tl.tensor, acc: tl.tensor, SOFTMAX: tl.constexpr) -> tl.tensor:
     """acc + x @ w.
 
-    The weights of a softmax are multiplied in two parts, because one part would round them to the type
-    of x.
+    The weights of a softmax are multiplied in two parts, because one part would round them to the
+    type of x.
     """
     high = w.to(x.dtype)
     acc = tl.dot(x, high, acc)
@@ -270,8 +274,9 @@ def recompute_nan_rows(
 ) -> tl.tensor:
     """`acc`, computed again tap by tap if it holds NaN.
 
-    A dot multiplies elements outside of the filter's reach by the zeros of the Toeplitz matrix. If such
-    an element is inf or NaN, the product is NaN, which must not reach the neighbours of that element.
+    A dot multiplies elements outside of the filter's reach by the zeros of the Toeplitz matrix. If
+    such an element is inf or NaN, the product is NaN, which must not reach the neighbours of that
+    element.
     """
     if tl.max((acc != acc).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
         acc = tl.zeros((BLOCKS, N), tl.float32)

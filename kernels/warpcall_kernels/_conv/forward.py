@@ -8,9 +8,9 @@
 Both variants read rows with one ACCESS of `_conv/rows.py`: skewed rows unless DOT loops over bands,
 and aligned rows without masks away from their ends (FMA).
 
-The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other GPU
-uses them, too: all tiles fit the registers and the shared memory of compute capabilities 8.0 to 12.0,
-so another GPU may lose speed, never correctness. Times in comments are from an H200;
+The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other
+GPU uses them, too: all tiles fit the registers and the shared memory of compute capabilities 8.0 to
+12.0, so another GPU may lose speed, never correctness. Times in comments are from an H200;
 docs/benchmarks/h200-constants.md has those of the values that lost.
 """
 
@@ -29,15 +29,16 @@ from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.rows import Alignment, Tiling, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
 
-# Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less than DOT.
+# Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less
+# than DOT.
 FMA_MAX_TAPS = 16
 
-# A tile of FMA: pieces, 4 for each thread, and warps. [8, 1024, 2048] fp32, 31 taps: 47 us, 24 % less than
-# with 2 warps.
+# A tile of FMA: pieces, 4 for each thread, and warps. [8, 1024, 2048] fp32, 31 taps: 47 us, 24 %
+# less than with 2 warps.
 FMA_PIECES = 128
 FMA_WARPS = 1
-# Parts of a tile at the ends of skewed rows, taken one after another to save registers. Few taps of fp32
-# are taken whole. [16, 256, 4099] bf16, 15 taps: 45.5 us, 15 % less than whole.
+# Parts of a tile at the ends of skewed rows, taken one after another to save registers. Few taps of
+# fp32 are taken whole. [16, 256, 4099] bf16, 15 taps: 45.5 us, 15 % less than whole.
 FMA_SPLIT = 2
 # Tiles along an aligned row from which on interior tiles are read without masks. [4, 1024, 8192] bf16,
 # 15 taps: 41.4 us, 5 % less than with masks.
@@ -54,8 +55,8 @@ DOT_WARPS = 2  # [32, 512, 512] bf16, 31 taps: 15.3 us, 7 % less than with 4 war
 DOT_PROGRAMS = 1056
 DOT_SHORT = 32  # N of up to 33 taps, in one dot; its Toeplitz matrix is half full at 31 taps
 DOT_LONG = 64  # N of longer filters, in a loop over half as many windows as with 32
-# As FMA_SPLIT; with SKEWED_TAIL access the second. [16, 256, 4099] bf16, 31 taps: 38.2 us, 12 % less than
-# in 4 parts; [15, 255, 4099]: 43.5 us, 22 % less than in 2 parts.
+# As FMA_SPLIT; with SKEWED_TAIL access the second. [16, 256, 4099] bf16, 31 taps: 38.2 us, 12 %
+# less than in 4 parts; [15, 255, 4099]: 43.5 us, 22 % less than in 2 parts.
 DOT_SPLIT, DOT_SPLIT_TAIL = 2, 4
 
 
@@ -102,7 +103,8 @@ def plan(
     # Positions of a window that a filter reaches: its taps, and those before them.
     reach = taps + lead * OCTET.value - padding_l
     variant = choose(dtype, taps)
-    # In a loop over bands, skewed rows are slower: [4, 256, 4099] bf16, 100 taps 48.3 us, 7 % less unskewed.
+    # In a loop over bands, skewed rows are slower: [4, 256, 4099] bf16, 100 taps 48.3 us, 7 % less
+    # unskewed.
     if variant is Variant.DOT and reach > DOT_SHORT + 1:
         align = align._replace(skew=0, tail=False)
     unit, skew, tail = align

@@ -184,7 +184,8 @@ def _dot_tile(
 ) -> None:
     """Convolve TAKEN blocks of a tile, from its block `first` on.
 
-    The window of a block begins `lead` positions before it; `w` is the `toeplitz` matrix of the first.
+    The window of a block begins `lead` positions before it; `w` is the `toeplitz` matrix of the
+    first.
     """
     batch, channel, start, bounds = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)

@@ -1,4 +1,6 @@
-"""The kernel that adds up what the programs of conv-backward have summed for the gradient of weight."""
+"""The kernel that adds up what the programs of conv-backward have summed for the gradient of
+weight.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def _reduce_kernel(
     AT_ONCE: tl.constexpr,
     ACC: tl.constexpr,
 ) -> None:
-    """Add up the parts of TAPS taps of a head. With SOFTMAX these are all taps, and its gradient follows."""
+    """Add up the parts of TAPS taps of a head. With SOFTMAX these are all taps, and its gradient
+    follows.
+    """
     head = tl.program_id(0).to(tl.int64)
     tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
     in_filter = tap < taps

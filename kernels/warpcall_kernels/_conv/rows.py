@@ -1,12 +1,13 @@
-"""How the convolution kernels read and write rows: which rows a program takes, and where they begin.
+"""How the convolution kernels read and write rows: which rows a program takes, and where they
+begin.
 
-Positions are counted along a row. Positions outside of the row hold 0. Rows of odd lengths may begin
-anywhere in a group of 16 bytes. If the rows of all operands begin at the same places in their groups,
-they are read as *skewed* rows: positions are counted from the multiple of 16 bytes at or before the
-first element, so that every access is a whole, aligned group of 16 bytes whatever the length. The
-shift does not change a convolution. A group at either end of a row also holds elements of the
-neighbouring rows: these are replaced by 0 after a load, and such a group is stored element by element.
-Tiles that lie away from the ends of their rows (interior tiles) need no masks.
+Positions are counted along a row. Positions outside of the row hold 0. Rows of odd lengths may
+begin anywhere in a group of 16 bytes. If the rows of all operands begin at the same places in their
+groups, they are read as *skewed* rows: positions are counted from the multiple of 16 bytes at or
+before the first element, so that every access is a whole, aligned group of 16 bytes whatever the
+length. The shift does not change a convolution. A group at either end of a row also holds elements
+of the neighbouring rows: these are replaced by 0 after a load, and such a group is stored element
+by element. Tiles that lie away from the ends of their rows (interior tiles) need no masks.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Alignment(NamedTuple):
 
 
 def _common_divisor(*tensors: LayoutKey) -> int:
-    """The greatest power of two, up to 16 bytes, that divides the length and the offsets of all rows."""
+    """The greatest power of two, up to 16 bytes, that divides the length and the offsets of all
+    rows.
+    """
     itemsize = tensors[0][2].itemsize
     bits = VECTOR_BYTES // itemsize
     for (batches, channels, length), strides, _, address in tensors:
@@ -112,8 +115,8 @@ class Tiling(NamedTuple):
     def of(rows: int, positions: int, piece: int, pieces: int, whole: bool) -> Tiling:
         """Tiles of `pieces` pieces, as wide as possible without much waste at the end of a row.
 
-        If a row has few pieces that are read 16 bytes at a time, a tile is as wide as the row, so that
-        neighbouring lanes read neighbouring groups.
+        If a row has few pieces that are read 16 bytes at a time, a tile is as wide as the row, so
+        that neighbouring lanes read neighbouring groups.
         """
         in_row = -(-positions // piece)
         wide = pieces
@@ -127,7 +130,9 @@ class Tiling(NamedTuple):
 
 
 def last_stride(x: LayoutKey) -> int | None:
-    """The stride along the last dim; None if it is 1, or if rows have one position, with any stride."""
+    """The stride along the last dim; None if it is 1, or if rows have one position, with any
+    stride.
+    """
     return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
 
 
@@ -157,7 +162,8 @@ class Bounds(NamedTuple):
 
     (Triton 3.6 cannot return None in a tuple.)
 
-    `end` is one number for all rows unless they are skewed, else one for each piece, as are the others.
+    `end` is one number for all rows unless they are skewed, else one for each piece, as are the
+    others.
     """
 
     live: tl.tensor  # whether the row of each piece exists
@@ -215,10 +221,11 @@ def locate(
     SKEW: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """Batch, channel and first position of each of TAKEN pieces of a tile, from `first`; their `Bounds`.
+    """Batch, channel and first position of each of TAKEN pieces of a tile, from `first`; their
+    `Bounds`.
 
-    A tile spans WIDE pieces of each of PIECES // WIDE rows. The rows of a head are all its channels in
-    all batches.
+    A tile spans WIDE pieces of each of PIECES // WIDE rows. The rows of a head are all its channels
+    in all batches.
     """
     piece = first + tl.arange(0, TAKEN)
     row = tile.high * (PIECES // WIDE) + piece // WIDE
@@ -294,7 +301,8 @@ def load_block(
 ) -> tl.tensor:
     """[blocks, N]: N elements of each row from `start` on; 0 outside of the row.
 
-    `stride_xt` is None if it is 1. Only then does the compiler know that it may load several at once.
+    `stride_xt` is None if it is 1. Only then does the compiler know that it may load several at
+    once.
     """
     t = start[:, None] + tl.arange(0, N)[None, :]
     inside = in_rows(start, bounds, N, ACCESS)

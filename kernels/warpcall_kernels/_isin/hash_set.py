@@ -1,25 +1,25 @@
 """The set of isin: values as keys, and a bitmap or a hash set in device memory.
 
 A value first becomes a *key*: both inputs are promoted to their common dtype, -0.0 becomes 0.0, and
-the bits are read as an unsigned integer of 32 or 64 bits. The order of keys is that of the integers;
-that of floats does not matter. NaN has no key.
+the bits are read as an unsigned integer of 32 or 64 bits. The order of keys is that of the
+integers; that of floats does not matter. NaN has no key.
 
 The set is one zeroed workspace of keys: HEADER words, then the table.
 
 - In a *bitmap*, bit k of the table says whether `low + k` is a member.
-- In a *hash set*, the table consists of slots, which are 0 when empty, in buckets of BUCKET slots (1,
-  or 2 of 32 bits) that a thread reads in one access. Collisions are resolved by linear probing from the
-  first slot of a key's bucket: `atomic_max` keeps the larger of two keys in the slot and returns the
-  smaller, which goes on to the next slot in its place. No slot becomes empty again. A key is therefore
-  in the set exactly if it stands before the first empty slot from its bucket on. At least three of
-  four slots stay empty, so every probe ends. Key 0 (the least integer, or 0.0) cannot be stored in a
-  slot; a flag in the header stands for it.
+- In a *hash set*, the table consists of slots, which are 0 when empty, in buckets of BUCKET slots
+  (1, or 2 of 32 bits) that a thread reads in one access. Collisions are resolved by linear probing
+  from the first slot of a key's bucket: `atomic_max` keeps the larger of two keys in the slot and
+  returns the smaller, which goes on to the next slot in its place. No slot becomes empty again. A
+  key is therefore in the set exactly if it stands before the first empty slot from its bucket on.
+  At least three of four slots stay empty, so every probe ends. Key 0 (the least integer, or 0.0)
+  cannot be stored in a slot; a flag in the header stands for it.
 
-A hash set that is small, or much larger than the L2, has a *filter* of 32-bit words behind the table.
-Each key sets two bits of one word; a value whose bits are not both set is no member. The filter of
-a large set stays in the L2, so that few values that are no members cost an access of 64 bytes to
-memory. The filter of a small set (HELD words) is held by each program, because shared memory serves 32
-scattered reads at once, and the L1 one after the other.
+A hash set that is small, or much larger than the L2, has a *filter* of 32-bit words behind the
+table. Each key sets two bits of one word; a value whose bits are not both set is no member. The
+filter of a large set stays in the L2, so that few values that are no members cost an access of 64
+bytes to memory. The filter of a small set (HELD words) is held by each program, because shared
+memory serves 32 scattered reads at once, and the L1 one after the other.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOW_INVERTED = tl.constexpr(
 HIGH = tl.constexpr(1)  # header word: the greatest key
 HAS_ZERO = tl.constexpr(2)  # header word: whether key 0 is a member of the hash set
 TABLE = tl.constexpr(HEADER)
-# Data that are read or written once are evicted first, so that the set stays in the L2. 2^24 int64 in 2^20
-# on an H200: 278 us, 4 % less than without.
+# Data that are read or written once are evicted first, so that the set stays in the L2. 2^24 int64
+# in 2^20 on an H200: 278 us, 4 % less than without.
 STREAM = tl.constexpr("evict_first")
 
 
@@ -43,7 +43,8 @@ STREAM = tl.constexpr("evict_first")
 def promote(x: tl.tensor, COMMON: tl.constexpr) -> tl.tensor:
     """Convert as torch does: to 16-bit floats by way of fp32.
 
-    Torch rounds an integer twice then. Without the addition of 0.0 the compiler would round it once.
+    Torch rounds an integer twice then. Without the addition of 0.0 the compiler would round it
+    once.
     """
     if COMMON.is_floating() and COMMON.primitive_bitwidth == 16:
         wide = x.to(tl.float32)
@@ -87,7 +88,9 @@ def load_keys(
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """BLOCK keys from `start` on, and which of them are valid: those before the end that are not NaN."""
+    """BLOCK keys from `start` on, and which of them are valid: those before the end that are not
+    NaN.
+    """
     x = promote(load_block(ptr, start, n, BLOCK), COMMON)
     valid = tl.arange(0, BLOCK) < n - start
     if COMMON.is_floating():
@@ -259,7 +262,9 @@ def add_keys(
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
-    """Make keys members of a bitmap ("bits"), a hash set ("hash"), or what their range asks for ("either")."""
+    """Make keys members of a bitmap ("bits"), a hash set ("hash"), or what their range asks for
+    ("either").
+    """
     if SET == "bits":
         set_bits(ws_ptr, key, valid, KEY)
     elif SET == "hash":

@@ -1,4 +1,6 @@
-"""The kernels of isin: one compares all with all, the others build and probe a set (`_isin/hash_set.py`)."""
+"""The kernels of isin: one compares all with all, the others build and probe a set
+(`_isin/hash_set.py`).
+"""
 
 from __future__ import annotations
 

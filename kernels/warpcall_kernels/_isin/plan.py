@@ -7,8 +7,8 @@
 | HASH | other floats | a hash set, with a filter if it is small or much larger than the L2 | hash_set.py |
 | EITHER | other integers | the device looks at the range of the test elements: a bitmap of that range if it fits into the table, else a hash set; so nothing waits for the GPU | hash_set.py |
 
-Up to SMALL_N test elements, one program zeroes and builds the set (`build_small_kernel`); otherwise a
-launch finds the range (EITHER only), and another builds. What each variant reaches is in
+Up to SMALL_N test elements, one program zeroes and builds the set (`build_small_kernel`); otherwise
+a launch finds the range (EITHER only), and another builds. What each variant reaches is in
 docs/benchmarks/h200.md, what the constants were chosen from in docs/benchmarks/h200-constants.md.
 """
 
@@ -37,15 +37,16 @@ from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
 
-# The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every
-# other GPU uses them, too, and may lose speed by it, never correctness. `python -m bench.kernels tune isin`
-# measures them again. Times are from an H200.
+# The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other
+# GPU uses them, too, and may lose speed by it, never correctness. `python -m bench.kernels tune
+# isin` measures them again. Times are from an H200.
 
-# Where COMPARE is faster. A comparison costs one instruction, of which an H200 executes 1.5e13 a second;
-# building the smallest set costs some 5 us.
+# Where COMPARE is faster. A comparison costs one instruction, of which an H200 executes 1.5e13 a
+# second; building the smallest set costs some 5 us.
 COMPARE_N = 32  # test elements up to which COMPARE is taken for any number of elements
 COMPARE_PAIRS = 1 << 26  # comparisons up to which it is taken
-# The most test elements then. With more, the loop of one block would take longer than building a set.
+# The most test elements then. With more, the loop of one block would take longer than building a
+# set.
 COMPARE_MAX_N = 1 << 10
 UNROLL = 8  # test elements that are compared in one step of the loop
 SHORT_BLOCK = 128  # elements of a program, one for each thread, if there are fewer than SOME
@@ -55,16 +56,17 @@ LONG_BLOCK = 2048  # the same if there are at least MANY, which keep all multipr
 MANY = 1 << 20
 
 SMALL_N = 1 << 12  # test elements up to which one program builds the set
-# Slots for each test element of a small set, nearly all of which are then alone in their bucket, and of a
-# large one, which is filled to between 1/8 and 1/4.
+# Slots for each test element of a small set, nearly all of which are then alone in their bucket,
+# and of a large one, which is filled to between 1/8 and 1/4.
 SMALL_SLOTS, LARGE_SLOTS = 16, 4
 MIN_SLOTS = 32
-# Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash set.
+# Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash
+# set.
 FULL_BITMAP_N = 1 << 25
 ACCESS_BYTES = 8  # bytes of a bucket, which a thread reads in one access
 
-# A program that builds or probes a large set: its elements and warps. Few of its threads wait for the
-# longest probe. 2^24 int32 in 2^20: 200 us, 17 % less than with 512 elements.
+# A program that builds or probes a large set: its elements and warps. Few of its threads wait for
+# the longest probe. 2^24 int32 in 2^20: 200 us, 17 % less than with 512 elements.
 SET_BLOCK = 128
 SET_WARPS = 2
 # Blocks that a program probes one after the other if there are enough programs even so. 2^24 int64 in
@@ -72,17 +74,19 @@ SET_WARPS = 2
 SET_BLOCKS = 4
 ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 
-# Bytes of a hash set from which on it has a filter, because most of it is not in the L2, and the slots for
-# each word of that filter: 4 to 8 bits a test element.
+# Bytes of a hash set from which on it has a filter, because most of it is not in the L2, and the
+# slots for each word of that filter: 4 to 8 bits a test element.
 FILTERED_BYTES = 1 << 26
 FILTER_SLOTS = 32
-# Words of the filter of a small set, which every program holds. 2^24 in 64: 53 us, 18 % less than with 256.
+# Words of the filter of a small set, which every program holds. 2^24 in 64: 53 us, 18 % less than
+# with 256.
 HELD_WORDS = 1024
-# Warps of a program that holds it, for 4 elements a thread. 2^24 int32 in 64: 53 us, 38 % less than with 16 elements.
+# Warps of a program that holds it, for 4 elements a thread. 2^24 int32 in 64: 53 us, 38 % less than
+# with 16 elements.
 HELD_WARPS = 8
 
-# Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements that
-# collide.
+# Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
+# that collide.
 _FACTOR_32 = 2 * secrets.randbits(30) + 1
 _FACTOR_64 = 2 * secrets.randbits(61) + (1 << 62) + 1
 
@@ -172,7 +176,9 @@ class Table(NamedTuple):
 
     @property
     def shift(self) -> int:
-        """How far a hash of 32 bits is shifted right to number the buckets; 0 for 2^32 buckets or more."""
+        """How far a hash of 32 bits is shifted right to number the buckets; 0 for 2^32 buckets or
+        more.
+        """
         return max(0, 33 - (self.slots // self.bucket).bit_length())
 
 

@@ -1,6 +1,7 @@
 """How transpose-add is launched: its variant, and the arguments of its kernel.
 
-The table of variants is in `_transpose/plan.py`. Transpose-add has two of them, UNALIGNED and TILES.
+The table of variants is in `_transpose/plan.py`. Transpose-add has two of them, UNALIGNED and
+TILES.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import triton.language as tl
 
 from warpcall_kernels._transpose.strides import offset
 
-# Arguments that Triton does not compile variants for. What divides them is said by ALIGN, ALIGN_W, ...
+# Arguments that Triton does not compile variants for. What divides them is said by ALIGN, ALIGN_W,
+# ...
 UNSPECIALIZED_ROWS = ("rows", "units", "stride_xc")
 UNSPECIALIZED_TILES = (
     *("units_i", "units_j", "tiles_i", "tiles_j", "stride_xi"),
@@ -135,9 +136,9 @@ def tiles_kernel(
 def _as_term(x: tl.tensor, out_ptr: tl.tensor, ACC: tl.constexpr, FLOAT: tl.constexpr) -> tl.tensor:
     """Convert `x` as torch does before it adds: first to the type of the output, then to ACC.
 
-    Torch rounds an integer to fp32 first and to the type of the output then. Without the addition of
-    0.0 the compiler would fuse both conversions into one, which rounds once. The addition is left out
-    for floats, because it would turn -0.0 into 0.0; they only widen.
+    Torch rounds an integer to fp32 first and to the type of the output then. Without the addition
+    of 0.0 the compiler would fuse both conversions into one, which rounds once. The addition is
+    left out for floats, because it would turn -0.0 into 0.0; they only widen.
     """
     if FLOAT and x.dtype.is_int():
         x = (x.to(ACC) + 0.0).to(out_ptr.dtype.element_ty)

@@ -32,7 +32,9 @@ def shift(low: tl.tensor, high: tl.tensor, bits: tl.tensor, BITS: tl.constexpr) 
 
 @triton.jit
 def _exchange(rows: tl.tensor, STEP: tl.constexpr, PER: tl.constexpr) -> tl.tensor:
-    """Swap odd columns of row r with even columns of row r + STEP, where a column is STEP elements wide."""
+    """Swap odd columns of row r with even columns of row r + STEP, where a column is STEP elements
+    wide.
+    """
     BITS: tl.constexpr = 64 // PER * STEP
     KEEP: tl.constexpr = 0x00FF00FF if BITS == 8 else 0x0000FFFF
     MOVE: tl.constexpr = 0xFF00FF00 if BITS == 8 else 0xFFFF0000

@@ -9,8 +9,8 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | UNALIGNED | one dim on each side, rows that do not begin at words of 8 bytes, at least UNALIGNED_MIN_TILES tiles | threads assemble aligned words, so no access is narrower than 8 bytes | 8 to 12 % less time than TILES, 15 to 41 % less with an addition | unaligned.py |
 | TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced | | kernels.py |
 
-The constants are in constants.py. Before a variant is chosen, dims are merged and elements are widened
-to words, as far as the layout and the alignment allow.
+The constants are in constants.py. Before a variant is chosen, dims are merged and elements are
+widened to words, as far as the layout and the alignment allow.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def choose(permutation: Permutation) -> Variant:
 
 
 def widen(merged: list[Dim], itemsize: int, address: int) -> tuple[list[Dim], int]:
-    """Dims in words, and the bytes of a word: up to 8, as long as pairs of elements stay neighbours."""
+    """Dims in words, and the bytes of a word: up to 8, as long as pairs of elements stay
+    neighbours.
+    """
     if itemsize == 16:  # two words of 8 bytes, as a further inner dim that does not move
         doubled = [Dim(n, (sx * 2, so * 2)) for n, (sx, so) in merged]
         merged = [*doubled, Dim(2, (1, 1))]
@@ -284,9 +286,10 @@ def division_arguments(
 ) -> dict[str, Any]:
     """The arguments of `_linear_to_offset` for dims of these sizes and strides, prefixed by `side`.
 
-    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1, for
-    any n below 2^31. The factor is 2^(31+l) / size, rounded up, and is passed as a signed number. And
-    n % size is n - n // size * size, so that an offset is a sum of quotients, each times a step.
+    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1,
+    for any n below 2^31. The factor is 2^(31+l) / size, rounded up, and is passed as a signed
+    number. And n % size is n - n // size * size, so that an offset is a sum of quotients, each
+    times a step.
     """
     # Only the step of the first dim is used. Its other arguments are 0, so that the kernel is not
     # compiled again for other values.

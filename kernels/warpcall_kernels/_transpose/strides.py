@@ -11,7 +11,8 @@ import triton.language as tl
 
 from warpcall_kernels.op.launch import VECTOR_BYTES
 
-# Elements that 32-bit offsets reach. The margin is for offsets that a program computes past the end.
+# Elements that 32-bit offsets reach. The margin is for offsets that a program computes past the
+# end.
 INT32_REACH = 2**31 - 64
 
 WORDS = {
@@ -32,8 +33,8 @@ class Dim(NamedTuple):
 def merge(sizes: Sequence[int], *strides: Sequence[int]) -> list[Dim]:
     """The same elements in the same order with as few dims as possible.
 
-    Dims of size 1 are dropped. Neighbouring dims become one where one stride serves both of them, in
-    every operand.
+    Dims of size 1 are dropped. Neighbouring dims become one where one stride serves both of them,
+    in every operand.
     """
     merged: list[Dim] = []
     for size, *steps in zip(sizes, *strides, strict=True):
@@ -85,7 +86,8 @@ def offset(
     NDIM: tl.constexpr,
     ALIGN: tl.constexpr,
 ) -> tl.tensor:
-    """The offsets of linear indices over `sizes` (C order), in elements; ALIGN divides all `strides`.
+    """The offsets of linear indices over `sizes` (C order), in elements; ALIGN divides all
+    `strides`.
 
     `tl.multiple_of` stands in this function because a hint on the result of a call is lost when the
     call is inlined.

@@ -1,9 +1,9 @@
 """Checks the results of an implementation. One with wrong results is not timed.
 
-Inputs come from random seeds and are drawn twice into the same memory, so that an implementation can
-neither know nor remember a result. The result is compared with the reference in higher precision on the
-same device. It must not be left from an earlier call, and the call must not change its inputs or the
-memory on both sides of them.
+Inputs come from random seeds and are drawn twice into the same memory, so that an implementation
+can neither know nor remember a result. The result is compared with the reference in higher
+precision on the same device. It must not be left from an earlier call, and the call must not change
+its inputs or the memory on both sides of them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def _chunks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[int, Tensor, Tensor]
 
 
 def _same(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Equal bit for bit, except that every NaN equals every other: which one results is not defined."""
+    """Equal bit for bit, except that every NaN equals every other: which one results is not
+    defined.
+    """
     same = (ours.view(torch.uint8) == theirs.view(torch.uint8)).view(ours.numel(), -1).all(1)
     if ours.is_floating_point() or ours.is_complex():
         wide = (ours, theirs) if ours.dtype.itemsize > 1 else (ours.float(), theirs.float())
@@ -147,7 +149,9 @@ def _same(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _close(ours: Tensor, theirs: Tensor, error: float) -> Tensor:
-    """Within rtol = atol = error of the wide reference, with values beyond the dtype's range infinite."""
+    """Within rtol = atol = error of the wide reference, with values beyond the dtype's range
+    infinite.
+    """
     rounded = theirs.to(ours.dtype)
     expected = torch.where(rounded.isfinite(), theirs, rounded.to(theirs.dtype))
     return torch.isclose(ours.to(expected.dtype), expected, rtol=error, atol=error, equal_nan=True)

@@ -1,10 +1,11 @@
 """Clocks: device times by CUDA events on a GPU, and by perf_counter on a CPU.
 
-One sample is: overwrite the last-level cache, record an event, call, record an event. Before it, a wait
+One sample is: overwrite the last-level cache, record an event, call, record an event. Before it, a
+    wait
 on the device lets the CPU queue all of this, so that no gap between launches is timed. A pair of
-events without a call reads about 6 us on an H200. Short calls are therefore captured in one CUDA graph,
-many calls with rotated inputs that together exceed the cache, and the time of a replay is divided by
-their number.
+events without a call reads about 6 us on an H200. Short calls are therefore captured in one CUDA
+graph, many calls with rotated inputs that together exceed the cache, and the time of a replay is
+divided by their number.
 """
 
 from __future__ import annotations

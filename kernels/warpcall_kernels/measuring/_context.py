@@ -18,7 +18,8 @@ def class_of(error: Exception) -> Status:
     if any(k.startswith(("torch._dynamo", "torch._inductor", "triton.")) for k in kinds):
         return "compile_error"
     text = str(error)
-    # Lack of memory has several messages. The driver reports it as a CUDA error that can be cleared.
+    # Lack of memory has several messages. The driver reports it as a CUDA error that can be
+    # cleared.
     no_memory = any(words in text for words in ("out of memory", "allocate memory"))
     if no_memory or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return "oom"

@@ -28,8 +28,9 @@ class Implementation:
     Args:
         name: the name that users write.
         doc: one line of description.
-        build: makes a function from the op and its checked parameters. The function takes the inputs
-            by name and returns the outputs as the op's function does. It compiles at its first call.
+        build: makes a function from the op and its checked parameters. The function takes the
+            inputs by name and returns the outputs as the op's function does. It compiles at its
+            first call.
         ops: names of the ops that it computes; empty means all.
     """
 

@@ -17,7 +17,9 @@ SENTINEL = 0xA5  # no float of such bytes is a likely result
 
 
 class Guarded:
-    """A copy of a tensor, with the same strides and alignment, in its own buffer between guard bands."""
+    """A copy of a tensor, with the same strides and alignment, in its own buffer between guard
+    bands.
+    """
 
     def __init__(self, like: Tensor) -> None:
         span = reach(like.shape, like.stride()) if like.numel() else 0
@@ -58,8 +60,8 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def poison(outputs: Iterable[Meta], device: torch.device) -> None:
     """Fill the memory that outputs of these sizes will get with bytes that are no result.
 
-    Torch's allocator gives memory that was just freed to the next request of the same size. Otherwise
-    an implementation that writes nothing could return the result of the call before.
+    Torch's allocator gives memory that was just freed to the next request of the same size.
+    Otherwise an implementation that writes nothing could return the result of the call before.
     """
     taken = [
         torch.full((max(1, meta.nbytes),), SENTINEL, dtype=torch.uint8, device=device)
@@ -85,8 +87,8 @@ class Sets:
 def copy_source(nbytes: int, device: torch.device) -> Tensor:
     """The source of the limit's copy: half of the bytes, since a copy reads and writes each.
 
-    The size is a multiple of 4 KiB, since copies of odd sizes are slow. The values come from a separate
-    generator: torch's own raises an error after a capture that failed.
+    The size is a multiple of 4 KiB, since copies of odd sizes are slow. The values come from a
+    separate generator: torch's own raises an error after a capture that failed.
     """
     size = max(1, -(-nbytes // 2 // COPY_UNIT)) * COPY_UNIT
     generator = torch.Generator(device).manual_seed(0)

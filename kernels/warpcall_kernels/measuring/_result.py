@@ -35,7 +35,8 @@ class Ratio:
 
 @dataclass(frozen=True)
 class ImplementationResult:
-    """The result of one implementation. Times are device times of a call in us; None if not measured.
+    """The result of one implementation. Times are device times of a call in us; None if not
+    measured.
 
     Args:
         name: name of the implementation.

@@ -1,8 +1,9 @@
 """Rounds: in which order candidates are timed, their samples, and whether there are enough.
 
-A round times each candidate once, and the next round in the opposite order (A B B A). Each sample uses
-another set of inputs. So neither drift nor an address favours a candidate. The order is drawn at random
-for every two rounds, since on a CPU a call is 2 % slower after other code than after its own.
+A round times each candidate once, and the next round in the opposite order (A B B A). Each sample
+uses another set of inputs. So neither drift nor an address favours a candidate. The order is drawn
+at random for every two rounds, since on a CPU a call is 2 % slower after other code than after its
+own.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ class JobCase:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """This case as JSON. `make_case` makes the same case of it, also if defaults of the op change."""
+        """This case as JSON. `make_case` makes the same case of it, also if defaults of the op
+        change.
+        """
         inputs = {name: _described(sample) for name, sample in self.inputs.items()}
         return {"inputs": inputs, "params": {k: _plain(v) for k, v in self.params.items()}}
 
@@ -93,11 +95,13 @@ class JobCase:
 
     @property
     def device_bytes(self) -> int:
-        """An upper bound of the device memory for measuring, without extra memory of implementations."""
+        """An upper bound of the device memory for measuring, without extra memory of
+        implementations.
+        """
         given, made = self.metas.values(), self.outputs.values()
         inputs, outputs = sum(m.nbytes for m in given), sum(m.nbytes for m in made)
-        # Inputs as drawn (8 bytes each, or widened for the reference), guarded, and their snapshots;
-        # outputs of the call, expected outputs, and temporaries of the comparison.
+        # Inputs as drawn (8 bytes each, or widened for the reference), guarded, and their
+        # snapshots; outputs of the call, expected outputs, and temporaries of the comparison.
         wide_inputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in given)
         wide_outputs = outputs
         if self.op.tolerance is not None:

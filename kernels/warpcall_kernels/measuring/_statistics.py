@@ -68,7 +68,8 @@ def compare(
     """Compare two series of times from the same rounds.
 
     Args:
-        samples_a, samples_b: times in one unit, entry i of both from one round; NaN where there is none.
+        samples_a, samples_b: times in one unit, entry i of both from one round; NaN where there is
+            none.
         sets: for each round with which inputs it was measured; None where all had the same.
         margin: log ratios within it count as no difference.
         seed: of the resampling.
@@ -174,8 +175,8 @@ def _resampled_medians(series: Floats, seed: int) -> Floats:
 def _approximate_medians(series: Floats, seed: int) -> Floats:
     """Approximates `_resampled_medians` in a tenth to a fiftieth of its time.
 
-    It draws only the number of values of a resample that lie below the median of the series. This is
-    the sum of the counts in its blocks, which is close to normal. If it exceeds one half by some
+    It draws only the number of values of a resample that lie below the median of the series. This
+    is the sum of the counts in its blocks, which is close to normal. If it exceeds one half by some
     share, the median of the resample is the value of the series whose rank is below the middle by
     the same share (Bahadur's representation of a sample quantile).
     """

@@ -24,7 +24,8 @@ from warpcall_service.lanes.slot import Slot
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 
-# Large JSON bodies that are parsed at a time. Their arrays, on the heap, take up to 4 times their text.
+# Large JSON bodies that are parsed at a time. Their arrays, on the heap, take up to 4 times their
+# text.
 MAX_LARGE_JSON_CALLS = 4
 CACHED_HEADER_BYTES = 4 << 10  # a longer header is parsed each time, so that the cache stays small
 DEFERRED_BYTES = 1 << 20  # larger outputs are allocated only when the inputs have been read

@@ -1,8 +1,8 @@
 """Checks and decodes the JSON of an inference request of the Open Inference Protocol.
 
 {"id": "7", "parameters": {"dims": "1,0", "binary_data_output": true},
- "inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size": 24}}],
- "outputs": [{"name": "out", "parameters": {"binary_data": true}}]}
+ "inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "parameters": {"binary_data_size":
+ 24}}], "outputs": [{"name": "out", "parameters": {"binary_data": true}}]}
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class Exchange:
         self._send = send
         ours = scope["extensions"]["warpcall"]
         self.connection: Connection = ours["connection"]
-        # Popped: the cycle refers to the scope, and would be freed late if the scope referred to it.
+        # Popped: the cycle refers to the scope, and would be freed late if the scope referred to
+        # it.
         self._cycle: RequestResponseCycle = ours.pop("cycle")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")

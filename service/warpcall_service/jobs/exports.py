@@ -34,7 +34,8 @@ from warpcall_service.store.tables import Measurement as Row
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
 MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}
 
-# A part takes some 5 ms to render. Rendering competes with the event loop for the interpreter's lock.
+# A part takes some 5 ms to render. Rendering competes with the event loop for the interpreter's
+# lock.
 PART_CASES = 16
 PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
 ROW_GROUP = (

@@ -160,7 +160,8 @@ def requeue_own(session: Session, runner: str) -> int:
 
 
 def prune(session: Session, since_ms: int) -> int:
-    """Delete the progress events of jobs that ended PROGRESS_KEPT_MS ago; where to continue next time.
+    """Delete the progress events of jobs that ended PROGRESS_KEPT_MS ago; where to continue next
+    time.
 
     Args:
         since_ms: jobs that ended before this time have none left. Pass what the last call returned.

@@ -70,7 +70,8 @@ class TensorSpec(_Model):
 
 
 class CaseSpec(_Model):
-    """One case: all inputs, or the shape and dtype of the first, from which the op derives the rest.
+    """One case: all inputs, or the shape and dtype of the first, from which the op derives the
+    rest.
 
     `sizes` gives the sizes that the shape leaves open, such as the taps of a convolution.
     """

@@ -117,7 +117,8 @@ def lock_claimed(session: Session, claim: Claim) -> Job:
 
 
 def write_heartbeats(session: Session, ran_ms: Mapping[Claim, int]) -> set[Claim]:
-    """Write a heartbeat for each run of this server, and return the claims that do not hold any more.
+    """Write a heartbeat for each run of this server, and return the claims that do not hold any
+    more.
 
     Args:
         ran_ms: how long each run has lasted. It must be more than in the run's last heartbeat.

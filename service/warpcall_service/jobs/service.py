@@ -130,7 +130,8 @@ class JobService:
     async def events(
         self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """The events of a job after the sequence `after`, until its end, as text of an event stream.
+        """The events of a job after the sequence `after`, until its end, as text of an event
+        stream.
 
         The text is empty about once in POLL_S seconds while nothing happens.
 
@@ -214,8 +215,8 @@ class JobService:
             "modules": modules(self._settings),
             **{name: given[name] for name in ("cases", "sweep") if given.get(name) is not None},
         }
-        # A check takes milliseconds, even of 1,000 cases. But the first check in a worker imports the
-        # operator's modules, which may take as long as the start of a lane.
+        # A check takes milliseconds, even of 1,000 cases. But the first check in a worker imports
+        # the operator's modules, which may take as long as the start of a lane.
         limit_s = self._settings.start_timeout_s if description["modules"] else None
         answer: Mapping[str, Any] = await self._engine.request_plan(
             frame({"job": description}), "this job", limit_s=limit_s

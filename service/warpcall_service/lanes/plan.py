@@ -10,8 +10,8 @@ from typing import Any
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo, lay_out
 
-# Of the output region, and of tensors that the server places: a cache line, and more than any element
-# or load of a GPU.
+# Of the output region, and of tensors that the server places: a cache line, and more than any
+# element or load of a GPU.
 ALIGNMENT = 64
 MAX_MESSAGE_BYTES = 60 << 10  # a worker reads packets of at most 64 KiB
 

@@ -14,12 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from warpcall import dtypes
 from warpcall.errors import KernelFailed
 from warpcall_kernels import Op, ops
 from warpcall_service.lanes.messages import NoSuchDevice
 
 # By wire code; torch has the names that numpy and ml_dtypes have.
-DTYPES: dict[str, torch.dtype] = {dtype.code: getattr(torch, dtype.name) for dtype in DTYPES}
+DTYPES: dict[str, torch.dtype] = {dtype.code: getattr(torch, dtype.name) for dtype in dtypes.DTYPES}
 HOST_SHARE, DEVICE_SHARE = 0.5, 0.9  # of all memory, for tensors; the rest is for the programs
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 

@@ -1,4 +1,6 @@
-"""Users and their limits: each user has their own, learns when to try again, and leaves room for others."""
+"""Users and their limits: each user has their own, learns when to try again, and leaves room for
+others.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +121,9 @@ def call(client: httpx.Client, nbytes: int = 4) -> httpx.Response:
 
 
 def calls_done(server: Server) -> list[str]:
-    """The users of all calls so far, in the order in which the server was done with them; when their
-    clients have read their answers says as much of the clients."""
+    """The users of all calls so far, in the order in which the server was done with them; when
+    their clients have read their answers says as much of the clients.
+    """
     return [line["user"] for line in logged(server) if line.get("status") == 200 and line["op"]]
 
 

@@ -1,4 +1,5 @@
-"""Calls that an op or the protocol cannot take: each a problem that names what came and what may come.
+"""Calls that an op or the protocol cannot take: each a problem that names what came and what may
+come.
 
 After each of them the next call works.
 """

@@ -1,4 +1,6 @@
-"""Large answers about jobs: streamed in little memory, one of a user at a time, and never cut unseen."""
+"""Large answers about jobs: streamed in little memory, one of a user at a time, and never cut
+unseen.
+"""
 
 from __future__ import annotations
 

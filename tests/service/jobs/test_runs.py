@@ -1,4 +1,6 @@
-"""Jobs that misbehave, and what is killed: each ends as it should, nothing of it stays, calls go on."""
+"""Jobs that misbehave, and what is killed: each ends as it should, nothing of it stays, calls go
+on.
+"""
 
 from __future__ import annotations
 

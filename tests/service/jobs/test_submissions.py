@@ -1,4 +1,6 @@
-"""What users see of jobs in the database, on SQLite and PostgreSQL: each user finds their own, and once."""
+"""What users see of jobs in the database, on SQLite and PostgreSQL: each user finds their own, and
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two real servers on one database: each job is measured by one of them, whatever befalls the other."""
+"""Two real servers on one database: each job is measured by one of them, whatever befalls the
+other.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ async def at_once(arena: Arena, nbytes: int, user: str, deferred_nbytes: int = 0
     return await arena.acquire(nbytes, 0.0, user, deferred_nbytes=deferred_nbytes)
 
 
-# One step of somebody who holds what they can: a user, the bytes, the deferred bytes, whether they wait.
+# One step of somebody who holds what they can: a user, the bytes, the deferred bytes, whether they
+# wait.
 steps = st.lists(
     st.tuples(
         st.sampled_from("abcdefgh"),

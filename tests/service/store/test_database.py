@@ -1,4 +1,6 @@
-"""The database: made once, brought up to date, whole whatever happens, and clear when it cannot be used."""
+"""The database: made once, brought up to date, whole whatever happens, and clear when it cannot be
+used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A process that is killed at any moment leaves a database that opens, is whole, and has what was done."""
+"""A process that is killed at any moment leaves a database that opens, is whole, and has what was
+done.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ Store(sys.argv[1] or None, Path(sys.argv[2])).migrate()
 """
 
 
-# What is done, and what is there afterwards, by the one who does it and is killed after a statement.
+# What is done, and what is there afterwards, by the one who does it and is killed after a
+# statement.
 AFTER_EACH_STATEMENT = """
 import json, os, signal, sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Uses of the database that do not come to an end: the waiting callers get an error, and threads do not pile up."""
+"""Uses of the database that do not come to an end: the waiting callers get an error, and threads do
+not pile up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A database that is read-only, full or away: requests that need it are refused, all others are served."""
+"""A database that is read-only, full or away: requests that need it are refused, all others are
+served.
+"""
 
 from __future__ import annotations
 
