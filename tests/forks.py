@@ -26,6 +26,7 @@ import ctypes
 import gc
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -63,6 +64,8 @@ Fork = Callable[[], int]
 
 def is_forkable(args: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a fork of the template is what `python -m` would be, with these."""
+    if platform.machine() != "x86_64":  # SYS_CLONE is its number there
+        return False
     if list(args[:3]) != [sys.executable, "-m", SERVER] and args[:2] != [sys.executable, "-c"]:
         return False
     return env.get("PYTHONPATH", ROOT) == ROOT and not any(

@@ -135,7 +135,8 @@ class Arena:
                 f"got {nbytes + deferred_nbytes}",
                 field="body",
             )
-        small = nbytes + deferred_nbytes <= self.max_small_nbytes
+        # A small call has all its memory at once: the reserve defers nothing.
+        small = not deferred_nbytes and nbytes <= self.max_small_nbytes
         queue = self._small if small else self._large
         if not queue.count:
             slot = (self._allocate_small if small else self._allocate_large)(

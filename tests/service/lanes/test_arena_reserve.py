@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from warpcall.errors import Busy, TooLarge
@@ -241,6 +241,7 @@ def test_a_claim_that_is_given_up_leaves_nothing_behind(arena: Arena) -> None:
 
 
 @given(st.integers(0, 2**32))
+@example(248)  # has a small call with deferred memory
 @settings(max_examples=60, deadline=None)
 def test_many_calls_with_deferred_memory_all_end(seed: int) -> None:
     """Calls of every size at random moments; some of their clients leave in the middle."""
