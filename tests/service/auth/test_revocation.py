@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -14,12 +14,15 @@ import httpx
 import psutil
 import pytest
 
+from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
 from warpcall_service.auth import sync
 from warpcall_service.auth.api_keys import KeyRecord, find
 from warpcall_service.identity import Caller
+
+until = functools.partial(waiting.until, timeout_s=20)
 
 LARGE = 6 << 20  # inputs of a call that fills, with its outputs, most of the arena
 SETTINGS = {
@@ -83,13 +86,6 @@ def sent(server: Server, *parts: bytes) -> Iterator[socket.socket]:
         for part in parts:
             sock.sendall(part)
         yield sock
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.02)
 
 
 def lane(http: httpx.Client, what: str) -> float:

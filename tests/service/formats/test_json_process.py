@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import time
@@ -15,10 +16,12 @@ import numpy as np
 import psutil
 import pytest
 
+from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, header, problem_of, tensor, well
 
 PATIENCE_S = 60.0
+until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
 MODULE = "warpcall_service.formats.json_process"
 JSON = {"content-type": "application/json"}
 COUNT = 20_000
@@ -86,13 +89,6 @@ def standing_still(process: psutil.Process) -> Iterator[None]:
         yield
     finally:
         process.resume()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("send", [large, large_answer, large_infer])

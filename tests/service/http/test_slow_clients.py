@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import safetensors.numpy
 
+from tests import waiting
 from tests.oip.requests import INFER, binary, packed
 from tests.servers import Server, running_server
 from tests.service.requests import PERMUTE, SAFETENSORS, header, metrics, tensor
@@ -25,6 +27,7 @@ from warpcall import wire
 
 MIB = 1 << 20
 PATIENCE_S = 60.0
+until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
 REQUESTS = 800  # their responses are more than the sockets hold while nobody reads
 NBYTES = 12 * MIB
 RATE = MIB
@@ -186,13 +189,6 @@ def test_time_in_which_the_client_waits_for_memory_does_not_count(
             assert metrics(http)[WAITING] == 1
 
         assert answer.result().status_code == 200
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from tests.service.job_requests import (
     submit,
 )
 from tests.service.requests import logged
+from tests.waiting import until
 from warpcall_service.store.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"
@@ -66,13 +66,6 @@ def beside(
     }
     with running_server({**database.settings, **own, **settings}, under) as server:
         yield server
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.05)
 
 
 def has_logged(server: Server, text: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 
 from demo.server import Server
+from tests import waiting
 from tests.service.requests import (
     PERMUTE,
     SAFETENSORS,
@@ -32,14 +33,7 @@ USED = 'warpcall_lane_arena_used{lane="cpu"}'
 WAITING = 'warpcall_lane_arena_waiting{lane="cpu"}'
 LEFT = 'warpcall_requests_total{op="permute",status="%d"}'
 PATIENCE_S = 15.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for `condition`; fails with `what` when it does not come."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
 
 
 def used(http: httpx.Client) -> float:

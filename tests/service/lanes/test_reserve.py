@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from tests import waiting
 from tests.oip.requests import INFER, binary, packed
 from tests.servers import Server, running_server
 from tests.service.databases import Database
@@ -22,6 +23,7 @@ from tests.service.requests import PERMUTE, SAFETENSORS, header, metrics, proble
 
 MIB = 1 << 20
 PATIENCE_S = 30.0
+until = functools.partial(waiting.until, timeout_s=PATIENCE_S)
 ARENA = 64 * MIB
 LARGEST = 62 * MIB
 ATTACKERS = ("mallory", "trudy", "eve")
@@ -63,13 +65,6 @@ def watcher(place: Place) -> Iterator[httpx.Client]:
         yield client
         until(lambda: metrics(client)[USED] == 0, "memory did not come back")
         assert metrics(client)[WAITING] == 0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.requests import PERMUTE, SAFETENSORS, logged, metrics
 from tests.service.stalled import SETTINGS, at_start_of_python, ends, is_healthy, serves
+from tests.waiting import until
 
 CROWD = 20
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -43,13 +43,6 @@ def stuck(*args, factory=sqlite3.Connection, **options):
     return connect(*args, factory=Connection, **options)
 sqlite3.connect = stuck
 """
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.05)
 
 
 def speak_to(server: Server, key: str) -> httpx.Client:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,11 @@ from tests.service.databases import Database
 from tests.service.job_requests import CASE, JOB, client, ended, submit
 from tests.service.requests import log_of, metrics, problem_of, well
 from tests.service.store.test_trouble import UNDER
+from tests.waiting import until
 from warpcall_service.auth import users
 from warpcall_service.store.database import Store, StoreError
 
 SMALL = {"WARPCALL_ARENA_BYTES": "16MiB"}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.05)
 
 
 def folder(database: Database) -> Path:

@@ -4,19 +4,21 @@ served.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.requests import logged, metrics, well
+
+until = functools.partial(waiting.until, timeout_s=30)
 
 # Root may write to what is read-only; without these two rights it may not.
 AS_OTHERS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
@@ -29,13 +31,6 @@ def on_small_disk(folder: Path, then: str = "") -> tuple[str, ...]:
     """What starts a command that sees a disk of 300 KB in `folder`."""
     script = DISK.format(folder=folder, then=then.format(folder=folder))
     return ("unshare", "-m" if os.geteuid() == 0 else "-Urm", "sh", "-ec", script, "sh")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
-        time.sleep(0.05)
 
 
 def client(server: Server, key: str | None = None) -> httpx.Client:

@@ -1,0 +1,21 @@
+"""Waiting in tests for something that another process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+CHECK_EVERY_S = 0.02
+
+
+def until(
+    condition: Callable[[], object],
+    what: str = "the condition was not met in time",
+    *,
+    timeout_s: float = 60.0,
+) -> None:
+    """Wait for `condition`; fail with `what` if it is not true within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(CHECK_EVERY_S)
