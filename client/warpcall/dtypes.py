@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the wire format and the errors are read without numpy
@@ -50,6 +51,7 @@ ITEMSIZE = {dtype.code: dtype.itemsize for dtype in DTYPES}
 OIP_DATATYPES = {dtype.code: dtype.oip for dtype in DTYPES if dtype.oip}
 
 
+@functools.cache
 def numpy_dtypes() -> dict[str, np.dtype[Any]]:
     """The numpy dtypes by code. The first call imports numpy and ml_dtypes."""
     import ml_dtypes

@@ -14,7 +14,7 @@ import torch
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Sample, SampleLayout, Values
 from warpcall_kernels.op.declaration import Meta, ParamValue, Size, dtype_name
-from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.errors import InvalidInput, brief, listed
 
 # The codes of the wire format (safetensors), and C128, which it does not have.
 DTYPES = {
@@ -180,7 +180,7 @@ def parse_dtype(field: str, value: object) -> torch.dtype:
     """The dtype that a user names: "BF16", "bf16", "bfloat16", "fp32" ..."""
     if isinstance(value, str) and value.lower() in _BY_NAME:
         return _BY_NAME[value.lower()]
-    raise InvalidInput(field, f"{field} must be one of {', '.join(DTYPES)}, got {_brief(value)}")
+    raise InvalidInput(field, f"{field} must be one of {', '.join(DTYPES)}, got {brief(value)}")
 
 
 def _axes(op_name: str, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
@@ -193,7 +193,7 @@ def _axes(op_name: str, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[An
         if name not in kinds:
             raise InvalidInput(
                 f"params.{name}",
-                f"{op.name} has no parameter {_brief(name)}, it takes {_all(kinds)}",
+                f"{op.name} has no parameter {brief(name)}, it takes {listed(kinds)}",
             )
         axes.append((f"params.{name}", _alternatives(f"params.{name}", values)))
     for name, values in _mapping("sizes", given.get("sizes")).items():
@@ -205,7 +205,7 @@ def _axes(op_name: str, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[An
 def _lists(field: str, given: Mapping[str, Any]) -> Sequence[Any]:
     values = given.get(field)
     if not isinstance(values, list | tuple) or not values:
-        raise InvalidInput(field, f"{field} must be a list that is not empty, got {_brief(values)}")
+        raise InvalidInput(field, f"{field} must be a list that is not empty, got {brief(values)}")
     return values
 
 
@@ -238,7 +238,7 @@ def _size(op: Op, name: str) -> Size:
     known = {size.name: size for size in op.sizes}
     if name not in known:
         raise InvalidInput(
-            f"sizes.{name}", f"{op.name} has no size {_brief(name)}, it has {_all(known)}"
+            f"sizes.{name}", f"{op.name} has no size {brief(name)}, it has {listed(known)}"
         )
     return known[name]
 
@@ -248,12 +248,12 @@ def _checked_size(size: Size, value: object) -> int | str:
     if size.choices:
         if isinstance(value, str) and value in size.choices:
             return value
-        allowed = f"one of {_all(size.choices)}"
+        allowed = f"one of {listed(size.choices)}"
     else:
         if type(value) is int and size.minimum <= value <= MAX_SIZE:
             return value
         allowed = f"an integer between {size.minimum} and {MAX_SIZE}"
-    raise InvalidInput(field, f"{field} must be {allowed}, got {_brief(value)}")
+    raise InvalidInput(field, f"{field} must be {allowed}, got {brief(value)}")
 
 
 def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sample:
@@ -265,13 +265,13 @@ def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sampl
         if name in given and given[name] not in allowed:
             raise InvalidInput(
                 f"{field}.{name}",
-                f"{field}.{name} must be one of {_all(allowed)}, got {_brief(given[name])}",
+                f"{field}.{name} must be one of {listed(allowed)}, got {brief(given[name])}",
             )
     low, high = given.get("low", 0), given.get("high", 100)
     if not all(isinstance(n, int) and abs(n) < 2**62 for n in (low, high)) or low >= high:
         raise InvalidInput(
             f"{field}.low",
-            f"{field}.low and high must be integers, low below high, got {_brief((low, high))}",
+            f"{field}.low and high must be integers, low below high, got {brief((low, high))}",
         )
     layout = given.get("layout", "contiguous")
     needed = {"transposed": 2, "strided": 1, "expanded": 1}.get(layout, 0)
@@ -289,14 +289,14 @@ def _shape(field: str, value: object) -> tuple[int, ...]:
     raise InvalidInput(
         field,
         f"{field} must be a list of at most {MAX_RANK} integers between 0 and {MAX_SIZE}, "
-        f"got {_brief(value)}",
+        f"got {brief(value)}",
     )
 
 
 def _op(name: object) -> Op:
     found = ops().get(name) if isinstance(name, str) else None
     if found is None:
-        raise InvalidInput("op", f"op must be one of {_all(ops())}, got {_brief(name)}")
+        raise InvalidInput("op", f"op must be one of {listed(ops())}, got {brief(name)}")
     return found
 
 
@@ -305,13 +305,13 @@ def _mapping(field: str, value: object) -> Mapping[str, Any]:
         return {}
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return value
-    raise InvalidInput(field, f"{field} must be an object, got {_brief(value)}")
+    raise InvalidInput(field, f"{field} must be an object, got {brief(value)}")
 
 
 def _known(field: str, given: Mapping[str, Any], allowed: Sequence[str]) -> None:
     for name in given:
         if name not in allowed:
-            raise InvalidInput(name, f"{field} has no {_brief(name)}, it takes {_all(allowed)}")
+            raise InvalidInput(name, f"{field} has no {brief(name)}, it takes {listed(allowed)}")
 
 
 def _described(sample: Sample) -> dict[str, Any]:
@@ -340,12 +340,3 @@ def _plain(value: ParamValue) -> Any:
 
 def _param_text(value: ParamValue) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
-
-
-def _all(names: Any) -> str:
-    return ", ".join(names) or "none"
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

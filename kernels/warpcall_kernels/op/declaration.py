@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels.op.cases import Case, Sample, Values
-from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.errors import InvalidInput, brief, listed
 
 ParamValue = bool | int | float | tuple[int, ...] | None
 ParamKind = Literal["bool", "int", "float", "ints"]
@@ -136,7 +136,7 @@ class Param:
         raise InvalidInput(
             self.name,
             f"{self.name} must be {wanted.get(self.kind, 'a list of integers')}, "
-            f"got {_brief(value)}",
+            f"got {brief(value)}",
         )
 
     def _finite(self, value: float) -> float:
@@ -145,7 +145,7 @@ class Param:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise InvalidInput(self.name, f"{self.name} must be finite, got {_brief(value)}")
+            raise InvalidInput(self.name, f"{self.name} must be finite, got {brief(value)}")
         return number
 
     def _in_range(self, value: int) -> int:
@@ -153,7 +153,7 @@ class Param:
         high = INT64_MAX if self.maximum is None else self.maximum
         if not low <= value <= high:
             raise InvalidInput(
-                self.name, f"{self.name} must be between {low} and {high}, got {_brief(value)}"
+                self.name, f"{self.name} must be between {low} and {high}, got {brief(value)}"
             )
         return value
 
@@ -266,7 +266,7 @@ class Op:
         for name in given:
             if name not in known:
                 raise InvalidInput(
-                    name, f"{self.name} has no parameter {_brief(name)}, it takes {_names(known)}"
+                    name, f"{self.name} has no parameter {brief(name)}, it takes {listed(known)}"
                 )
         missing = [p.name for p in self.params if p.required and given.get(p.name) is None]
         if missing:
@@ -281,12 +281,12 @@ class Op:
         for name, tensor in inputs.items():
             if name not in known:
                 raise InvalidInput(
-                    name, f"{self.name} has no input {_brief(name)}, it takes {_names(known)}"
+                    name, f"{self.name} has no input {brief(name)}, it takes {listed(known)}"
                 )
             if tensor.dtype not in known[name].dtypes:
                 raise InvalidInput(
                     name,
-                    f"{name} must be one of {_names(map(dtype_name, known[name].dtypes))}, "
+                    f"{name} must be one of {listed(map(dtype_name, known[name].dtypes))}, "
                     f"got {dtype_name(tensor.dtype)}",
                 )
         missing = [i.name for i in self.inputs if not i.optional and i.name not in inputs]
@@ -360,12 +360,3 @@ class Op:
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a dtype without "torch.", such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

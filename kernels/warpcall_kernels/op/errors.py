@@ -4,6 +4,10 @@ KernelError
 └── InvalidInput   an argument that the op cannot take; also a ValueError
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class KernelError(Exception):
     """Base class of all errors of this package."""
@@ -23,3 +27,14 @@ class InvalidInput(KernelError, ValueError):
     def __init__(self, argument: str, message: str) -> None:
         super().__init__(message)
         self.argument = argument
+
+
+def brief(value: object) -> str:
+    """The repr of a value for a message, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a message, separated by commas; "none" if there are none."""
+    return ", ".join(names) or "none"
