@@ -7,6 +7,8 @@ empty one, would therefore accept everyone. While this file exists, the server r
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from pathlib import Path
 
 from warpcall_service.auth.users import Snapshot
@@ -77,7 +79,7 @@ class KeysMarker:
         except OSError:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.path.write_text(TEXT)
+                _write_whole(self.path)
             except OSError as error:
                 trouble = f"{self.path} cannot be written: {error.strerror}"
         if trouble and trouble != self._trouble:
@@ -86,3 +88,15 @@ class KeysMarker:
                 trouble,
             )
         self._trouble = trouble
+
+
+def _write_whole(path: Path) -> None:
+    """Write the file under another name first, so that no reader finds it empty or in part."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE}-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(TEXT)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
