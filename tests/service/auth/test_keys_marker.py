@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from warpcall_service.auth import keys_marker
-from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.api_keys import KeyRecord
+from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.identity import LOCAL
 
