@@ -1,4 +1,4 @@
-"""JSON from a server as the types of `warpcall.jobs` and `warpcall.jobs.results`."""
+"""JSON from a server as the types of `warpcall.jobs` and `warpcall.implementations`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         return None if value is None else _read(inner, value, path)
     if origin is list:
         _check(isinstance(value, list), "a list", value, path)
-        if is_dataclass(args[0]):
+        if is_dataclass(args[0]) or get_origin(args[0]) is tuple:
             return [_read(args[0], one, f"{path}[{i}]") for i, one in enumerate(value)]
         _check(
             set(map(type, value)) <= _scalars(args[0]), f"a list of {_name(args[0])}", value, path
@@ -52,6 +52,11 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         _check(isinstance(value, dict), "an object", value, path)
         if args[1] is not Any:
             return {name: _read(args[1], one, f"{path}[{name!r}]") for name, one in value.items()}
+    elif origin is tuple:
+        fits = isinstance(value, list) and len(value) == len(args)
+        _check(fits, f"a list of {len(args)} values", value, path)
+        items = zip(args, value, strict=True)
+        return tuple(_read(one, item, f"{path}[{i}]") for i, (one, item) in enumerate(items))
     elif is_dataclass(hint):
         _check(isinstance(value, dict), "an object", value, path)
         return _object(hint, value, path)

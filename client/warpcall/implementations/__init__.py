@@ -1,0 +1,150 @@
+"""The types of the implementations API: what jobs can time, uploaded source, and the environment
+that uploaded source runs in.
+
+The SDK returns these types, and the server builds its answers and its OpenAPI from them: this
+module is the only list of their fields. Times of day are texts as in RFC 3339, UTC. Every other
+quantity has its unit in its name.
+
+A client ignores fields that it does not know, so a newer server may send more than a class has
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from warpcall.jobs import Payload
+
+ImplementationKind = Literal["shipped", "operator", "uploaded"]
+"""Where an implementation comes from: the server's own library, a module that the operator
+installed, or source that a user uploaded."""
+
+UploadsMode = Literal["off", "sandboxed", "trusted"]
+"""Whether users may upload source, and whether it runs in a sandbox."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation(Payload):
+    """Something that a job can time, by its name."""
+
+    name: str
+    """Name as a job has it among its `implementations`; "user/name" for uploaded source."""
+    kind: ImplementationKind
+    """Where it comes from."""
+    op: str | None
+    """Name of the op that it computes; null if it can be timed with any op."""
+    doc: str
+    """What it is, for readers: for uploaded source the first line of the function's docstring."""
+    user: str | None
+    """Name of the user who uploaded it; null unless it is uploaded."""
+    version: str | None
+    """First 12 hex digits of `sha256`; null unless it is uploaded."""
+    sha256: str | None
+    """SHA-256 of op, function and source, in hex; null unless it is uploaded."""
+    function: str | None
+    """Name of the function in the source that is timed; null unless it is uploaded."""
+    private: bool | None
+    """Whether only its user and administrators may read and time it; null unless it is uploaded."""
+    nbytes: int | None
+    """Size of the source in bytes of UTF-8; null unless it is uploaded."""
+    created_at: str | None
+    """When this version was uploaded; null unless it is uploaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedImplementation(Implementation):
+    """The implementation that answers an upload; its other fields are those of Implementation."""
+
+    created: bool
+    """Whether this upload stored a new version; false if the same source was there already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplementationVersion(Payload):
+    """One version of an uploaded implementation."""
+
+    version: str
+    """First 12 hex digits of `sha256`."""
+    sha256: str
+    """SHA-256 of op, function and source, in hex."""
+    created_at: str
+    """When the version was uploaded."""
+    nbytes: int
+    """Size of the source in bytes of UTF-8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplementationDetails(Implementation):
+    """One version of an uploaded implementation with its source; see Implementation for its other
+    fields."""
+
+    source: str
+    """The Python source as it was uploaded."""
+    versions: list[ImplementationVersion]
+    """All versions of this name, the latest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleError(Payload):
+    """A module of the operator that could not be imported."""
+
+    module: str
+    """Name of the module."""
+    error: str
+    """Why it could not be imported, for readers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImplementationList(Payload):
+    """A page of implementations: shipped ones, the operator's, and the uploaded ones that the
+    caller may read, the latest version of each."""
+
+    implementations: list[Implementation]
+    """The implementations of this page."""
+    errors: list[ModuleError]
+    """Modules of the operator that could not be imported; a job cannot time what is in them."""
+    next: str | None
+    """Value of `before` that gives the following page; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadLimits(Payload):
+    """Limits on uploaded source and on the processes that run it."""
+
+    source_bytes: int
+    """Most bytes of UTF-8 that one source may have."""
+    check_s: float
+    """Most seconds that importing a source may take when it is uploaded."""
+    tmp_bytes: int
+    """Most bytes that a process may write to its temporary files."""
+    processes: int
+    """Most processes and threads of one job."""
+    memory_bytes: int
+    """Most host memory that the processes of one job may use, in bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(Payload):
+    """What uploaded source may use on this server."""
+
+    python: str
+    """Version of Python."""
+    torch: str
+    """Version of torch."""
+    triton: str | None
+    """Version of Triton; null if it is not installed."""
+    cuda: str | None
+    """Version of CUDA that torch was built with; null if it was built without CUDA."""
+    device: str
+    """Name of the device that jobs run on, such as "NVIDIA H200"; "cpu" without a GPU."""
+    uploads: UploadsMode
+    """Whether users may upload source, and whether it runs in a sandbox."""
+    trouble: str
+    """Why the sandbox cannot start, and what the operator must change; empty if it can."""
+    tools: dict[str, str | None]
+    """Path or version of each tool that source may call, such as "nvcc"; null if there is none."""
+    packages: list[tuple[str, str]]
+    """Name and version of each installed Python package, by name."""
+    limits: UploadLimits
+    """Limits on uploaded source and on the processes that run it."""
