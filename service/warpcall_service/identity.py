@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from warpcall.errors import Forbidden
 
-Role = Literal["call", "bench", "admin"]
+Role = Literal["call", "bench", "upload", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)  # each includes the rights of those before it
 
 

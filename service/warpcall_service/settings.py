@@ -6,7 +6,7 @@ import difflib
 import ipaddress
 import os
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -315,6 +315,54 @@ class Settings(BaseSettings):
         description=(
             "Python modules, separated by commas, whose `IMPLEMENTATIONS` jobs may time. They run "
             "with the server's rights: name only your own code."
+        ),
+    )
+    uploads: Literal["off", "sandboxed", "trusted"] = Field(
+        "off",
+        description=(
+            "Whether users with the role `upload` may upload Python source that jobs time. "
+            "`sandboxed` runs it in a sandbox (bubblewrap) and refuses uploads where the sandbox "
+            "cannot start. `trusted` runs it with the server's rights: choose that only if you "
+            "trust every such user with the server's data. `off` refuses uploads."
+        ),
+    )
+    upload_max_bytes: ByteSize = Field(
+        ByteSize(256 << 10),
+        ge=1024,
+        le=256 << 10,
+        description="Largest source of one upload, in bytes of UTF-8.",
+    )
+    upload_check_s: Seconds = Field(
+        10.0,
+        description=(
+            "Seconds that importing an uploaded source may take when it is checked. The time of "
+            "importing torch and Triton before it does not count."
+        ),
+    )
+    upload_checks: int = Field(
+        2,
+        ge=1,
+        le=256,
+        description=(
+            "Uploads that are checked at the same time, at most one of each user. Further uploads "
+            "wait, at most 8 of each user for at most `call_timeout_s`; the others are answered "
+            "`busy`."
+        ),
+    )
+    user_max_uploads: int = Field(
+        1000,
+        ge=0,
+        description=(
+            "Versions of uploaded source that one user may have stored. A further upload is "
+            "refused until the user deletes some."
+        ),
+    )
+    user_max_uploaded_bytes: ByteSize = Field(
+        ByteSize(64 * MIB),
+        ge=0,
+        description=(
+            "Bytes of uploaded source that one user may have stored. A further upload is refused "
+            "until the user deletes some."
         ),
     )
     user_max_jobs: int = Field(1000, ge=1, description="Unfinished jobs that one user may have.")

@@ -90,8 +90,8 @@ def create_key(
     role: Annotated[
         Role,
         typer.Option(
-            help="Rights of the key: call runs ops; bench also runs jobs; admin also reads "
-            "metrics and the jobs of others."
+            help="Rights of the key: call runs ops; bench also runs jobs; upload also uploads "
+            "implementations; admin also reads metrics and the jobs of others."
         ),
     ] = "call",
     expires_in: Annotated[

@@ -81,7 +81,8 @@ def test_each_role_may_do_what_those_before_it_may() -> None:
     assert may == {
         "call": ["call"],
         "bench": ["call", "bench"],
-        "admin": ["call", "bench", "admin"],
+        "upload": ["call", "bench", "upload"],
+        "admin": ["call", "bench", "upload", "admin"],
     }
     assert (LOCAL.role, NOBODY.role) == ("admin", "call")
 
