@@ -27,6 +27,7 @@ MAY_IMPORT = {
 # The order is that of this list: a module imports only what stands before it.
 ORDER = (
     "text",
+    "server_settings",
     "settings",
     "identity",
     "log_writer",
