@@ -40,6 +40,7 @@ class Candidate:
     peak_bytes: int | None = None
     hot_us: float | None = None
     energy_mj: float | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def is_timed(self) -> bool:
@@ -96,12 +97,14 @@ class ResultBuilder:
         median = None if number is None else self._median(number)
         if number is None or median is None:
             error = c.error or "there was no round that counts"
-            return ImplementationResult(c.name, c.status, error, peak_bytes=c.peak_bytes)
+            return ImplementationResult(
+                c.name, c.status, error, peak_bytes=c.peak_bytes, tags=c.tags
+            )
         samples = self._rounds.counting(number)
         least, p5, p25, p75, p95 = percentiles(samples, (0, 5, 25, 75, 95))
         low, high = median_interval(samples)
         share = None if self._limit_us is None else self._limit_us / median
-        tags = c.ready.tags
+        tags = c.tags + c.ready.tags
         if self._on_gpu and share is not None and share > SUSPECT:
             tags += ("suspect",)
         impossible = too_fast(self._memory_bytes, median, self._most_gb_per_s)

@@ -32,12 +32,14 @@ class Implementation:
             inputs by name and returns the outputs as the op's function does. It compiles at its
             first call.
         ops: names of the ops that it computes; empty means all.
+        tags: remarks on each of its results, such as "interpreted".
     """
 
     name: str
     doc: str
     build: Callable[[Op, Mapping[str, ParamValue]], Function]
     ops: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 def implementations(op_name: str) -> tuple[str, ...]:

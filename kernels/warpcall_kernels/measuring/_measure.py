@@ -82,7 +82,7 @@ def measure(
     with on_device(on), same_arithmetic(), torch.no_grad():
         measurement = _Measurement(case, on, precision, seed, lease, progress)
         for name in implementations if LIMIT in implementations else (*implementations, LIMIT):
-            candidate = Candidate(name)
+            candidate = Candidate(name, tags=() if name == LIMIT else found[name].tags)
             measurement.candidates.append(candidate)
             if name != LIMIT:
                 with failing(candidate):

@@ -18,6 +18,8 @@ VECTOR_BYTES = 16  # the widest access of a thread
 # makes one for each tensor of each call, and a NamedTuple would take twice as long.
 LayoutKey = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
+_others_are_interpreted = False  # set by `interpret_only_others`
+
 
 class Layout(NamedTuple):
     """How a tensor lies in memory: all that a plan may depend on. `Layout(*key)` unpacks a key.
@@ -43,7 +45,17 @@ def layout_key(t: Tensor) -> LayoutKey:
 
 def runs_kernel(x: Tensor) -> bool:
     """Whether Triton takes this tensor: on a GPU, or under Triton's interpreter."""
-    return x.is_cuda or triton.knobs.runtime.interpret
+    return x.is_cuda or (triton.knobs.runtime.interpret and not _others_are_interpreted)
+
+
+def interpret_only_others() -> None:
+    """Run plain torch for tensors on the CPU, although this process has TRITON_INTERPRET=1.
+
+    A process that times uploaded kernels without a GPU interprets these. Our ops compute there as
+    they do in every other process without a GPU, so that their times can be compared.
+    """
+    global _others_are_interpreted
+    _others_are_interpreted = True
 
 
 def check_device(x: Tensor, **others: Tensor | None) -> None:

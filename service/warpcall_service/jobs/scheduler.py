@@ -263,6 +263,8 @@ class Scheduler:
         task: Task = {
             "device": device,
             "modules": modules(settings),
+            "uploads": [],
+            "sandboxed": False,
             "op": job.op,
             "implementations": json.loads(job.implementations),
             "precision": job.precision,

@@ -15,6 +15,8 @@ closes it. The reaper sends a `ReaperReport` as JSON when the job has ended.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -46,11 +48,32 @@ class Checked(TypedDict):
     kernels_sha256: str
 
 
+def version_of(op: str, function: str, source: str) -> str:
+    """The version of an uploaded implementation: a SHA-256 in hex."""
+    return hashlib.sha256(json.dumps([op, function, source]).encode()).hexdigest()
+
+
+class Upload(TypedDict):
+    """An uploaded implementation that a job times.
+
+    Attributes:
+        name: as the job has it among its implementations, such as "ann/mine@3f2a91c0".
+        function: name of the function in the source.
+    """
+
+    name: str
+    op: str
+    function: str
+    source: str
+
+
 class Task(TypedDict):
     """The work of a job's process.
 
     Attributes:
         modules: modules with further implementations, to import.
+        uploads: uploaded implementations, to import as well.
+        sandboxed: whether the process runs in the sandbox, because of its uploads.
         seed: seed of the inputs' values.
         cases: position and spec of each case.
         memory_bytes: the most memory that the job may use.
@@ -59,6 +82,8 @@ class Task(TypedDict):
 
     device: str
     modules: list[str]
+    uploads: list[Upload]
+    sandboxed: bool
     op: str
     implementations: list[str]
     precision: str

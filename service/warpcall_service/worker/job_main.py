@@ -10,14 +10,19 @@ import json
 import os
 import resource
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.runs.messages import Task
 from warpcall_service.text import error_text
+
+if TYPE_CHECKING:
+    import torch
 
 PROGRESS_S = 0.5  # between two frames about the same phase
 
@@ -81,10 +86,17 @@ class _ServerConnection:
 
 
 def _measure(task: Task, server: _ServerConnection) -> None:
+    interprets = bool(task["uploads"]) and task["device"] == "cpu"
+    if interprets:
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
     import torch
 
     from warpcall_kernels import measuring
+    from warpcall_kernels.op import launch
+    from warpcall_service.worker import uploaded
 
+    if interprets:
+        launch.interpret_only_others()
     device = torch.device(task["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -93,6 +105,16 @@ def _measure(task: Task, server: _ServerConnection) -> None:
         torch.set_num_threads(task["threads"])
     for module in task["modules"]:
         measuring.load(module)
+    with tempfile.TemporaryDirectory(prefix="warpcall-job-") as folder:
+        uploaded.load(task["uploads"], Path(folder), interpreted=interprets)
+        _measure_cases(task, server, device)
+
+
+def _measure_cases(task: Task, server: _ServerConnection, device: torch.device) -> None:
+    import torch
+
+    from warpcall_kernels import measuring
+
     found = measuring.fingerprint(device)
     server.send("hello", {"fingerprint": found, "environment": measuring.environment_class(found)})
 

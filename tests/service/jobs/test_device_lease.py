@@ -149,6 +149,8 @@ def task() -> Task:
     return {
         "device": "cpu",
         "modules": [],
+        "uploads": [],
+        "sandboxed": False,
         "op": "permute",
         "implementations": ["warpcall"],
         "precision": "quick",

@@ -1,0 +1,114 @@
+"""The process of a job with uploaded implementations: what it loads, and what their errors are."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.uploads.sources import PLAIN, TRITON, WRONG
+from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.runs.messages import Task
+
+SPEC = {"shape": [6, 5], "dtype": "F32", "params": {"dims": [1, 0]}}
+
+
+def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, dict[str, Any]]:
+    """Results by implementation of one small case; `others` are measured beside the uploads."""
+    task: Task = {
+        "device": "cpu",
+        "modules": [],
+        "uploads": [
+            {"name": name, "op": "permute", "function": "permute", "source": source}
+            for name, source in sources.items()
+        ],
+        "sandboxed": False,
+        "op": "permute",
+        "implementations": [*others, *sources],
+        "precision": "quick",
+        "seed": 1,
+        "cases": [(0, SPEC)],
+        "memory_bytes": 8 << 30,
+        "threads": 1,
+    }
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-P", "-m", "warpcall_service.worker.job_main"]
+        process = subprocess.Popen(
+            [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
+            pass_fds=[theirs.fileno()],
+            env={**environment, "TMPDIR": str(folder)},
+        )
+        theirs.close()
+        ours.settimeout(120)
+        try:
+            ours.sendall(frame(task))
+            return _results(ours)
+        finally:
+            ours.close()
+            assert process.wait(30) == 0
+
+
+def _results(sock: socket.socket) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    while (text := read_frame(sock)) is not None:
+        for kind, value in json.loads(text).items():
+            if kind == "want":
+                sock.sendall(frame({"go": True}))
+            elif kind == "result":
+                found = {one["name"]: one for one in value["case"]["implementations"]}
+            elif kind == "ended":
+                assert value == {"class": "ok", "detail": ""}
+                return found
+    raise AssertionError("the process ended before the job")
+
+
+ASKS = """
+import triton
+from warpcall_kernels.op.launch import runs_kernel
+
+def permute(x, dims):
+    assert triton.knobs.runtime.interpret, "uploaded kernels are not interpreted"
+    assert not runs_kernel(x), "shipped kernels are interpreted"
+    return x.permute(dims).contiguous()
+"""
+
+
+def test_uploads_are_timed_beside_the_shipped_implementations(tmp_path: Path) -> None:
+    sources = {"ann/plain": PLAIN, "ann/fast@3f2a91c0": TRITON, "bob/asks": ASKS}
+
+    found = measured(tmp_path, sources, "warpcall")
+
+    assert {name: (one["status"], one["error"]) for name, one in found.items()} == dict.fromkeys(
+        ("warpcall", *sources), ("ok", None)
+    )
+    assert found["ann/fast@3f2a91c0"]["tags"] == ["interpreted"]
+    assert found["ann/plain"]["tags"] == found["warpcall"]["tags"] == []
+    assert list(tmp_path.iterdir()) == [], "the sources were deleted"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import nothing_like_this\n", "ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("def permute(x dims):\n    pass\n", "SyntaxError: invalid syntax"),
+        ("def other():\n    pass\n", "AttributeError: module"),
+        ("raise SystemExit(3)\n", "UploadedCodeEnded: it raised SystemExit: 3"),
+        ("def permute(x, dims):\n    raise SystemExit(3)\n", "UploadedCodeEnded: it raised System"),
+        ("def permute(x, dims):\n    raise KeyError('a')\n", "KeyError: 'a'"),
+        (WRONG, ""),
+    ],
+)
+def test_an_upload_that_fails_fails_alone(source: str, error: str, tmp_path: Path) -> None:
+    found = measured(tmp_path, {"ann/bad": source, "ann/plain": PLAIN})
+
+    assert found["ann/plain"]["status"] == "ok"
+    assert found["ann/bad"]["status"] != "ok"
+    assert found["ann/bad"]["error"].startswith(error)
