@@ -14,6 +14,7 @@ from warpcall._core import Core, split_arguments
 from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
 from warpcall._generated.ops import Ops, StoredOps
 from warpcall._jobs.client import AsyncJobs, Jobs
+from warpcall._jobs.implementations import AsyncImplementations, Implementations
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, StoredTensor, TensorInput
@@ -178,6 +179,11 @@ class Client(_Base, Ops):
         """Benchmark jobs: submit, watch, cancel and compare them. See Jobs."""
         return Jobs(self._core)
 
+    @property
+    def implementations(self) -> Implementations:
+        """What jobs can time: add, list, read and remove your own code. See Implementations."""
+        return Implementations(self._core)
+
     def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops of the server."""
         return run_now(self._core.kernels())
@@ -297,6 +303,11 @@ class AsyncClient(_Base, AsyncOps):
     def jobs(self) -> AsyncJobs:
         """Client.jobs; the methods of the result are awaited."""
         return AsyncJobs(self._core)
+
+    @property
+    def implementations(self) -> AsyncImplementations:
+        """Client.implementations; the methods of the result are awaited."""
+        return AsyncImplementations(self._core)
 
     async def kernels(self) -> list[dict[str, Any]]:
         """Client.kernels, awaited."""

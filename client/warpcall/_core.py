@@ -35,6 +35,7 @@ MAX_MARGIN_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
+DELETED = (200, 204)
 DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
 OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # names that no proxy takes for another path
 
@@ -160,7 +161,15 @@ class Core:
     async def delete(self, id_: str) -> None:
         """Delete a stored tensor. If it is gone already, nothing happens."""
         with contextlib.suppress(NotFound):
-            await self._exchange("DELETE", f"{wire.TENSORS_PATH}/{id_}", {}, None, "delete")
+            await self.delete_at(f"{wire.TENSORS_PATH}/{id_}")
+
+    async def delete_at(self, path: str) -> None:
+        """Delete what a path names.
+
+        Raises:
+            NotFound: there is nothing at the path.
+        """
+        await self._exchange("DELETE", path, {}, None, "delete", DELETED)
 
     async def tensors(self) -> list[Any]:
         """All stored tensors of the user."""

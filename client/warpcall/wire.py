@@ -44,6 +44,7 @@ KERNELS_PATH = "/v1/kernels"
 PROGRAMS_PATH = "/v1/programs"
 TENSORS_PATH = "/v1/tensors"
 JOBS_PATH = "/v1/jobs"
+IMPLEMENTATIONS_PATH = "/v1/implementations"
 TENSORS_HEADER = "X-Warpcall-Tensors"
 STORE_HEADER = "X-Warpcall-Store"
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds that the caller waits

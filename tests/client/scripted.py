@@ -29,6 +29,7 @@ class Visit:
     target: str
     headers: dict[str, str]
     early: bytes  # of the body, read together with the head
+    method: str = "GET"
 
     def body(self) -> bytes:
         """The request's body, read to its end."""
@@ -120,7 +121,8 @@ def _visits(sock: socket.socket) -> Iterator[Visit]:
         head, _, early = data.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         pairs = (line.split(": ", 1) for line in lines)
-        yield Visit(sock, first.split(" ")[1], {k.lower(): v for k, v in pairs}, early)
+        method, target, _ = first.split(" ")
+        yield Visit(sock, target, {k.lower(): v for k, v in pairs}, early, method)
 
 
 def permute(gpu: Any) -> Any:

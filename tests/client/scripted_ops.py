@@ -59,15 +59,15 @@ class OpsServer(ScriptedServer):
         self.seen.headers = visit.headers
         name = visit.target.rpartition("/")[2]
         if visit.target == "/readyz":
-            _say(visit, 200 if self._ready else 503, READY if self._ready else NOT_READY)
+            say(visit, 200 if self._ready else 503, READY if self._ready else NOT_READY)
         elif visit.target == "/v1/kernels":
-            _say(visit, 200, {"kernels": list(self.declared.values())})
+            say(visit, 200, {"kernels": list(self.declared.values())})
         elif name not in self.declared:
-            _refuse(visit, NotFound(f"there is no kernel {name!r}"))
+            refuse(visit, NotFound(f"there is no kernel {name!r}"))
         elif "content-type" in visit.headers:
             self._run(visit, name)
         else:
-            _say(visit, 200, self.declared[name])
+            say(visit, 200, self.declared[name])
 
     def _run(self, visit: Visit, name: str) -> None:
         body = visit.body()
@@ -78,7 +78,7 @@ class OpsServer(ScriptedServer):
         try:
             outputs = _compute(name, self.seen.inputs, self.seen.params)
         except InvalidInput as problem:
-            return _refuse(visit, problem)
+            return refuse(visit, problem)
         out = {key: tensor.contiguous() for key, tensor in outputs.items()}
         return visit.answer(200, safetensors.torch.save(out), ANSWER_HEADERS)
 
@@ -96,10 +96,10 @@ def _compute(name: str, inputs: dict[str, Tensor], params: dict[str, Any]) -> di
     return {output: given.clone() for output in wanted}
 
 
-def _say(visit: Visit, status: int, members: dict[str, Any]) -> None:
+def say(visit: Visit, status: int, members: dict[str, Any]) -> None:
     visit.answer(status, json.dumps(members).encode(), {"Content-Type": "application/json"})
 
 
-def _refuse(visit: Visit, problem: Problem) -> None:
+def refuse(visit: Visit, problem: Problem) -> None:
     body = json.dumps(problem.to_json()).encode()
     visit.answer(problem.status, body, {"Content-Type": errors.MEDIA_TYPE})

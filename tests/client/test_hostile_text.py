@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.client import job_answers
 from tests.client.command import Command
 from tests.client.flavours import Flavour
+from tests.client.implementations.answers import ENVIRONMENT, UPLOADED
 from tests.client.scripted import Script, ScriptedServer, Visit, permute
 from tests.client.scripted_ops import DECLARED, OpsServer
 from warpcall import JobFailed, Problem, TransportError, WarpcallError
@@ -41,6 +42,14 @@ INFO = {name: JOB[name] for name in job_answers.JOB}
 COMPARISON = {
     "a": EVIL, "b": EVIL, "same_environment": False, "rows": [], "only_a": [EVIL], "only_b": [],
     "differences": {EVIL: [EVIL, EVIL]},
+}  # fmt: skip
+UPLOAD = {
+    **UPLOADED, "name": EVIL, "kind": EVIL, "op": EVIL, "doc": EVIL, "version": EVIL, "function": EVIL
+}  # fmt: skip
+FAILED = {"module": EVIL, "error": EVIL}
+HOSTILE_ENVIRONMENT = {
+    **ENVIRONMENT, **dict.fromkeys(("python", "torch", "cuda", "device", "uploads", "trouble"), EVIL),
+    "tools": {EVIL: EVIL}, "packages": [[EVIL, EVIL]],
 }  # fmt: skip
 
 
@@ -193,6 +202,10 @@ def evil_declaration() -> dict[str, Any]:
         (["cancel", "j1"], JOB),
         (["tensors", "list"], {"tensors": [{"id": "x", **STORED}]}),
         (["compare", "a", "b"], COMPARISON),
+        (["implementations", "list"], {"implementations": [UPLOAD], "errors": [FAILED], "next": EVIL}),
+        (["implementations", "list", "--json"], {"implementations": [UPLOAD], "errors": [FAILED], "next": EVIL}),
+        (["implementations", "show", "ann/x"], {**UPLOAD, "source": EVIL, "versions": []}),
+        (["implementations", "environment"], HOSTILE_ENVIRONMENT),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip

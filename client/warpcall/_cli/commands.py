@@ -10,7 +10,7 @@ import typer
 
 from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import CODES, Array
-from warpcall._cli import jobs, tensors
+from warpcall._cli import bench, implementations, jobs, tensors
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._cli.op_args import option, parse_arguments
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
@@ -29,6 +29,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(tensors.app, name="tensors")
+app.add_typer(implementations.app, name="implementations")
+app.add_typer(bench.app)
 app.add_typer(jobs.app)
 
 

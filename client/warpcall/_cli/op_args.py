@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from warpcall._cli.files import UsageError
 
 TRUE = ("true", "yes", "1")
 FALSE = ("false", "no", "0")
+T = TypeVar("T")
 EXAMPLES = {"bool": "", "int": " N", "float": " X", "ints": " N,N,..."}
 
 
@@ -90,3 +91,15 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError
     return value
+
+
+def one_of(flag: str, given: str, allowed: Sequence[T]) -> T:
+    """The allowed value that was given for an option.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    for one in allowed:
+        if one == given:
+            return one
+    raise UsageError(f"{flag} must be one of {', '.join(map(str, allowed))}, got {given!r}")

@@ -10,6 +10,7 @@ from warpcall._cli.op_args import option, parse_arguments
 from warpcall.dtypes import ITEMSIZE
 
 OURS = "warpcall"
+TORCH = "torch"
 SHORT = {"f": "fp", "bf": "bf", "i": "int", "u": "uint"}
 EXAMPLE_SHAPES = "4096x4096,8192x8192"
 
@@ -68,14 +69,30 @@ def dtype_names() -> dict[str, str]:
     return names
 
 
-def implementations_of(text: str) -> list[str]:
-    """Parse the names of implementations. Ours is always the first."""
-    names = [name for name in text.split(",") if name != OURS]
-    if not all(names) or len({*names}) < len(names):
+def implementations_of(text: str | None, mine: Sequence[str]) -> list[str]:
+    """The names of the implementations to time, the one that the others are compared with first.
+
+    With uploads of one's own, that is the first name of --vs, and the uploads follow it. Otherwise
+    it is ours.
+
+    Args:
+        text: the value of --vs.
+        mine: names of what --mine uploaded.
+    """
+    given = (f"{OURS},{TORCH}" if mine else TORCH) if text is None else text
+    first, *others = given.split(",")
+    if not mine:
+        first, others = OURS, [name for name in (first, *others) if name != OURS]
+    if not all((first, *others)) or len({*others}) < len(others):
         raise UsageError(
             f"--vs must be names such as torch,torch.compile,copy, each once, got {text!r}"
         )
-    return [OURS, *names]
+    names = [first, *mine, *others]
+    if len({*names}) < len(names):
+        raise UsageError(
+            f"--mine and --vs must name each implementation once, got {', '.join(names)}"
+        )
+    return names
 
 
 def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:

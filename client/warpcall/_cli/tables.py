@@ -14,6 +14,9 @@ from warpcall.jobs import JobInfo, Queue
 from warpcall.jobs.results import Comparison, History, Results
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
+LINE_WIDTH = 80
+INDENT = "  "
+SHORTEST_LABEL = len("torch.compile")  # of labels up to this one, none has a line of its own
 COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
 
 
@@ -59,21 +62,29 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 
 def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:
-    """Aligned rows. A case has its own line, not a column, so that rows fit into 80 characters."""
+    """Aligned rows of at most 80 characters, if the cells leave room for a label.
+
+    A case has a line of its own, not a column. So has a label that is too long to stand beside its
+    cells, such as "ann/my_permute@3f2a91c0".
+    """
     whole = [cells for *_, cells in rows if len(cells) == len(names)]
     widths = [max(map(len, column)) for column in zip(names, *whole, strict=True)]
-    label_width = max(len(label) for _, label, _ in rows)
+    room = max(SHORTEST_LABEL, LINE_WIDTH - len(INDENT) - sum(widths) - len(widths))
+    label_width = max((len(label) for _, label, _ in rows if len(label) <= room), default=0)
 
     def line(label: str, cells: Sequence[str]) -> str:
         aligned = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))
-        return " ".join((f"  {label:{label_width}}", *aligned)).rstrip()
+        return " ".join((f"{INDENT}{label:{label_width}}", *aligned)).rstrip()
 
     lines, before = [line("", names)], None
     for case, label, cells in rows:
         if case != before:
             lines.append(case)
         before = case
-        lines.append(line(label, cells))
+        if len(label) > label_width:
+            lines += [f"{INDENT}{label}", line("", cells)]
+        else:
+            lines.append(line(label, cells))
     return lines
 
 

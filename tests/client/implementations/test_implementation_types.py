@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.implementation_answers import (
+from tests.client.implementations.answers import (
     ENVIRONMENT,
     IMPLEMENTATIONS,
     SHIPPED,

@@ -1,0 +1,156 @@
+"""The command `bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from warpcall import Client
+from warpcall._cli.files import UsageError
+from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
+from warpcall._cli.op_args import one_of
+from warpcall._cli.output import Json, OpName, Url, write_lines
+from warpcall._cli.sweep_args import implementations_of, sweep_of
+from warpcall._cli.uploads import described, job_names, upload_of
+from warpcall.errors import InvalidInput
+from warpcall.jobs import PRECISIONS, PRIORITIES, JobRequest
+
+OPTIONS = {  # the option for each field that an error of the server can name
+    "implementations": "--vs",
+    "tags": "--tag",
+    "note": "--note",
+    "sweep": "--shape, --dtype",
+}
+
+app = typer.Typer()
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def bench(
+    op: OpName,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OPTIONS OF THE OP]",
+            help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="SHAPES", help="Shapes of the first input: 4096x4096,8192x8192."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPES", help="Dtypes of the first input: bf16,fp32.")
+    ] = None,
+    mine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:FUNCTION]",
+            help="Upload this file, and time its function; default: the one with the op's name. "
+            "Can be repeated.",
+        ),
+    ] = None,
+    vs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="What to compare with: torch, torch.compile, copy (a plain copy of the same "
+            "bytes), uploads such as ann/my_permute, and others that `warpcall implementations "
+            "list` shows. Ratios are to the first with --mine, and otherwise to warpcall, which "
+            "is always timed then. Default: torch, with --mine warpcall,torch.",
+        ),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=N,N", help="Sizes that no shape determines: taps=3,7."),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Seconds for an implementation of a case: quick (2), standard (10), publish (60)."
+        ),
+    ] = "standard",
+    priority: Annotated[
+        str, typer.Option(help="In the queue: high (administrators), normal or low.")
+    ] = "normal",
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Tag of the job. Can be repeated.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Let only you and administrators read what --mine uploads."),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what you have measured before.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the results.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Submit no job: show its cases, time and memory. --mine uploads nevertheless.",
+        ),
+    ] = False,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Time an op against other implementations.
+
+    --shape and --dtype are required. The job waits in the queue of the server's devices. Times come
+    with confidence intervals and verdicts. The exit code is 1 if the job does not succeed, or if an
+    implementation has no time because it raised an error or its result is wrong.
+
+    \b
+    warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
+    warpcall bench permute --mine my_permute.py --shape 4096x4096 --dtype bf16 --dims 1,0
+    """
+    wanted: JobRequest = {
+        "precision": one_of("--precision", precision, PRECISIONS),
+        "priority": one_of("--priority", priority, PRIORITIES),
+    }
+    if private and not mine:
+        raise UsageError("--private is for what --mine uploads, got no --mine")
+    uploads = [upload_of(given) for given in mine or ()]
+    implementations_of(vs, [])  # refuses a wrong --vs before anything is uploaded
+    with Client(url) as gpu:
+        declaration = gpu.kernel(op)
+        sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
+        found = [upload.send(gpu, op, private=private) for upload in uploads]
+        names = implementations_of(vs, job_names(gpu, found))
+        if not as_json:
+            write_lines(*map(described, uploads, found))
+        request: JobRequest = {
+            "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
+            **wanted,
+        }  # fmt: skip
+        with _options_named([p["name"] for p in declaration["params"]]):
+            if dry_run:
+                print_preview(gpu.jobs.preview(op, **request), as_json=as_json)
+                return
+            job = gpu.jobs.submit(op, **request)
+        if detach:
+            print_detached(job, as_json=as_json)
+        else:
+            wait_and_print(job, as_json=as_json)
+
+
+@contextmanager
+def _options_named(params: Collection[str]) -> Iterator[None]:
+    """Raise errors of the server as usage errors that name the option at fault, not the field."""
+    try:
+        yield
+    except InvalidInput as error:
+        field, _, rest = (error.field or "").partition(".")
+        if rest in params:
+            known: str | None = f"--{rest.replace('_', '-')}"
+        elif "sizes" in (error.field or "").split("."):
+            known = "--size"
+        else:
+            known = OPTIONS.get(field)
+        if known is None:
+            raise
+        raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None

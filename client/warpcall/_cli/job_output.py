@@ -1,0 +1,73 @@
+"""Prints what a job would cost, that it was submitted, and what it measured."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import typer
+
+from warpcall import JobFailed
+from warpcall._cli.main import INTERRUPTED
+from warpcall._cli.output import print_json, write_lines
+from warpcall._cli.tables import ago, converged, remarks, results_lines
+from warpcall._jobs.job import Job
+from warpcall._jobs.progress import span, waiting
+from warpcall.jobs import JobPreview, SubmittedJob
+from warpcall.jobs.results import Results
+
+
+def print_preview(preview: JobPreview, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(preview))
+        return
+    text = f"{preview.cases} cases, some {span(preview.estimated_s)}"
+    text += f", at most {preview.device_bytes / 1e6:,.3g} MB on the device"
+    if preview.reuses:
+        text += f"; {preview.reuses} has measured this already"
+    write_lines(text)
+
+
+def print_detached(job: Job, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(job.info))
+        return
+    if job.ended:
+        text = f"{job.id} has measured this already; --fresh measures again"
+    else:
+        text = f"{job.id} {waiting(job)}, takes some {span(job.estimated_s)}"
+    write_lines(text, f"warpcall watch {job.id}")
+
+
+def wait_and_print(job: Job, *, as_json: bool) -> None:
+    """Wait for a job and print its results. If it failed, print what it has measured, and raise."""
+    failure: JobFailed | None = None
+    measured_before = isinstance(job.info, SubmittedJob) and job.info.reused and job.ended
+    try:
+        results = job.wait()
+    except JobFailed as error:
+        failure, results = error, job.results()
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"warpcall: {job.id} goes on: `warpcall watch {job.id}` comes back to it, "
+            f"`warpcall cancel {job.id}` ends it\n"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print_json(asdict(results))
+    else:
+        _print_results(job, results, " (--fresh measures anew)" if measured_before else "")
+    if failure is not None:
+        raise failure
+
+
+def _print_results(job: Job, results: Results, hint: str) -> None:
+    lines = []
+    if results.measurements:
+        lines += results_lines(results, job.implementations[0])
+    device = f" on {job.device}" if job.device else ""
+    when = f"{ago(job.finished_at)} ago{hint}" if job.finished_at else "just now"
+    took = span(job.took_s)
+    lines.append(f"{job.id} {job.state}{device} in {took}, {when}, {converged(results)}")
+    lines += remarks(results)
+    write_lines(*lines)

@@ -1,0 +1,77 @@
+"""Uploads that options and arguments name as FILE or FILE:FUNCTION."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from warpcall import Client
+from warpcall._cli.files import UsageError
+from warpcall.errors import InvalidInput
+from warpcall.implementations import UploadedImplementation
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file to upload, and the function in it; None for the function with the op's name."""
+
+    path: Path
+    function: str | None
+
+    def send(
+        self, gpu: Client, op: str, *, name: str | None = None, private: bool = False
+    ) -> UploadedImplementation:
+        """Upload the file.
+
+        Raises:
+            UsageError: the file, or the source in it, is refused; the message names the file.
+        """
+        try:
+            return gpu.implementations.add(
+                op, self.path, function=self.function, name=name, private=private
+            )
+        except InvalidInput as error:
+            label = str(self.path)
+            named = error.detail.startswith(label)
+            raise UsageError(error.detail if named else f"{label}: {error.detail}") from None
+
+
+def upload_of(text: str) -> Upload:
+    """Parse FILE or FILE:FUNCTION.
+
+    Raises:
+        UsageError: what follows the last colon is not the name of a function.
+    """
+    path, colon, function = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return Upload(Path(text), None)
+    if not path or not function.isidentifier():
+        raise UsageError(
+            f"a file to upload must be such as my_permute.py or my_permute.py:fast, got {text!r}"
+        )
+    return Upload(Path(path), function)
+
+
+def job_names(gpu: Client, uploaded: Sequence[UploadedImplementation]) -> list[str]:
+    """Names by which a job times exactly these versions.
+
+    "user/name" stands for the latest version, so that the history of the name has all versions. A
+    version that is not the latest has to be named.
+    """
+    same = Counter(one.name for one in uploaded)
+    return [
+        one.name if same[one.name] == 1 and _is_latest(gpu, one) else f"{one.name}@{one.version}"
+        for one in uploaded
+    ]
+
+
+def described(upload: Upload, uploaded: UploadedImplementation) -> str:
+    """One line that says under which name and version a file is stored."""
+    how = "uploaded now" if uploaded.created else "uploaded before"
+    return f"{upload.path} is {uploaded.name}@{uploaded.version}, {how}"
+
+
+def _is_latest(gpu: Client, one: UploadedImplementation) -> bool:
+    return one.created or gpu.implementations.get(one.name).version == one.version

@@ -1,0 +1,232 @@
+"""Implementations in the SDK: upload your own code for benchmark jobs, list, read and remove it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from warpcall import wire
+from warpcall._blocking import run_now
+from warpcall._jobs.client import CREATED, given
+from warpcall._jobs.parse import parse
+from warpcall._jobs.source import NAME, Code, source_of
+from warpcall.errors import InvalidInput
+from warpcall.implementations import (
+    Environment,
+    ImplementationDetails,
+    ImplementationList,
+    UploadedImplementation,
+)
+
+if TYPE_CHECKING:
+    from warpcall._core import Core
+
+PATH = wire.IMPLEMENTATIONS_PATH
+USER = re.compile(r"[a-z0-9][a-z0-9._@-]*")
+VERSION = re.compile(r"[0-9a-f]{8,64}")
+
+
+class _ImplementationsBase:
+    """The requests of `Implementations` and of `AsyncImplementations`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def _add(
+        self, op: str, code: Code, function: str | None, name: str | None, private: bool
+    ) -> UploadedImplementation:
+        source = source_of(code)
+        if function is not None and source.function is not None:
+            raise InvalidInput(
+                "function must be absent where the source is given as a function", field="function"
+            )
+        body = {
+            "op": op,
+            "source": source.text,
+            "function": function or source.function,
+            "name": name or (source.name if function is None else None),
+            "private": private,
+        }
+        payload = await self._core.request_json("POST", PATH, given(body), accepted=CREATED)
+        return parse(UploadedImplementation, payload, "an uploaded implementation")
+
+    async def _list(
+        self, op: str | None, user: str | None, before: str | None, limit: int | None
+    ) -> ImplementationList:
+        wanted = given({"op": op, "user": user, "before": before, "limit": limit})
+        payload = await self._core.get_json(f"{PATH}?{urlencode(wanted)}")
+        return parse(ImplementationList, payload, "a list of implementations")
+
+    async def _get(self, name: str, version: str | None) -> ImplementationDetails:
+        payload = await self._core.get_json(path_of(name, version))
+        return parse(ImplementationDetails, payload, "an implementation")
+
+    async def _remove(self, name: str, version: str | None) -> None:
+        await self._core.delete_at(path_of(name, version))
+
+    async def _environment(self) -> Environment:
+        payload = await self._core.get_json(f"{PATH}/environment")
+        return parse(Environment, payload, "an environment")
+
+
+class Implementations(_ImplementationsBase):
+    """What benchmark jobs can time: the server's own implementations, and code that users upload.
+
+    mine = gpu.implementations.add("permute", "my_permute.py")
+    job = gpu.jobs.submit("permute", implementations=["warpcall", mine.name], cases=[...])
+    """
+
+    def add(
+        self,
+        op: str,
+        code: Code,
+        *,
+        function: str | None = None,
+        name: str | None = None,
+        private: bool = False,
+    ) -> UploadedImplementation:
+        """Upload an implementation of an op. The same source again is found, not stored again.
+
+        The server imports the source as a module, in a sandbox, and calls the function with the
+        inputs and parameters of the op as keyword arguments. Keep what only your own machine
+        should do under `if __name__ == "__main__":`.
+
+        Args:
+            op: name of the op that it computes.
+            code: path of a Python file; or the source itself, a text of several lines; or a
+                function that is defined at the top level of a file, which is uploaded whole, as
+                it is on the disk now. Of a function in a notebook its whole cell is uploaded,
+                which must therefore hold the imports that it needs.
+            function: name of the function in the source. None means the op's name, with `_` for
+                `-`, or the function that was given.
+            name: 1 to 48 letters, digits, `_`, `.` and `-`. Jobs call it "user/name". None means
+                the name of the file without its ending, if no `function` is named and it can be a
+                name, and otherwise the name of the function.
+            private: whether only you and administrators may read and time it.
+
+        Raises:
+            InvalidInput: the source cannot be read or imported, or has no such function; the
+                message names the line.
+            TooLarge: the source exceeds a limit.
+            Forbidden: the server takes no uploads, or your key's role does not allow them.
+            OSError: the file cannot be read.
+        """
+        return run_now(self._add(op, code, function, name, private))
+
+    def list(
+        self,
+        *,
+        op: str | None = None,
+        user: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> ImplementationList:
+        """The server's implementations, and the latest version of each upload that you may read.
+
+        Args:
+            op, user: list only those of this op or user; None means any.
+            before: `next` of the previous page.
+            limit: on the number of uploads; None means the server's default.
+        """
+        return run_now(self._list(op, user, before, limit))
+
+    def get(self, name: str, version: str | None = None) -> ImplementationDetails:
+        """An uploaded implementation with its source and its versions.
+
+        Args:
+            name: "user/name", or "user/name@version".
+            version: at least 8 hex digits of it. None means the latest version.
+
+        Raises:
+            NotFound: there is none, or it is private to another user.
+        """
+        return run_now(self._get(name, version))
+
+    def remove(self, name: str, version: str | None = None) -> None:
+        """Delete an uploaded implementation of yours. What jobs have measured is kept.
+
+        Args:
+            name: "user/name" or "user/name@version".
+            version: at least 8 hex digits of the version to delete. None means all versions.
+
+        Raises:
+            NotFound: there is none, or it is private to another user.
+            Forbidden: it belongs to another user.
+        """
+        run_now(self._remove(name, version))
+
+    def environment(self) -> Environment:
+        """What uploaded source may use: versions, tools, packages, and limits."""
+        return run_now(self._environment())
+
+
+class AsyncImplementations(_ImplementationsBase):
+    """`Implementations` for `AsyncClient`; its methods are awaited."""
+
+    async def add(
+        self,
+        op: str,
+        code: Code,
+        *,
+        function: str | None = None,
+        name: str | None = None,
+        private: bool = False,
+    ) -> UploadedImplementation:
+        """As `Implementations.add`, awaited."""
+        return await self._add(op, code, function, name, private)
+
+    async def list(
+        self,
+        *,
+        op: str | None = None,
+        user: str | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> ImplementationList:
+        """As `Implementations.list`, awaited."""
+        return await self._list(op, user, before, limit)
+
+    async def get(self, name: str, version: str | None = None) -> ImplementationDetails:
+        """As `Implementations.get`, awaited."""
+        return await self._get(name, version)
+
+    async def remove(self, name: str, version: str | None = None) -> None:
+        """As `Implementations.remove`, awaited."""
+        await self._remove(name, version)
+
+    async def environment(self) -> Environment:
+        """As `Implementations.environment`, awaited."""
+        return await self._environment()
+
+
+def path_of(full_name: str, version: str | None = None) -> str:
+    """The URL path of an uploaded implementation.
+
+    Args:
+        full_name: "user/name" or "user/name@version".
+        version: the version, if the name does not have it.
+
+    Raises:
+        InvalidInput: the name or the version cannot be one.
+    """
+    user, _, rest = full_name.partition("/")
+    name, at, named_version = rest.partition("@")
+    if at and version is not None:
+        raise InvalidInput(
+            f"version must be given once, got {full_name!r:.120} and {version!r:.80}",
+            field="version",
+        )
+    version = named_version if at else version
+    if not USER.fullmatch(user) or not NAME.fullmatch(name):
+        raise InvalidInput(
+            f"name must be like ann/my_permute or ann/my_permute@3f2a91c0, got {full_name!r:.120}",
+            field="name",
+        )
+    if version is not None and not VERSION.fullmatch(version):
+        raise InvalidInput(
+            f"version must be 8 to 64 of the digits 0-9 and a-f, got {version!r:.80}",
+            field="version",
+        )
+    path = f"{PATH}/{quote(user, safe='')}/{name}"
+    return path if version is None else f"{path}?version={version}"

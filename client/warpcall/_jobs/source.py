@@ -1,0 +1,127 @@
+"""Finds the source that an upload sends: a file, a text, or the file that defines a function."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpcall.errors import InvalidInput, TooLarge
+
+Code = str | os.PathLike[str] | Callable[..., Any]
+
+MAX_SOURCE_BYTES = 256 << 10  # no server takes more, but its own limit may be lower
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")  # of an implementation, without its user
+UNSENDABLE = re.compile(r"[\0\ud800-\udfff]")  # NUL, and what UTF-8 does not have
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Python source, and what is known of the function to time.
+
+    Attributes:
+        text: the source of a whole module.
+        function: name of the function, if a function was given.
+        name: name for the implementation, if a file was given and its name can be one.
+    """
+
+    text: str
+    function: str | None = None
+    name: str | None = None
+
+
+def source_of(code: Code) -> Source:
+    """The source that a path, a text or a function stands for.
+
+    A text with a line end is source; one without is a path.
+
+    Raises:
+        InvalidInput: the file is not text in UTF-8, or the function's source cannot be found.
+        TooLarge: the source has more than 256 KiB.
+        OSError: the file cannot be read.
+    """
+    if isinstance(code, str) and "\n" in code:
+        return Source(_checked(code, "source"))
+    if isinstance(code, str | os.PathLike):
+        path = Path(code)
+        name = path.stem if NAME.fullmatch(path.stem) else None
+        return Source(read_source(path), name=name)
+    return _source_of_function(code)
+
+
+def read_source(path: Path) -> str:
+    """The text of a file of Python source.
+
+    Raises:
+        InvalidInput: it is not a regular file, or not text in UTF-8.
+        TooLarge: it has more than 256 KiB.
+        OSError: it cannot be read.
+    """
+    if path.exists() and not path.is_file():  # opening a pipe could wait for ever
+        raise InvalidInput(f"{path} must be a file of Python source", field="source")
+    with path.open("rb") as file:
+        data = file.read(MAX_SOURCE_BYTES + 1)
+    _check_size(len(data), str(path))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(
+            f"{path}, line {line}: source must be UTF-8, got the byte 0x{data[error.start]:02x}",
+            field="source",
+        ) from None
+    return _checked(text, str(path))
+
+
+def _source_of_function(given: object) -> Source:
+    """The source of the whole file, or notebook cell, that defines a function."""
+    function = inspect.unwrap(given) if callable(given) else given
+    if not inspect.isfunction(function):
+        raise InvalidInput(
+            "source must be a path, a text of several lines or a Python function, "
+            f"got {type(given).__name__}",
+            field="source",
+        )
+    name = function.__name__
+    if function.__globals__.get(name) is not given:
+        raise InvalidInput(
+            "function must be defined under its own name at the top level of a file, "
+            f"got {function.__qualname__}",
+            field="function",
+        )
+    file = function.__code__.co_filename
+    if Path(file).is_file():
+        return Source(read_source(Path(file)), name)
+    # IPython, and Python itself from 3.13 on, keep the source of what was typed in this cache.
+    text = "".join(linecache.getlines(file))
+    if not text:
+        raise InvalidInput(
+            f"the source of {name} cannot be found, because it was not read from a file: "
+            "write it to a file and give the path, or give the source as a text",
+            field="source",
+        )
+    return Source(_checked(text, name), name)
+
+
+def _checked(text: str, label: str) -> str:
+    if found := UNSENDABLE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise InvalidInput(
+            f"{label}, line {line}: source must not have the character {found[0]!a}",
+            field="source",
+        )
+    _check_size(len(text.encode()), label)
+    return text
+
+
+def _check_size(nbytes: int, label: str) -> None:
+    if nbytes > MAX_SOURCE_BYTES:
+        raise TooLarge(
+            f"{label} must have at most {MAX_SOURCE_BYTES >> 10} KiB of source",
+            field="source",
+        )

@@ -1,0 +1,241 @@
+"""`warpcall implementations` and `warpcall bench --mine`, with a scripted server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.command import Command
+from tests.client.implementations.scripted_lab import LabServer, row
+from warpcall.errors import Forbidden, InvalidInput
+
+SOURCE = "def permute(x, dims):\n\treturn x.permute(dims).contiguous()\n"
+BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")
+
+
+@pytest.fixture
+def lab() -> Iterator[LabServer]:
+    with LabServer() as server:
+        yield server
+
+
+@pytest.fixture
+def warpcall(
+    lab: LabServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    return Command(lab, monkeypatch, capsys)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a file in the working directory that holds SOURCE."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(SOURCE)
+    return "mine.py"
+
+
+def test_an_upload_is_added_listed_shown_and_removed(warpcall: Command, mine: str) -> None:
+    added = warpcall("implementations", "add", "permute", mine)
+    again = json.loads(warpcall("implementations", "add", "permute", mine, "--json").out)
+    listed = warpcall("implementations", "list")
+    page = json.loads(warpcall("implementations", "list", "--json").out)
+    shown = warpcall("implementations", "show", "ann/mine")
+    details = json.loads(warpcall("implementations", "show", "ann/mine", "--json").out)
+    removed = warpcall("implementations", "remove", "ann/mine")
+    absent = warpcall("implementations", "show", "ann/mine")
+
+    version = again["version"]
+    assert added.out == f"mine.py is ann/mine@{version}, uploaded now\n"
+    assert again["created"] is False
+    assert [line.split()[:3] for line in listed.out.splitlines()[1:]] == [
+        ["torch", "shipped", "any"],
+        ["ann/mine", "uploaded", "permute"],
+    ]
+    assert [one["name"] for one in page["implementations"]] == ["torch", "ann/mine"]
+    assert shown.out.splitlines()[0] == (
+        f"ann/mine@{version}: permute for permute, readable by all users"
+    )
+    assert shown.out.splitlines()[-2:] == [
+        "def permute(x, dims):",
+        "        return x.permute(dims).contiguous()",
+    ]
+    assert details["source"] == SOURCE
+    assert (removed.code, removed.out) == (0, "ann/mine is deleted\n")
+    assert (absent.code, absent.err) == (1, "warpcall: there is no implementation 'ann/mine'\n")
+
+
+def test_the_environment_is_shown(warpcall: Command) -> None:
+    shown = warpcall("implementations", "environment")
+    as_json = json.loads(warpcall("implementations", "environment", "--json").out)
+
+    assert shown.out.splitlines()[:-1] == [
+        "uploads: sandboxed",
+        "device: NVIDIA H200, CUDA 12.9",
+        "Python 3.11.9, torch 2.11.0, Triton 3.6.0",
+        "tools: ptxas /usr/bin/ptxas, nvcc none",
+        "packages: numpy 2.3.1, torch 2.11.0",
+    ]
+    assert shown.out.splitlines()[-1] == (
+        "limits: 256 KiB of source, 20 s to import it; a job has 512 processes, 16384 MiB of memory "
+        "and 1024 MiB of temporary files"
+    )
+    assert as_json["packages"] == [["numpy", "2.3.1"], ["torch", "2.11.0"]]
+
+
+def test_a_function_and_a_name_are_taken_from_the_command_line(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    warpcall("implementations", "add", "permute", f"{mine}:permute", "--name", "best", "--private")
+
+    assert lab.seen.params == {
+        "op": "permute", "source": SOURCE, "function": "permute", "name": "best", "private": True,
+    }  # fmt: skip
+
+
+def test_a_file_whose_name_has_a_colon_is_a_file(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    Path(mine).rename("a:b.py")
+
+    result = warpcall("implementations", "add", "permute", "a:b.py")
+
+    assert result.out.startswith("a:b.py is ann/permute@")
+    assert lab.seen.params.get("function") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "implementations"),
+    [
+        ([], ["warpcall", "ann/mine", "torch"]),
+        (["--vs", "warpcall,torch,copy"], ["warpcall", "ann/mine", "torch", "copy"]),
+        (["--vs", "copy"], ["copy", "ann/mine"]),
+        (["--vs", "bob/theirs@3f2a91c0,torch"], ["bob/his@3f2a91c0", "ann/mine", "torch"]),
+    ],
+)
+def test_bench_times_an_upload_against_the_first_of_vs(
+    options: list[str], implementations: list[str], lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    lab.rows = [row(implementations[0]), row("ann/mine", ratio=1.25, verdict="slower")]
+
+    result = warpcall(*BENCH, "--mine", mine, *options)
+
+    first, head, *_ = result.out.splitlines()
+    assert (result.code, result.err) == (0, "")
+    assert first.startswith("mine.py is ann/mine@")
+    assert first.endswith(", uploaded now")
+    assert f"to {implementations[0]}, above 1 takes longer" in head
+    assert [job["implementations"] for job in lab.jobs] == [implementations]
+
+
+@pytest.mark.parametrize(
+    ("options", "implementations"),
+    [
+        ([], ["warpcall", "torch"]),
+        (["--vs", "copy,warpcall"], ["warpcall", "copy"]),
+        (["--vs", "ann/mine"], ["warpcall", "ann/mine"]),
+    ],
+)
+def test_bench_without_an_upload_compares_with_ours(
+    options: list[str], implementations: list[str], lab: LabServer, warpcall: Command
+) -> None:
+    warpcall(*BENCH, *options)
+
+    assert [job["implementations"] for job in lab.jobs] == [implementations]
+
+
+def test_a_job_names_the_version_of_source_that_is_not_the_latest(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    warpcall(*BENCH, "--mine", mine)
+    Path(mine).write_text(f"{SOURCE}# faster\n")
+    warpcall(*BENCH, "--mine", mine)
+    Path(mine).write_text(SOURCE)
+    result = warpcall(*BENCH, "--mine", mine)
+
+    before = lab.uploads[0]["version"]
+    assert [job["implementations"][1] for job in lab.jobs] == [
+        "ann/mine",
+        "ann/mine",
+        f"ann/mine@{before}",
+    ]
+    assert result.out.startswith(f"mine.py is ann/mine@{before}, uploaded before\n")
+
+
+def test_two_files_whose_uploads_have_one_name_are_timed_by_their_versions(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    Path("other").mkdir()
+    Path("other/mine.py").write_text(f"{SOURCE}# another\n")
+
+    warpcall(*BENCH, "--mine", mine, "--mine", "other/mine.py")
+    twice = warpcall(*BENCH, "--mine", mine, "--mine", mine)
+
+    versions = [one["version"] for one in lab.uploads]
+    assert lab.jobs[0]["implementations"] == [
+        "warpcall", *(f"ann/mine@{version}" for version in versions), "torch",
+    ]  # fmt: skip
+    assert twice.code == 2
+    assert "--mine and --vs must name each implementation once" in twice.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--mine", "mine.py:2x"), "such as my_permute.py or my_permute.py:fast, got 'mine.py:2x'"),
+        (("--mine", ":permute"), "such as my_permute.py or my_permute.py:fast, got ':permute'"),
+        (("--mine", "latin.py"), "latin.py, line 1: source must be UTF-8, got the byte 0xe9"),
+        (("--mine", "mine.py", "--vs", "a,,b"), "--vs must be names such as"),
+        (("--private",), "--private is for what --mine uploads"),
+    ],
+)
+def test_what_is_typed_wrong_uploads_nothing(
+    words: tuple[str, ...], message: str, lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    Path("latin.py").write_bytes(b"# caf\xe9\n")
+
+    result = warpcall(*BENCH, *words)
+
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert message in result.err
+    assert lab.uploads == []
+
+
+def test_an_absent_file_is_an_error(lab: LabServer, warpcall: Command) -> None:
+    result = warpcall(*BENCH, "--mine", "absent.py")
+
+    assert (result.code, result.err) == (1, "warpcall: absent.py: No such file or directory\n")
+    assert lab.uploads == []
+
+
+def test_a_refused_upload_names_the_file_and_ends_the_command(
+    lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    lab.refusal = InvalidInput("source, line 2: \x1b[2Jinvalid\nsyntax", field="source")
+    bench, add = warpcall(*BENCH, "--mine", mine), warpcall("implementations", "add", "isin", mine)
+    lab.refusal = Forbidden("uploads are off: the operator must set WARPCALL_UPLOADS")
+    off = warpcall(*BENCH, "--mine", mine)
+
+    message = "warpcall: mine.py: source, line 2: \\x1b[2Jinvalid syntax\n"
+    assert (bench.code, bench.err) == (add.code, add.err) == (2, message)
+    assert (off.code, off.err) == (
+        1,
+        "warpcall: uploads are off: the operator must set WARPCALL_UPLOADS\n",
+    )
+    assert lab.jobs == []
+
+
+def test_private_uploads_are_sent_as_such(lab: LabServer, warpcall: Command, mine: str) -> None:
+    warpcall(*BENCH, "--mine", mine, "--private")
+
+    assert lab.seen.params["private"] is True
+
+
+def test_json_has_only_the_results(lab: LabServer, warpcall: Command, mine: str) -> None:
+    lab.rows = [row("warpcall"), row("ann/mine")]
+
+    results = json.loads(warpcall(*BENCH, "--mine", mine, "--json").out)
+
+    assert [one["implementation"] for one in results["measurements"]] == ["warpcall", "ann/mine"]

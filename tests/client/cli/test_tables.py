@@ -1,0 +1,59 @@
+"""Tables of results stay readable on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.client.implementations.scripted_lab import RESULTS, row
+from warpcall._cli.tables import results_lines
+from warpcall._jobs.parse import parse
+from warpcall.jobs.results import Results
+
+FULL = {
+    "median_us": 1234.5, "ci_low_us": 1233.0, "ci_high_us": 1235.0, "ratio": 12.345,
+    "ratio_low": 12.344, "ratio_high": 12.346, "gb_per_s": 4123.4, "share_of_limit": 1.01,
+}  # fmt: skip
+
+
+def lines_of(names: list[str], verdict: str) -> list[str]:
+    rows = [row(name, **FULL, verdict=verdict) for name in names]
+    return results_lines(parse(Results, {**RESULTS, "measurements": rows}, "results"), names[0])[1:]
+
+
+@pytest.mark.parametrize("verdict", ["same", "inconclusive"])
+def test_rows_fit_into_80_columns_whatever_the_names(verdict: str) -> None:
+    names = [
+        "torch.compile",
+        "ann/my_permute@3f2a91c0",
+        "ann@lab.org/" + "x" * 48 + "@3f2a91c0ffee",
+    ]
+
+    lines = lines_of(names, verdict)
+
+    assert max(map(len, lines)) <= 80
+    assert [line.rpartition(verdict)[2].split() for line in lines if verdict in line] == [
+        ["4123", "101%"]
+    ] * 3
+
+
+def test_a_long_name_has_a_line_of_its_own_above_its_times() -> None:
+    head, _case, short, name, times = lines_of(["warpcall", "ann/my_permute@3f2a91c0"], "slower")
+
+    assert name == "  ann/my_permute@3f2a91c0"
+    assert times.split()[0] == "1,234"
+    assert len(head) == len(short) == len(times) <= 80
+    assert short.startswith("  warpcall ")
+
+
+def test_a_name_that_fits_stands_beside_its_times() -> None:
+    _, _, ours, theirs = lines_of(["warpcall", "ann/permute"], "slower")
+
+    assert theirs.startswith("  ann/permute ")
+    assert len(ours) == len(theirs)
+
+
+def test_a_table_of_long_names_only_is_aligned() -> None:
+    head, _case, name, times = lines_of(["bob/somebody-elses-permute@3f2a91c0"], "faster")
+
+    assert name.strip() == "bob/somebody-elses-permute@3f2a91c0"
+    assert len(head) == len(times)
