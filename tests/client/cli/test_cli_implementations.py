@@ -112,7 +112,7 @@ def test_a_file_whose_name_has_a_colon_is_a_file(
         ([], ["warpcall", "ann/mine", "torch"]),
         (["--vs", "warpcall,torch,copy"], ["warpcall", "ann/mine", "torch", "copy"]),
         (["--vs", "copy"], ["copy", "ann/mine"]),
-        (["--vs", "bob/theirs@3f2a91c0,torch"], ["bob/his@3f2a91c0", "ann/mine", "torch"]),
+        (["--vs", "bob/theirs@3f2a91c0,torch"], ["bob/theirs@3f2a91c0", "ann/mine", "torch"]),
     ],
 )
 def test_bench_times_an_upload_against_the_first_of_vs(
