@@ -32,5 +32,5 @@ JOB: dict[str, Any] = {
     "environment": None,
 }
 SUBMITTED = {**JOB, "reused": False}
-DETAILS = {**JOB, "request": {"op": "permute", "cases": [{}]}, "fingerprint": None}
+DETAILS = {**JOB, "request": {"op": "permute", "cases": [{}]}, "fingerprint": None, "sources": {}}
 AT = "2026-01-01T00:00:02.000Z"

@@ -32,6 +32,7 @@ State = Literal[
 
 ExitClass = Literal[
     "ok",
+    "error",
     "wrong_result",
     "compile_error",
     "cuda_error",
@@ -171,6 +172,8 @@ class JobDetails(JobInfo):
     """The submission, without the fields that it left out."""
     fingerprint: dict[str, Any] | None
     """Facts about the machine and its software; null until the job has looked at them."""
+    sources: dict[str, str]
+    """SHA-256 of the source of each implementation; "copy" has none, and old jobs have none."""
 
 
 @dataclass(frozen=True, kw_only=True)

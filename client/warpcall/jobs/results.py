@@ -27,9 +27,15 @@ class Measurement(Payload):
     implementation: str
     """Name of the implementation."""
     status: str
-    """"ok", or why there is no time to rely on: "wrong_result", "compile_error", "oom" and others."""
+    """"ok", or why there is no time to rely on: "error" if the implementation raised an exception,
+    "wrong_result", "compile_error", "oom" and others."""
     error: str | None
     """Why the status is not "ok", for readers."""
+    traceback: str | None
+    """Traceback of the exception, from the implementation's own code on, at most 4 KB; null if the
+    implementation raised none."""
+    source_sha256: str | None
+    """SHA-256 of the source that was timed; null for "copy", and in jobs of older servers."""
     method: str | None
     """How the calls were timed, such as "events" or "graph of 16"."""
     n: int
@@ -124,6 +130,8 @@ class Results(Payload):
     """Class of the machine and its software."""
     fingerprint: dict[str, Any] | None
     """Facts about the machine and its software."""
+    remarks: list[str]
+    """What a reader should know about all rows, such as that there was no GPU."""
     measurements: list[Measurement]
     """A row for each implementation of each case, in order."""
     cases: list[CaseResults]
@@ -143,13 +151,21 @@ class ComparedRow(Payload):
     b_us: float
     """Median in job `b`, in microseconds."""
     ratio: float
-    """Time in `b` over time in `a`; above 1 means that `b` is slower."""
+    """Time in `b` over time in `a`; above 1 means that `b` is slower. Both times are relative to
+    the copy in the same job, if `relative_to_copy`."""
     ratio_low: float | None
     """Lower end of the ratio's interval; null if there are too few samples."""
     ratio_high: float | None
     """Upper end of the ratio's interval; null if there are too few samples."""
     verdict: Verdict
-    """What the ratio's interval says of `b`."""
+    """What the ratio's interval and the margin say of `b`; "inconclusive" if there is no margin."""
+    relative_to_copy: bool
+    """Whether the ratio is of times relative to the copy that was measured in the same job."""
+    margin: float | None
+    """Log ratios within it can be a difference between two runs of the same code; null if the
+    server has not measured anything repeatedly in this environment."""
+    repeats: int
+    """Number of jobs that repeated an earlier measurement, from which the margin was estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ def class_of(error: Exception) -> Status:
         return "oom"
     if any(words in text for words in ("CUDA error", "Triton Error [CUDA]")):
         return "cuda_error"
-    return "cuda_error" if any(k.endswith("AcceleratorError") for k in kinds) else "wrong_result"
+    return "cuda_error" if any(k.endswith("AcceleratorError") for k in kinds) else "error"
 
 
 class _Outside(BaseException):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from warpcall_kernels.measuring._statistics import Comparison, Verdict
 
-Status = Literal["ok", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
+Status = Literal["ok", "error", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class ImplementationResult:
         name: name of the implementation.
         status: "ok", or the class of the error because of which there are no valid times.
         error: message of that error.
+        traceback: of the exception that the implementation raised, at most 4 KB.
         method: how it was timed, such as "events", "graph of 16", "perf_counter".
         n: number of samples that are not masked.
         median_us, p5_us ... min_us: statistics of these samples.
@@ -60,6 +61,7 @@ class ImplementationResult:
     name: str
     status: Status
     error: str | None = None
+    traceback: str | None = None
     method: str | None = None
     n: int = 0
     median_us: float | None = None

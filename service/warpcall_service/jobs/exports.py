@@ -27,7 +27,7 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.models import checked, to_json
-from warpcall_service.jobs.results import measurement
+from warpcall_service.jobs.results import measurement, remarks
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 
@@ -109,7 +109,7 @@ def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
     """Rows of some cases, case by case, with the implementations in the order of the request."""
     names = json.loads(job.implementations)
     found = session.execute(
-        sa.select(Row.position, JobCase.key, Row.implementation, Row.summary)
+        sa.select(Row.position, JobCase.key, Row.implementation, Row.source_sha256, Row.summary)
         .join(
             JobCase,
             sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position),
@@ -126,6 +126,7 @@ def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step
         state=job.state,  # type: ignore[arg-type]  # the database holds only states
         environment=job.environment,
         fingerprint=None if job.fingerprint is None else json.loads(job.fingerprint),
+        remarks=remarks(job),
         measurements=[],
         cases=[],
     )

@@ -58,6 +58,8 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
         return
     case.result = zlib.compress(json.dumps(result, separators=(",", ":")).encode())
     case.finished_ms = now_ms()
+    sources = json.loads(job.sources or "{}")
+    limit_us = (result["limit"] or {}).get("median_us")
     for measured in result["implementations"]:
         session.add(
             Measurement(
@@ -69,6 +71,9 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
                 finished_ms=case.finished_ms,
                 status=measured["status"],
                 summary=json.dumps({k: v for k, v in measured.items() if k != "samples_us"}),
+                source_sha256=sources.get(measured["name"]),
+                median_us=measured["median_us"],
+                limit_us=limit_us,
             )
         )
     job.cases_done += 1

@@ -18,6 +18,7 @@ from warpcall_service.jobs.models import checked
 from warpcall_service.store.tables import Job
 from warpcall_service.store.tables import Measurement as Row
 
+NO_GPU = "no GPU: warpcall runs plain torch here, so nothing can be concluded about its kernels"
 FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measured
 
 
@@ -45,7 +46,9 @@ def history(
                 finished_at=moment(row.finished_ms),
                 environment=row.environment,
                 changed=[] if before is None else sorted(differences(before, now)),
-                measurement=measurement(row.position, case, row.implementation, row.summary),
+                measurement=measurement(
+                    row.position, case, row.implementation, row.source_sha256, row.summary
+                ),
             )
         )
     return History(op=op, implementation=implementation, case=case, points=points)
@@ -60,10 +63,19 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[An
     }
 
 
-def measurement(position: int, case: str, implementation: str, summary: str) -> Measurement:
+def remarks(job: Job) -> list[str]:
+    """What a reader should know about all results of a job."""
+    fingerprint = json.loads(job.fingerprint or "{}")
+    return [NO_GPU] if fingerprint.get("kind") == "cpu" else []
+
+
+def measurement(
+    position: int, case: str, implementation: str, source_sha256: str | None, summary: str
+) -> Measurement:
     """A row of the results from the summary that the database stores."""
     stored = json.loads(summary)
     relative = stored.get("relative") or {}
+    stored.setdefault("traceback", None)  # older servers kept none
     return checked(
         Measurement,
         {
@@ -75,6 +87,7 @@ def measurement(position: int, case: str, implementation: str, summary: str) -> 
             "position": position,
             "case": case,
             "implementation": implementation,
+            "source_sha256": source_sha256,
             "ratio": relative.get("ratio"),
             "ratio_low": relative.get("low"),
             "ratio_high": relative.get("high"),

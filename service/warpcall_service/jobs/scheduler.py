@@ -374,5 +374,5 @@ def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:
 
 
 def _worst(statuses: Iterable[str]) -> ExitClass:
-    order: tuple[ExitClass, ...] = ("wrong_result", "compile_error", "cuda_error", "oom")
+    order: tuple[ExitClass, ...] = ("error", "wrong_result", "compile_error", "cuda_error", "oom")
     return next((status for status in order if status in statuses), "invalid")

@@ -42,6 +42,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
             **_fields(row, _places(session, [row], devices)),
             "request": json.loads(row.request),
             "fingerprint": None if row.fingerprint is None else json.loads(row.fingerprint),
+            "sources": json.loads(row.sources or "{}"),
         },
     )
 

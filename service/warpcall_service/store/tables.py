@@ -6,12 +6,13 @@ compare them alike.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from warpcall_service.identity import Role
 
 NAME_LENGTH = 64
+CODE_LENGTH = 160  # of the name of an op or an implementation, which may begin with a user's name
 
 
 class Base(DeclarativeBase):
@@ -59,7 +60,7 @@ class Usage(Base):
 
     day: Mapped[str] = mapped_column(String(10), primary_key=True)
     user_name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
-    op: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    op: Mapped[str] = mapped_column(String(CODE_LENGTH), primary_key=True)
     requests: Mapped[int] = mapped_column(BigInteger)
     failures: Mapped[int] = mapped_column(BigInteger)
     bytes_in: Mapped[int] = mapped_column(BigInteger)
@@ -84,6 +85,8 @@ class Job(Base):
         fence: number of claims. A run may write only while this is the number of its own claim.
         ran_ms: heartbeat: the duration of the run so far, by the monotonic clock of its server.
         environment: class of machine and software, set when the first case is measured.
+        sources: JSON of the SHA-256 of each implementation's source, by name. First it is what the
+            submission found, then what the job's process has loaded.
     """
 
     __tablename__ = "jobs"
@@ -104,7 +107,7 @@ class Job(Base):
     request: Mapped[str] = mapped_column(Text)
     request_sha256: Mapped[str] = mapped_column(String(64))
     question_sha256: Mapped[str] = mapped_column(String(64))
-    op: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    op: Mapped[str] = mapped_column(String(CODE_LENGTH))
     implementations: Mapped[str] = mapped_column(Text)
     precision: Mapped[str] = mapped_column(String(16))
     priority: Mapped[int]
@@ -131,6 +134,7 @@ class Job(Base):
     device: Mapped[str | None] = mapped_column(Text)
     environment: Mapped[str | None] = mapped_column(String(255))
     fingerprint: Mapped[str | None] = mapped_column(Text)
+    sources: Mapped[str | None] = mapped_column(Text)
 
 
 class JobTag(Base):
@@ -162,19 +166,28 @@ class Measurement(Base):
     Attributes:
         series_sha256: hash of op, implementation and case. Results with the same form one history.
         summary: all columns of the result except the samples, as JSON.
+        source_sha256: hash of the source that was timed; null for the copy, and in old rows.
+        median_us, limit_us: times of the implementation and of the copy, for the spread between
+            jobs; null where there is none, and in old rows.
     """
 
     __tablename__ = "measurements"
-    __table_args__ = (Index("ix_measurements_series", "series_sha256", "job_number"),)
+    __table_args__ = (
+        Index("ix_measurements_series", "series_sha256", "job_number"),
+        Index("ix_measurements_environment", "environment", "job_number"),
+    )
 
     job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
-    implementation: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    implementation: Mapped[str] = mapped_column(String(CODE_LENGTH), primary_key=True)
     series_sha256: Mapped[str] = mapped_column(String(64))
     environment: Mapped[str] = mapped_column(String(255))
     finished_ms: Mapped[int] = mapped_column(BigInteger)
     status: Mapped[str] = mapped_column(String(16))
     summary: Mapped[str] = mapped_column(Text)
+    source_sha256: Mapped[str | None] = mapped_column(String(64))
+    median_us: Mapped[float | None] = mapped_column(Double)
+    limit_us: Mapped[float | None] = mapped_column(Double)
 
 
 class JobEvent(Base):

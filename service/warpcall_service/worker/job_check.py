@@ -105,6 +105,9 @@ def _compared(a: Floats, b: Floats) -> dict[str, Any]:
         "ratio_low": found.low if found.low > 0 else None,
         "ratio_high": found.high if math.isfinite(found.high) else None,
         "verdict": found.verdict,
+        "relative_to_copy": False,
+        "margin": None,
+        "repeats": 0,
     }
 
 

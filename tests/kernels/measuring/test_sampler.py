@@ -125,10 +125,10 @@ def judged(device: str) -> CaseResult:
         ("of another shape", "wrong_result", "got float32 of shape (64, 96)"),
         ("one output too many", "wrong_result", "there must be 1 outputs, got 2"),
         ("no tensor", "wrong_result", "out must be a tensor, got int"),
-        ("raises", "wrong_result", "ValueError: no such path"),
+        ("raises", "error", "ValueError: no such path"),
         ("takes too much", "oom", "Error: "),
         ("does not compile", "compile_error", "Unsupported: a graph break"),
-        ("never built", "wrong_result", "RuntimeError: not for these parameters"),
+        ("never built", "error", "RuntimeError: not for these parameters"),
     ],
 )  # fmt: skip
 def test_a_wrong_implementation_gets_no_time(
@@ -164,7 +164,7 @@ def test_without_a_right_one_there_is_still_a_limit(device: str) -> None:
     result = measure(make_case("permute", SPEC), ["raises", "copy"], device, FAST)
 
     assert [measured_one.status for measured_one in result.implementations] == [
-        "wrong_result",
+        "error",
         "ok",
     ]
     assert result.limit == result.implementations[1]
@@ -388,7 +388,7 @@ def test_what_is_faster_than_the_memory_is_impossible() -> None:
         (MemoryError(), "oom"),
         (triton.runtime.errors.OutOfResources(300_000, 232_448, "shared memory"), "compile_error"),
         (torch._dynamo.exc.TorchDynamoException("no such thing"), "compile_error"),
-        (ValueError("it is wrong"), "wrong_result"),
+        (ValueError("it is wrong"), "error"),
     ],
 )
 def test_failures_are_distinguished(error: Exception, found: str) -> None:

@@ -120,7 +120,7 @@ def result() -> dict[str, Any]:
         "samples_us": [2.0, 2.0, 2.0],
         "tags": [],
     }
-    return {"implementations": [implementation]}
+    return {"implementations": [implementation], "limit": None}
 
 
 def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
