@@ -30,6 +30,7 @@ from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
+from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
@@ -41,6 +42,7 @@ def create_app(
     account_sync: AccountSync,
     job_service: JobService,
     json: JsonPool,
+    sandbox: Sandbox,
     stopping: Callable[[], bool],
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
@@ -49,6 +51,7 @@ def create_app(
         account_sync: has the authenticator of requests, and the counter of usage.
         job_service: accepts benchmark jobs.
         json: reads and writes the JSON of calls.
+        sandbox: says whether uploaded code can run.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
@@ -79,7 +82,7 @@ def create_app(
         job_routes.jobs(job_service, stopping),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
-        health.health(engine, metrics, account_sync, stopping),
+        health.health(engine, metrics, account_sync, sandbox, stopping),
         oip_routes.routes(
             settings,
             engine,

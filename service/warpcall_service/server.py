@@ -29,6 +29,7 @@ from warpcall_service.http.listen import ServerError, allow_connections, listen,
 from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import EngineError, LocalEngine
+from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
 
@@ -83,9 +84,11 @@ async def _serve(
     job_service = JobService(settings, engine, store, account_sync.usage_counter)
     job_service.start()
     json = JsonPool(int(settings.max_json_bytes))
+    sandbox = Sandbox(settings)
+    watching = asyncio.create_task(sandbox.watch())
     try:
         app = create_app(
-            settings, engine, account_sync, job_service, json, lambda: server.should_exit
+            settings, engine, account_sync, job_service, json, sandbox, lambda: server.should_exit
         )
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
         # collector would scan them, and stop the event loop for some 60 ms.
@@ -117,6 +120,8 @@ async def _serve(
         logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
         await server.serve(sockets=[listener])
     finally:
+        watching.cancel()
+        await asyncio.wait((watching,))
         await job_service.stop()
         await engine.stop()
         json.close()

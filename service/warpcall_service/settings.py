@@ -103,6 +103,32 @@ class Settings(ServerSettings):
             "`busy`."
         ),
     )
+    sandbox_processes: int = Field(
+        2048,
+        ge=64,
+        le=65_536,
+        description=(
+            "Processes and threads that may exist in one sandbox. Torch starts some for each CPU. "
+            "Uploaded code that starts more gets an error."
+        ),
+    )
+    sandbox_tmp_bytes: ByteSize = Field(
+        ByteSize(1024 * MIB),
+        ge=MIB,
+        description=(
+            "Bytes of files in `/tmp` of one sandbox, and as many in `/dev/shm`. They are in "
+            "memory. Uploaded code that writes more gets an error."
+        ),
+    )
+    sandbox_paths: str = Field(
+        "none",
+        pattern=r"^(none|/[^,]+(,/[^,]+)*)$",
+        description=(
+            "Further files and folders that uploaded code may read, separated by commas, such as "
+            "a CUDA toolkit outside of `/usr`. It sees `/usr`, Python, its packages and the "
+            "folders in `LD_LIBRARY_PATH` in any case."
+        ),
+    )
     user_max_uploads: int = Field(
         1000,
         ge=0,

@@ -12,6 +12,7 @@ from warpcall_service.auth.sync import AccountSync
 from warpcall_service.http.caller import needs
 from warpcall_service.http.openapi_parts import Model
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.runs.sandbox import Sandbox
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -35,15 +36,24 @@ class LaneModel(Model):
 
 
 class Readiness(Model):
-    """Whether calls can run now. `status` is "ready" or "unready"; `reasons` says why not."""
+    """Whether calls can run now. `status` is "ready" or "unready"; `reasons` says why not.
+
+    `uploads` is "off", "sandboxed" or "trusted" as the server is set, or "unavailable:" and why the
+    sandbox of uploaded code cannot be used.
+    """
 
     status: str
     reasons: list[str]
+    uploads: str
     lanes: list[LaneModel]
 
 
 def health(
-    engine: LocalEngine, metrics: Metrics, account_sync: AccountSync, stopping: Callable[[], bool]
+    engine: LocalEngine,
+    metrics: Metrics,
+    account_sync: AccountSync,
+    sandbox: Sandbox,
+    stopping: Callable[[], bool],
 ) -> APIRouter:
     """The routes of probes, and the metrics."""
     router = APIRouter(tags=["health"])
@@ -68,7 +78,12 @@ def health(
         reasons += account_sync.reasons()
         reasons += [f"{lane.name}: {lane.state}, {lane.reason}" for lane in lanes if lane.reason]
         shown = [{name: getattr(lane, name) for name in LaneModel.model_fields} for lane in lanes]
-        payload = {"status": "ready" if ready else "unready", "reasons": reasons, "lanes": shown}
+        payload = {
+            "status": "ready" if ready else "unready",
+            "reasons": reasons,
+            "uploads": sandbox.status,
+            "lanes": shown,
+        }
         return JSONResponse(payload, 200 if ready else 503)
 
     @router.get(

@@ -93,6 +93,22 @@ class Task(TypedDict):
     threads: int
 
 
+class Launch(TypedDict):
+    """How the processes of a job are started in the sandbox.
+
+    Attributes:
+        arguments: options of bubblewrap: file systems, namespaces, environment.
+        processes: the most processes and threads that may exist in it.
+        memory_bytes: the most memory that they may use together.
+        tmp_bytes: size of each of its folders for temporary files, and of the largest file.
+    """
+
+    arguments: list[str]
+    processes: int
+    memory_bytes: int
+    tmp_bytes: int
+
+
 class ReaperReport(TypedDict):
     """How a job's process ended.
 

@@ -1,6 +1,6 @@
 """The parent of a job's process: python -m warpcall_service.runs.reaper, started by the server.
 
-It lives as long as any process of the job: processes whose parents have ended become its children,
+The process runs in the sandbox if the server says so. The reaper lives as long as any process of the job: processes whose parents have ended become its children,
 so that none can escape by forking twice. It ends all of them when the server requests it on the
 control socket, when the server has ended, when they use too much memory together, or when the job's
 process itself has ended. It never imports torch.
@@ -21,11 +21,11 @@ import sys
 import time
 from typing import Literal
 
-from warpcall_service.runs import process_tree
+from warpcall_service.runs import process_tree, sandboxed
+from warpcall_service.runs.cgroups import Cgroup
 from warpcall_service.runs.messages import ReaperReport
 
 PR_SET_CHILD_SUBREAPER = 36
-JOB_MODULE = "warpcall_service.worker.job_main"
 MEMORY_POLL_S = 0.5  # between two checks of the memory of all processes
 
 
@@ -34,32 +34,44 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("parent", "memory-bytes", "control-fd", "server-fd"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--module", required=True)
+    parser.add_argument("--sandbox", default="")  # a `Launch` as JSON; empty means no sandbox
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the server uses the control socket
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    numbers = (f"--parent={os.getpid()}", f"--server-fd={args.server_fd}")
-    process = subprocess.Popen(  # nosec B603
-        [sys.executable, "-P", "-m", JOB_MODULE, *numbers],
-        pass_fds=(args.server_fd,),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    process, cgroup = _start(args.module, args.server_fd, args.sandbox)
     os.close(args.server_fd)
     control = socket.socket(fileno=args.control_fd)
-    reason = _watch(process.pid, control, args.memory_bytes)
+    reason = _watch(process.pid, control, args.memory_bytes, cgroup)
     status = _end(process.pid, gracefully=reason == "stop")
     report: ReaperReport = {
-        "status": status,
-        "over_memory": reason == "memory",
+        "status": sandboxed.status_inside(status) if args.sandbox else status,
+        "over_memory": reason == "memory" or _ran_out(cgroup),
         "left": sorted(process_tree.descendants(os.getpid())),
     }
+    if cgroup is not None:
+        cgroup.remove()
     with contextlib.suppress(OSError):  # the server has gone
         control.sendall(json.dumps(report).encode())
 
 
+def _start(module: str, fd: int, launch: str) -> tuple[subprocess.Popen[bytes], Cgroup | None]:
+    option = f"--server-fd={fd}"
+    if launch:
+        started = sandboxed.start(json.loads(launch), module, [option], [fd])
+        return started.process, started.cgroup
+    process = subprocess.Popen(  # nosec B603
+        [sys.executable, "-P", "-m", module, f"--parent={os.getpid()}", option],
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return process, None
+
+
 def _watch(
-    pid: int, control: socket.socket, memory_bytes: int
+    pid: int, control: socket.socket, memory_bytes: int, cgroup: Cgroup | None
 ) -> Literal["ended", "stop", "lost", "memory"]:
     """Wait until the process has ended or must be ended, and return why."""
     ended = os.pidfd_open(pid)
@@ -69,8 +81,14 @@ def _watch(
             return "stop" if _received(control) else "lost"
         if ready:
             return "ended"
-        if process_tree.exceeds_memory(process_tree.descendants(os.getpid()), memory_bytes):
+        if _ran_out(cgroup) or process_tree.exceeds_memory(
+            process_tree.descendants(os.getpid()), memory_bytes
+        ):
             return "memory"
+
+
+def _ran_out(cgroup: Cgroup | None) -> bool:
+    return cgroup is not None and cgroup.ran_out_of_memory()
 
 
 def _received(control: socket.socket) -> bool:

@@ -23,6 +23,7 @@ from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, Task
 from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_service.runs.reaper"
+JOB_MODULE = "warpcall_service.worker.job_main"
 WATCH_POLL_S = 0.1
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
 # The time in which a reaper ends the job, and some for its report.
@@ -88,7 +89,7 @@ class Run:
         reaper = ChildProcess(
             REAPER_MODULE,
             f"a job of {self._task['op']}",
-            {"memory-bytes": self._task["memory_bytes"]},
+            {"module": JOB_MODULE, "memory-bytes": self._task["memory_bytes"]},
             {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
             environment={**torch_environment(), TAG_VARIABLE: self._tag},
         )

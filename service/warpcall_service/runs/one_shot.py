@@ -1,0 +1,93 @@
+"""Runs one process for one question about uploaded code, such as whether it can be imported."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import socket
+
+from warpcall_service.lanes.messages import LENGTH
+from warpcall_service.lanes.worker_handle import torch_environment
+from warpcall_service.processes.spawn import ChildProcess
+from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import TAG_VARIABLE
+from warpcall_service.runs.sandbox import Sandbox, memory_bytes
+from warpcall_service.runs.sandboxed import CannotStart
+from warpcall_service.settings import Settings
+
+REAPER_MODULE = "warpcall_service.runs.reaper"
+STOP_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0  # for the reaper to end all
+
+
+class OneShotError(Exception):
+    """The process gave no valid answer. The message says why, in words for the user."""
+
+
+async def run_sandboxed(
+    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
+) -> bytes:
+    """Run one of our modules as a process that answers one frame with one frame, without a GPU.
+
+    The module gets `--parent` and `--server-fd` as a job's process does. With the setting
+    `uploads=sandboxed` it runs in the sandbox, with `trusted` with the server's rights. All its
+    processes have ended when this returns.
+
+    Args:
+        request: JSON of the frame that it reads.
+
+    Returns:
+        The content of the frame that it wrote; the caller must check it.
+
+    Raises:
+        OneShotError: it could not be started, took too long, ended before it had answered, or its
+            answer is too large.
+    """
+    options: dict[str, object] = {"module": module, "memory-bytes": memory_bytes(settings)}
+    tag = f"check/{secrets.token_hex(8)}"
+    try:
+        if settings.uploads == "sandboxed":
+            options["sandbox"] = json.dumps(Sandbox(settings).launch())
+        reaper = ChildProcess(
+            REAPER_MODULE,
+            "the check of an upload",
+            options,
+            {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
+            environment={**torch_environment(), TAG_VARIABLE: tag},
+        )
+    except (CannotStart, OSError) as error:
+        raise OneShotError(f"its process could not be started: {error}") from None
+    with contextlib.closing(reaper):
+        try:
+            async with asyncio.timeout(limit_s):
+                return await _ask(reaper.sockets["server"], request, max_answer_bytes)
+        except TimeoutError:
+            raise OneShotError(f"it was not done within {limit_s:g} s") from None
+        except (asyncio.IncompleteReadError, OSError):
+            raise OneShotError("its process ended before it had answered") from None
+        finally:
+            await asyncio.shield(_end(reaper, tag))
+
+
+async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    try:
+        writer.write(LENGTH.pack(len(request)) + request)
+        (nbytes,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        if nbytes > max_answer_bytes:
+            raise OneShotError(f"its answer has {nbytes} bytes, more than {max_answer_bytes}")
+        return await reader.readexactly(nbytes)
+    finally:
+        writer.close()
+
+
+async def _end(reaper: ChildProcess, tag: str) -> None:
+    """End all processes; the reaper does it when its control socket is closed."""
+    reaper.sockets["control"].close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            await reaper.wait()
+    reaper.kill()
+    await reaper.wait()
+    await asyncio.to_thread(process_tree.kill_tagged, tag)

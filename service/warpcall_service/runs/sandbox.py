@@ -1,0 +1,261 @@
+"""The sandbox for code that users upload: what a process in it sees, and whether it can start.
+
+A process sees only what is listed here: the system's programs and libraries, Python with its
+packages, folders of its own for temporary files, and of the devices only the GPU of its lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TypedDict
+
+from warpcall_service.lanes.worker_handle import torch_environment
+from warpcall_service.processes.spawn import ChildProcess
+from warpcall_service.runs.messages import Launch
+from warpcall_service.runs.sandboxed import CannotStart
+from warpcall_service.settings import Settings
+
+PROBE_MODULE = "warpcall_service.runs.sandbox_probe"
+PROBE_S = 30.0  # within which the sandbox must have been checked
+RETRY_S = 60.0  # after a check that failed
+PROBE_PROCESSES = 24  # the limit in the check, which tries to exceed it
+MAX_ANSWER_BYTES = 64 << 10
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ETC = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+)
+# Torch finds out from these how many CPUs there are, and how far their memory is.
+CPUS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+UID = "1000"  # inside; outside it is the server's account
+# Variables of the server's environment that say where software is, and how it computes.
+INHERITED = (
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "PYTHONDONTWRITEBYTECODE",
+    "CUDA_HOME",
+    "TRITON_INTERPRET",
+    "TRITON_LIBCUDA_PATH",
+    "TRITON_PTXAS_PATH",
+    "CC",
+    "OMP_NUM_THREADS",
+)
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
+    "USER": "warpcall",
+    "LANG": "C.UTF-8",
+    "TRITON_CACHE_DIR": "/tmp/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
+    "CUDA_CACHE_PATH": "/tmp/cuda",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+
+log = logging.getLogger("warpcall.sandbox")
+
+
+class Gpu(TypedDict):
+    """A GPU for the sandbox: its number in the names of device files, and its UUID."""
+
+    minor: int
+    uuid: str
+
+
+class Sandbox:
+    """Starts processes in the sandbox, by the server's settings.
+
+    Attributes:
+        trouble: why the sandbox cannot be used now; empty if it can. `probe` finds out.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.trouble = "the sandbox is being checked; try again in a few seconds"
+
+    @property
+    def status(self) -> str:
+        """For /readyz: the setting `uploads`, or why uploads are refused."""
+        if self._settings.uploads == "sandboxed" and self.trouble:
+            return f"unavailable: {self.trouble}"
+        return self._settings.uploads
+
+    async def watch(self) -> None:
+        """Check the sandbox if the settings need it, again and again until it can be used."""
+        while self._settings.uploads == "sandboxed" and await self.probe():
+            await asyncio.sleep(RETRY_S)
+
+    async def probe(self) -> str:
+        """Start the sandbox once, check what must not work in it, and set `trouble`."""
+        before = self.trouble
+        try:
+            launch = self.launch(PROBE_PROCESSES)
+            self.trouble = await _probe(launch, str(self._data_dir()))
+        except (CannotStart, OSError, ValueError) as error:
+            self.trouble = str(error)
+        if self.trouble not in ("", before):
+            log.error("uploaded code cannot run: %s", self.trouble)
+        return self.trouble
+
+    def launch(self, processes: int | None = None, gpu: Gpu | None = None) -> Launch:
+        """How to start one process, with or without a GPU.
+
+        Raises:
+            CannotStart: a folder that must be visible would show the server's own files.
+        """
+        settings = self._settings
+        return {
+            "arguments": self._arguments(gpu),
+            "processes": processes or settings.sandbox_processes,
+            "memory_bytes": memory_bytes(settings),
+            "tmp_bytes": int(settings.sandbox_tmp_bytes),
+        }
+
+    def _arguments(self, gpu: Gpu | None) -> list[str]:
+        """Options of bubblewrap, in the order in which it applies them."""
+        tmp_bytes = str(int(self._settings.sandbox_tmp_bytes))
+        options = "--unshare-user --disable-userns --unshare-ipc --unshare-pid --unshare-net"
+        arguments = options.split()
+        arguments += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
+        arguments += ["--uid", UID, "--gid", UID, "--cap-drop", "ALL"]
+        arguments += ["--new-session", "--die-with-parent"]
+        arguments += ["--proc", "/proc", "--tmpfs", "/dev"]
+        for device in (*DEVICES, *(gpu_devices(gpu) if gpu else ())):
+            arguments += ["--dev-bind", device, device]
+        for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+            arguments += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
+        for folder in ("/tmp", "/dev/shm"):  # nosec B108  # the sandbox's own
+            arguments += ["--perms", "1777", "--size", tmp_bytes, "--tmpfs", folder]
+        arguments += self._visible(gpu)
+        for name in ("passwd", "group"):
+            arguments += ["--ro-bind", str(Path(__file__).with_name(name)), f"/etc/{name}"]
+        arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
+        arguments += ["--chdir", "/tmp", "--clearenv"]  # nosec B108
+        for name, value in _environment(gpu).items():
+            arguments += ["--setenv", name, value]
+        return arguments
+
+    def _visible(self, gpu: Gpu | None) -> list[str]:
+        """Options that show files and folders, and hide the server's own ones below them."""
+        arguments = []
+        paths = [*SYSTEM, *ETC, *(["/sys"] if gpu else CPUS), *self._folders()]
+        bound: list[Path] = []
+        for path in map(Path, paths):
+            if path.is_symlink() and str(path) in SYSTEM:  # such as /bin, a link to usr/bin
+                arguments += ["--symlink", str(path.readlink()), str(path)]
+            elif path.exists() and not any(path.is_relative_to(known) for known in bound):
+                bound.append(path)
+                arguments += ["--ro-bind", str(path), str(path)]
+        for path in bound:
+            arguments += self._masks(path)
+        return arguments
+
+    def _folders(self) -> list[str]:
+        """Folders of Python, its packages and ours, and those that the operator added."""
+        # Without the option -P the first entry is the folder in which the server was started.
+        imports = sys.path if sys.flags.safe_path else sys.path[1:]
+        python = [sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *imports]
+        libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        further = self._settings.sandbox_paths
+        added = [] if further == "none" else further.split(",")
+        found = {
+            os.path.normpath(path) for path in (*python, *libraries, *added) if path[:1] == "/"
+        }
+        return sorted(found)  # a folder stands before those in it
+
+    def _masks(self, bound: Path) -> list[str]:
+        """Options that hide the data folder where `bound` shows it.
+
+        Raises:
+            CannotStart: `bound` shows something else of the server, or belongs to it.
+        """
+        real, data_dir = bound.resolve(), self._data_dir()
+        home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111  # it may be unknown
+        coarse = len(real.parts) <= 2 and str(bound) not in (*SYSTEM, "/sys")  # such as /tmp
+        if coarse or real == home or real.is_relative_to(data_dir):
+            raise CannotStart(f"the sandbox would have to show {bound}, which holds private files")
+        for path in self._private_files():
+            if path.resolve().is_relative_to(real):
+                raise CannotStart(
+                    f"the sandbox would show {path}, because it shows {bound}: move it"
+                )
+        if not data_dir.is_relative_to(real):
+            return []
+        inside = str(bound / data_dir.relative_to(real))
+        return ["--size", "4096", "--tmpfs", inside, "--remount-ro", inside]
+
+    def _data_dir(self) -> Path:
+        try:
+            return self._settings.data_dir.expanduser().resolve()
+        except RuntimeError:  # the account has no home folder; the database is elsewhere then
+            return Path("/nonexistent")
+
+    def _private_files(self) -> list[Path]:
+        settings, url = self._settings, self._settings.database_url
+        database = "" if url is None else url.get_secret_value().removeprefix("sqlite:///")
+        files = [settings.uds, settings.tls_cert, settings.tls_key]
+        if database.startswith("/"):
+            files.append(Path(database))
+        return [path.absolute() for path in files if path is not None]
+
+
+def gpu_devices(gpu: Gpu) -> list[str]:
+    """The device files of one GPU."""
+    return [f"/dev/nvidia{gpu['minor']}", *GPU_DEVICES]
+
+
+def memory_bytes(settings: Settings) -> int:
+    """Limit on the memory of all processes of a job together, in bytes."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(settings.job_memory_bytes) or physical // 2
+
+
+def _environment(gpu: Gpu | None) -> dict[str, str]:
+    folders = [f"{sys.prefix}/bin", "/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return {
+        **ENVIRONMENT,
+        "PATH": ":".join(folders),
+        "CUDA_VISIBLE_DEVICES": gpu["uuid"] if gpu else "",
+        **torch_environment(),
+        **inherited,
+    }
+
+
+async def _probe(launch: Launch, data_dir: str) -> str:
+    """Why a process in the sandbox cannot start or could do too much; empty if all is well."""
+    process = ChildProcess(
+        PROBE_MODULE,
+        "the check of the sandbox",
+        {"launch": json.dumps(launch), "data-dir": data_dir},
+        {"answer": socket.SOCK_STREAM},
+    )
+    try:
+        reader, writer = await asyncio.open_unix_connection(
+            sock=process.sockets["answer"], limit=MAX_ANSWER_BYTES
+        )
+        try:
+            async with asyncio.timeout(PROBE_S):
+                answer = await reader.read(MAX_ANSWER_BYTES)
+        except TimeoutError:
+            return f"it was not checked within {PROBE_S:g} s"
+        finally:
+            writer.close()
+        if not answer:
+            return "the process that checks the sandbox failed; the log says why"
+        return str(json.loads(answer)["trouble"])
+    finally:
+        process.kill()
+        await process.wait()
+        process.close()

@@ -1,0 +1,109 @@
+"""Tries what must not work in the sandbox: runs in it, before any uploaded code may.
+
+It writes what it could do, and should not have been able to, as JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from warpcall_service.runs.seccomp import CLONE_NEWUSER
+
+PTRACE_TRACEME = 0
+MOST_PROCESSES = 4  # that it sees: bubblewrap's own ones, and itself
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Run all checks."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--parent", type=int)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--processes", type=int)
+    args = parser.parse_args()
+    failed = [
+        text
+        for text, works in (
+            ("the data folder can be read", lambda: _reads(args.data_dir)),
+            ("a network can be reached", lambda: [n for _, n in socket.if_nameindex()] != ["lo"]),
+            ("processes outside of it can be seen", _sees_processes),
+            (
+                "its file system can be written",
+                lambda: any(map(_writes, ("/", "/dev", sys.prefix))),
+            ),
+            ("its own /tmp cannot be written", lambda: not _writes("/tmp")),  # nosec B108
+            ("processes can be traced", lambda: _libc.ptrace(PTRACE_TRACEME, 0, 0, 0) == 0),
+            ("namespaces can be made", lambda: _libc.unshare(CLONE_NEWUSER) == 0),
+            ("file systems can be mounted", _mounts),
+            ("memory can be hidden in files", lambda: _opens(lambda: os.memfd_create("check"))),
+            ("it has capabilities", lambda: _status("CapEff") != "0" * 16),
+            ("new programs may get capabilities", lambda: _status("NoNewPrivs") != "1"),
+            ("more processes can be started than its limit", lambda: _exceeds(args.processes)),
+        )
+        if works()
+    ]
+    sys.stdout.write(json.dumps({"failed": failed}))
+
+
+def _reads(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(folder.iterdir())
+    return False
+
+
+def _sees_processes() -> bool:
+    return sum(entry.name.isdigit() for entry in Path("/proc").iterdir()) > MOST_PROCESSES
+
+
+def _writes(folder: str) -> bool:
+    file = Path(folder, "check-of-the-sandbox")
+    with contextlib.suppress(OSError):
+        file.touch()
+        file.unlink()
+        return True
+    return False
+
+
+def _mounts() -> bool:
+    return bool(_libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0)  # nosec B108
+
+
+def _opens(open_: Callable[[], int]) -> bool:
+    with contextlib.suppress(OSError):
+        os.close(open_())
+        return True
+    return False
+
+
+def _status(name: str) -> str:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
+
+
+def _exceeds(processes: int) -> bool:
+    """Whether `processes` more can be started. Those that were started end with the sandbox."""
+    reader, writer = os.pipe()
+    try:
+        for _ in range(processes):
+            if os.fork() == 0:
+                os.close(writer)
+                os.read(reader, 1)  # until the process that forked it closes the pipe
+                os._exit(0)
+    except OSError:
+        return False
+    finally:
+        os.close(writer)
+    return True
+
+
+if __name__ == "__main__":
+    main()
