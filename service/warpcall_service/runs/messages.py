@@ -67,6 +67,28 @@ class Upload(TypedDict):
     source: str
 
 
+class CheckRequest(TypedDict):
+    """The check of an uploaded source, before it is stored.
+
+    The answer has either `doc`, the first line of the function's docstring, or `error` and `field`,
+    why the source is refused and which part of the upload is wrong.
+
+    Attributes:
+        inputs: names of the inputs that calls of the op always have.
+        optional_inputs: names of its other inputs.
+        params: names of its parameters.
+        limit_s: seconds that the import may take.
+    """
+
+    op: str
+    function: str
+    source: str
+    inputs: list[str]
+    optional_inputs: list[str]
+    params: list[str]
+    limit_s: float
+
+
 class Task(TypedDict):
     """The work of a job's process.
 

@@ -1,0 +1,216 @@
+"""The check of an uploaded source: what it finds, and the line that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.uploads.sources import PLAIN, TRITON
+from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.runs.messages import CheckRequest
+
+GOOD = "def permute(x, dims):\n    return x\n"
+
+
+def check(folder: Path, source: str, **changes: Any) -> dict[str, str] | None:
+    """The answer of a check; None if there was none."""
+    request: CheckRequest = {
+        "op": "permute",
+        "function": "permute",
+        "source": source,
+        "inputs": ["x"],
+        "optional_inputs": [],
+        "params": ["dims"],
+        "limit_s": 2.0,
+    }
+    request.update(changes)  # type: ignore[typeddict-item]  # some of its fields
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-P", "-m", "warpcall_service.worker.upload_check"]
+        process = subprocess.Popen(
+            [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
+            pass_fds=[theirs.fileno()],
+            env={**environment, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        theirs.close()
+        ours.settimeout(120)
+        ours.sendall(frame(request))
+        text = read_frame(ours)
+        printed, _ = process.communicate(timeout=30)
+    assert printed == b"", "what the source prints would be in the server's log"
+    if text is None:
+        return None
+    assert process.returncode == 0
+    assert list(folder.iterdir()) == [], "the source was deleted"
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def test_a_good_source_is_described_by_its_docstring(tmp_path: Path) -> None:
+    assert check(tmp_path, PLAIN) == {"doc": "Permute in plain torch."}
+    assert check(tmp_path, TRITON + "\nprint('hello')\n") == {"doc": ""}
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import torch\n\ndef permute(x dims):\n    pass\n", "line 3: SyntaxError: invalid syntax"),
+        ("x = 1\n\tpermute = 2\n", "line 2: IndentationError: unexpected indent"),
+        ("x = '\x01'\n\x7fELF\x02\x01", "line 2: SyntaxError: invalid non-printable character"),
+        ("(" * 1000, "SyntaxError: too many nested parentheses"),
+        ("x = " + "-" * 100_000 + "1\n", "it cannot be compiled: "),
+        ("# coding: no-such-coding\n", "SyntaxError: "),
+        (
+            "import torch\nimport nothing_like_this\n",
+            (
+                "line 2: ModuleNotFoundError: No module named 'nothing_like_this'; GET "
+                "/v1/implementations/environment lists the packages that there are"
+            ),
+        ),
+        (
+            "def load():\n    raise RuntimeError('at import')\n\nload()\n",
+            "line 2: RuntimeError: at import",
+        ),
+        ("import json\njson.loads('{')\n", "line 2: JSONDecodeError: Expecting property name"),
+        ("raise SystemExit(3)\n", "line 1: SystemExit: 3"),
+        ("raise KeyboardInterrupt\n", "line 1: KeyboardInterrupt: "),
+        (
+            "import triton\nDEVICE = triton.runtime.driver.active.get_active_torch_device()\n",
+            "line 2: RuntimeError: 0 active drivers",
+        ),
+        (
+            "class Odd(Exception):\n    def __str__(self):\n        raise ValueError\nraise Odd\n",
+            "its check ended with ValueError",
+        ),
+    ],
+)
+def test_a_source_that_cannot_be_imported_names_the_line(
+    source: str, error: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, source)
+
+    assert answer is not None
+    assert answer["error"].removeprefix("line 1: ").startswith(error.removeprefix("line 1: "))
+    assert answer["field"] == "source"
+    assert str(tmp_path) not in answer["error"]
+
+
+def test_the_author_learns_that_the_check_has_no_gpu(tmp_path: Path) -> None:
+    answer = check(tmp_path, "import torch\nX = torch.zeros(1, device='cuda')\n" + GOOD)
+
+    assert answer is not None
+    assert answer["error"].startswith("line 2: ")
+    assert answer["error"].endswith(
+        "; the check has no GPU: use it inside of functions, not when the file is imported"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\n\nwhile True:\n    pass\n",
+        "import time\n\ntime.sleep(1000)\n",
+        "x = 0\n\nwhile True:\n    try:\n        x += 1\n    except BaseException:\n        pass\n",
+    ],
+)
+def test_an_import_without_end_is_ended_and_names_the_line(source: str, tmp_path: Path) -> None:
+    answer = check(tmp_path, source)
+
+    assert answer is not None
+    assert answer["error"].split(": ")[0] in ("line 3", "line 4", "line 5")
+    assert answer["error"].endswith(": the import did not end within 2 s")
+
+
+def test_code_that_keeps_the_interpreter_for_itself_is_ended_too(tmp_path: Path) -> None:
+    endless = "import itertools\nsum(itertools.repeat(0))\n"
+
+    assert check(tmp_path, endless) is None
+
+
+def test_a_source_that_ends_the_process_gives_no_answer(tmp_path: Path) -> None:
+    assert check(tmp_path, "import os\nos._exit(0)\n") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (
+            "import math\n\ndef load():\n    pass\n\ndef main():\n    pass\n",
+            "it has no function permute, its functions are: load, main",
+        ),
+        ("", "it has no function permute, its functions are: none"),
+        ("permute = 3\n", "permute must be a function, it is a value of type int"),
+        ("class permute:\n    pass\n", "permute must be a function, it is a class"),
+        (
+            "import triton\n@triton.jit\ndef permute(x, dims):\n    pass\n",
+            "permute is a Triton kernel: name the function that launches it",
+        ),
+        (
+            "\ndef permute(x):\n    pass\n",
+            (
+                "line 2: permute must take the inputs and parameters of permute by name: x, dims; it "
+                "takes (x): got an unexpected keyword argument 'dims'"
+            ),
+        ),
+        (
+            "def permute(x, dims, scale):\n    pass\n",
+            (
+                "line 1: permute must take the inputs and parameters of permute by name: x, dims; it "
+                "takes (x, dims, scale): missing a required argument: 'scale'"
+            ),
+        ),
+        (
+            "def permute(x, dims, /):\n    pass\n",
+            (
+                "line 1: permute must take the inputs and parameters of permute by name: x, dims; it "
+                "takes (x only by position, dims only by position): "
+            ),
+        ),
+    ],
+)
+def test_a_function_that_does_not_fit_its_op_is_refused(
+    source: str, error: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, source)
+
+    assert answer is not None
+    assert answer["error"].startswith(error)
+    assert answer["field"] == "function"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def permute(**anything):\n    pass\n",
+        "def permute(x, dims, scale=1):\n    pass\n",
+        "permute = lambda x, dims: x\n",
+        "import functools\ndef f(x, dims, n):\n    pass\npermute = functools.partial(f, n=3)\n",
+        "permute = dict(x=1).update\n",
+    ],
+)
+def test_any_callable_that_takes_what_the_op_has_will_do(source: str, tmp_path: Path) -> None:
+    answer = check(tmp_path, source)
+
+    assert answer is not None
+    assert "error" not in answer
+
+
+def test_optional_inputs_may_be_left_out_but_not_required(tmp_path: Path) -> None:
+    names = {"inputs": ["x"], "optional_inputs": ["bias"], "params": ["dims"]}
+
+    without = check(tmp_path, GOOD, **names)
+    required = check(tmp_path, "def permute(x, dims, bias):\n    pass\n", **names)
+
+    assert without == {"doc": ""}
+    assert required is not None
+    assert "by name: x, dims, and may take bias; it takes (x, dims, bias)" in required["error"]
