@@ -22,6 +22,7 @@ from warpcall.jobs.results import History
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two
 BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")
+NO_GPU = "no GPU: warpcall runs plain torch here, so nothing can be concluded about its kernels"
 QUICK = (*BENCH, "--vs", "copy", "--precision", "quick")
 
 
@@ -156,7 +157,9 @@ def test_bench_prints_a_table(measured: str, warpcall: Warpcall) -> None:
     assert (copy.split()[0], copy.split()[-1]) == ("copy", "100%")
     assert rest[0].startswith(f"{measured} succeeded on cpu in ")
     assert "ago (--fresh measures anew), " in rest[0]  # it was measured: it is the same job
-    assert watched[1].splitlines()[:-1] == out.splitlines()[:-1]
+    assert rest[1:] == [NO_GPU]
+    assert watched[1].splitlines()[:-2] == out.splitlines()[:-2]
+    assert watched[1].splitlines()[-1] == NO_GPU
     assert [m["implementation"] for m in json.loads(as_json[1])["measurements"]] == [
         "warpcall",
         "copy",

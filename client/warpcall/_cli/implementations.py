@@ -11,11 +11,9 @@ import typer
 from warpcall import Client
 from warpcall._cli.jobs import Limit
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
-from warpcall._cli.tables import ago, one_line
+from warpcall._cli.tables import ago, one_line, text_lines
 from warpcall._cli.uploads import described, upload_of
 from warpcall.implementations import Environment, Implementation, ImplementationDetails
-
-TAB_COLUMNS = 8
 
 Name = Annotated[
     str,
@@ -101,7 +99,7 @@ def show(name: Name, as_json: Json = False, url: Url = None) -> None:
     if as_json:
         print_json(asdict(found))
     else:
-        write_lines(*_facts(found), "", *found.source.expandtabs(TAB_COLUMNS).splitlines())
+        write_lines(*_facts(found), "", *text_lines(found.source))
 
 
 @app.command()

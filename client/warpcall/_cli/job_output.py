@@ -40,7 +40,13 @@ def print_detached(job: Job, *, as_json: bool) -> None:
 
 
 def wait_and_print(job: Job, *, as_json: bool) -> None:
-    """Wait for a job and print its results. If it failed, print what it has measured, and raise."""
+    """Wait for a job and print its results.
+
+    Raises:
+        JobFailed: the job did not succeed. What it has measured is printed.
+        typer.Exit: with 1 if an implementation has no time because it failed or is wrong, and with
+            130 after Ctrl-C.
+    """
     failure: JobFailed | None = None
     measured_before = isinstance(job.info, SubmittedJob) and job.info.reused and job.ended
     try:
@@ -59,6 +65,8 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
         _print_results(job, results, " (--fresh measures anew)" if measured_before else "")
     if failure is not None:
         raise failure
+    if any(row.status != "ok" for row in results.measurements):
+        raise typer.Exit(1)
 
 
 def _print_results(job: Job, results: Results, hint: str) -> None:

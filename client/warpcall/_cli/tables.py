@@ -15,6 +15,8 @@ from warpcall.jobs.results import Comparison, History, Results
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
 LINE_WIDTH = 80
+TAB_WIDTH = 8
+MAX_TRACEBACK = 4096  # characters
 INDENT = "  "
 SHORTEST_LABEL = len("torch.compile")  # of labels up to this one, none has a line of its own
 COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
@@ -95,11 +97,15 @@ def converged(results: Results) -> str:
 
 
 def remarks(results: Results) -> list[str]:
-    """The errors and tags of the results, a line each. A reader needs them to judge the table."""
-    lines = []
+    """What a reader needs to judge the table: remarks, errors with their tracebacks, and tags."""
+    lines = list(results.remarks)
+    shown = set()
     for row in results.measurements:
         if row.error:
             lines.append(f"{row.implementation}, {row.case}: {one_line(row.error)}")
+        if row.traceback and (row.implementation, row.traceback) not in shown:
+            shown.add((row.implementation, row.traceback))
+            lines += [f"{INDENT}{line}" for line in text_lines(row.traceback[:MAX_TRACEBACK])]
     tagged = {tag for case in results.cases for tag in case.tags}
     if tagged:
         lines.append(f"tags: {', '.join(sorted(tagged))}")
@@ -198,3 +204,8 @@ def one_line(text: str) -> str:
     """The first 200 characters of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= 200 else line[:197] + "..."
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines of a text, with their indentation in spaces."""
+    return text.expandtabs(TAB_WIDTH).splitlines()

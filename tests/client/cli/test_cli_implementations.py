@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.command import Command
-from tests.client.implementations.scripted_lab import LabServer, row
+from tests.client.implementations.scripted_lab import REMARK, LabServer, row
 from warpcall.errors import Forbidden, InvalidInput
 
 SOURCE = "def permute(x, dims):\n\treturn x.permute(dims).contiguous()\n"
@@ -239,3 +239,36 @@ def test_json_has_only_the_results(lab: LabServer, warpcall: Command, mine: str)
     results = json.loads(warpcall(*BENCH, "--mine", mine, "--json").out)
 
     assert [one["implementation"] for one in results["measurements"]] == ["warpcall", "ann/mine"]
+
+
+@pytest.mark.parametrize("status", ["error", "wrong_result", "compile_error", "cuda_error"])
+def test_an_implementation_without_a_time_is_explained_and_makes_the_exit_code_1(
+    status: str, lab: LabServer, warpcall: Command, mine: str
+) -> None:
+    failed = {"status": status, "error": "first\x1b[2J line", "median_us": None}
+    traceback = "mine.py, line 2, in permute\n\traise \x1b]0;owned\x07\u202eerror\r\x9b31m"
+    lab.rows = [row("warpcall"), row("ann/mine", **failed, traceback=traceback)]
+
+    bench = warpcall(*BENCH, "--mine", mine)
+    watched = warpcall("watch", "j1")
+    as_json = warpcall("watch", "j1", "--json")
+
+    assert (bench.code, watched.code, as_json.code) == (1, 1, 1)
+    assert bench.err == ""
+    *_, summary, _, error, frame, line, escape = bench.out.splitlines()
+    assert summary.startswith("j1 succeeded")
+    assert error == r"ann/mine, permute x=F32[8,8] dims=1,0: first\x1b[2J line"
+    assert frame == "  mine.py, line 2, in permute"
+    assert line == r"          raise \x1b]0;owned\x07\u202eerror"
+    assert escape == r"  \x9b31m"
+    assert any(line.split() == ["ann/mine", status] for line in bench.out.splitlines())
+    assert json.loads(as_json.out)["measurements"][1]["traceback"] == traceback
+
+
+def test_what_is_to_be_known_of_all_rows_is_printed_once(lab: LabServer, warpcall: Command) -> None:
+    lab.rows = [row("warpcall"), row("torch")]
+
+    result = warpcall(*BENCH)
+
+    assert result.code == 0
+    assert result.out.count(REMARK) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.implementations.scripted_lab import RESULTS, row
-from warpcall._cli.tables import results_lines
+from warpcall._cli.tables import MAX_TRACEBACK, remarks, results_lines
 from warpcall._jobs.parse import parse
 from warpcall.jobs.results import Results
 
@@ -57,3 +57,32 @@ def test_a_table_of_long_names_only_is_aligned() -> None:
 
     assert name.strip() == "bob/somebody-elses-permute@3f2a91c0"
     assert len(head) == len(times)
+
+
+def test_remarks_and_tracebacks_follow_each_once() -> None:
+    error = {"status": "error", "error": "KeyError: 'x'", "median_us": None}
+    deep = {**error, "traceback": "my.py, line 3\n\tx['x']\nKeyError: 'x'"}
+    other = {**deep, "traceback": "my.py, line 9"}
+    rows = [row("ann/a", case="1", **deep), row("ann/a", case="2", **deep),
+            row("ann/a", case="3", **other), row("ann/b", case="1", **error)]  # fmt: skip
+    payload = {**RESULTS, "measurements": rows, "remarks": ["no GPU: so nothing"]}
+
+    assert remarks(parse(Results, payload, "results")) == [
+        "no GPU: so nothing",
+        "ann/a, 1: KeyError: 'x'",
+        "  my.py, line 3",
+        "          x['x']",
+        "  KeyError: 'x'",
+        "ann/a, 2: KeyError: 'x'",
+        "ann/a, 3: KeyError: 'x'",
+        "  my.py, line 9",
+        "ann/b, 1: KeyError: 'x'",
+    ]
+
+
+def test_a_traceback_is_short_however_long_the_servers_is() -> None:
+    endless = row("ann/a", status="error", error="no", traceback="x\n" * 1_000_000)
+
+    lines = remarks(parse(Results, {**RESULTS, "measurements": [endless]}, "results"))
+
+    assert len(lines) <= 1 + MAX_TRACEBACK

@@ -14,6 +14,7 @@ from tests.client.scripted_ops import OpsServer, refuse, say
 from warpcall.errors import NotFound, Problem
 
 PATH = "/v1/implementations"
+REMARK = "no GPU: nothing can be concluded"
 ENDED = {"state": "succeeded", "exit_class": "ok", "finished_at": AT, "cases_done": 1}
 
 
@@ -109,5 +110,5 @@ class LabServer(OpsServer):
 
 RESULTS: dict[str, Any] = {
     "id": "j1", "state": "succeeded", "environment": None, "fingerprint": None, "cases": [],
-    "remarks": [],
+    "remarks": [REMARK],
 }  # fmt: skip
