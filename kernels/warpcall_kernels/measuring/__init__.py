@@ -5,7 +5,7 @@ docs/benchmarking.md describes the method and each number.
 
 from __future__ import annotations
 
-from warpcall_kernels.measuring._context import class_of
+from warpcall_kernels.measuring._failures import class_of
 from warpcall_kernels.measuring._implementations import (
     Implementation,
     implementations,

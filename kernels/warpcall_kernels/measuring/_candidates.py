@@ -11,7 +11,8 @@ import torch
 
 from warpcall_kernels.measuring._check import Wrong
 from warpcall_kernels.measuring._clock import Clock, Timed
-from warpcall_kernels.measuring._context import class_of, first_line
+from warpcall_kernels.measuring._context import Outside
+from warpcall_kernels.measuring._failures import class_of, first_line, traceback_of
 from warpcall_kernels.measuring._implementations import LIMIT, Function
 from warpcall_kernels.measuring._memory import Sets
 from warpcall_kernels.measuring._observe import theoretical_gb_per_s
@@ -37,6 +38,7 @@ class Candidate:
     timed: Timed | None = None
     status: Status = "ok"
     error: str | None = None
+    traceback: str | None = None
     peak_bytes: int | None = None
     hot_us: float | None = None
     energy_mj: float | None = None
@@ -61,8 +63,11 @@ def failing(candidate: Candidate) -> Iterator[None]:
         yield
     except Wrong as error:
         candidate.status, candidate.error = "wrong_result", str(error)
-    except Exception as error:  # noqa: BLE001  # code of others may raise anything
+    except (Outside, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001  # code of others may raise anything
         candidate.status, candidate.error = class_of(error), first_line(error)
+        candidate.traceback = traceback_of(error)
 
 
 class ResultBuilder:
@@ -98,7 +103,7 @@ class ResultBuilder:
         if number is None or median is None:
             error = c.error or "there was no round that counts"
             return ImplementationResult(
-                c.name, c.status, error, peak_bytes=c.peak_bytes, tags=c.tags
+                c.name, c.status, error, c.traceback, peak_bytes=c.peak_bytes, tags=c.tags
             )
         samples = self._rounds.counting(number)
         least, p5, p25, p75, p95 = percentiles(samples, (0, 5, 25, 75, 95))
@@ -112,6 +117,7 @@ class ResultBuilder:
             c.name,
             "invalid" if impossible else c.status,
             impossible or c.error,
+            c.traceback,
             method=c.ready.method,
             n=int(np.isfinite(samples).sum()),
             median_us=median,

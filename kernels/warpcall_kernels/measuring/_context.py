@@ -1,4 +1,4 @@
-"""The context in which implementations run, and the meaning of their exceptions."""
+"""The context in which implementations run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,10 @@ from collections.abc import Iterator
 
 import torch
 
-from warpcall_kernels.measuring._result import Status
 from warpcall_kernels.op.errors import InvalidInput
 
 
-def class_of(error: Exception) -> Status:
-    """The status that an exception means."""
-    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
-    if any(k.startswith(("torch._dynamo", "torch._inductor", "triton.")) for k in kinds):
-        return "compile_error"
-    text = str(error)
-    # Lack of memory has several messages. The driver reports it as a CUDA error that can be
-    # cleared.
-    no_memory = any(words in text for words in ("out of memory", "allocate memory"))
-    if no_memory or isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return "oom"
-    if any(words in text for words in ("CUDA error", "Triton Error [CUDA]")):
-        return "cuda_error"
-    return "cuda_error" if any(k.endswith("AcceleratorError") for k in kinds) else "error"
-
-
-class _Outside(BaseException):
+class Outside(BaseException):
     """An exception of the caller's callback, which is not a failure of an implementation."""
 
 
@@ -38,7 +21,7 @@ def outside() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _Outside from error
+        raise Outside from error
 
 
 @contextlib.contextmanager
@@ -46,14 +29,8 @@ def not_outside() -> Iterator[None]:
     """Raise the original exception of the caller's callback."""
     try:
         yield
-    except _Outside as error:
+    except Outside as error:
         raise error.__cause__ or error from None
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, with its type."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
 
 
 def parse_device(device: torch.device | str) -> torch.device:

@@ -282,6 +282,8 @@ class _Measurement:
             for c in self.candidates:
                 if c.status == "ok":
                     c.status, c.error, c.timed = everyone.status, everyone.error, None
+                    # One that broke the device did not raise in the others.
+                    c.traceback = None if c.status == "cuda_error" else everyone.traceback
 
     def _stop_if_lost(self, c: Candidate) -> None:
         """Raise if an error has made the device unusable for this process; else free its memory."""
