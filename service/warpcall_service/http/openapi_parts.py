@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from warpcall import errors, wire
 
@@ -16,6 +16,16 @@ class Model(BaseModel):
     """The base of the models of requests and responses: values are not converted to other types."""
 
     model_config = ConfigDict(strict=True)
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain the character NUL (U+0000)")
+    return text
+
+
+# PostgreSQL cannot store the character NUL in a text.
+Text = Annotated[str, AfterValidator(_without_nul)]
 
 
 class Problem(Model):

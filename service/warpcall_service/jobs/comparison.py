@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import ComparedRow, Comparison
+from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import exports, results, submissions
 from warpcall_service.jobs.exports import Case
-from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.lanes.messages import frame
 from warpcall_service.store.tables import JobCase
 

@@ -23,10 +23,10 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import UnsupportedMedia
 from warpcall.jobs.results import CaseResults, Measurement, Results
+from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.events import moment
-from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.jobs.results import measurement, remarks
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row

@@ -1,27 +1,21 @@
-"""What the jobs API accepts, as models, and how it writes what it answers.
+"""What the jobs API accepts, as models.
 
 The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.jobs.results`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     StringConstraints,
-    TypeAdapter,
     model_validator,
 )
 
 from warpcall.jobs import Precision, Priority
-from warpcall_service.http.openapi_parts import Model
-
-T = TypeVar("T")
+from warpcall_service.http.openapi_parts import Model, Text
 
 MAX_DIMS = 64
 MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter take 60 KB
@@ -31,14 +25,6 @@ MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
 
 
-def _without_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain the character NUL (U+0000)")
-    return text
-
-
-# PostgreSQL cannot store the character NUL in a text.
-Text = Annotated[str, AfterValidator(_without_nul)]
 Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 # Without `fail_fast`, a list of thousands of wrong entries would make as many errors.
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
@@ -134,24 +120,3 @@ class JobRequest(_Model):
             if len(set(given)) < len(given):
                 raise ValueError(f"{name} must name each once")
         return self
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def checked(kind: Callable[..., T], fields: Mapping[str, Any]) -> T:
-    """An answer of a type of `warpcall.jobs` or `warpcall.jobs.results`, with its fields checked.
-
-    Raises:
-        ValidationError: a field is missing or has another type, or a number is not finite.
-    """
-    answer: T = _adapter(kind).validate_python(fields)
-    return answer
-
-
-def to_json(answer: object) -> bytes:
-    """An answer of one of these types as JSON."""
-    kind: Any = type(answer)
-    return _adapter(kind).dump_json(answer)

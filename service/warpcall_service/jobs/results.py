@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import History, HistoryPoint, Measurement
+from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
 from warpcall_service.jobs.events import moment
-from warpcall_service.jobs.models import checked
 from warpcall_service.store.tables import Job
 from warpcall_service.store.tables import Measurement as Row
 

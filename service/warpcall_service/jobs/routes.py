@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import AsyncGenerator, Callable
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, StringConstraints, ValidationError
+from pydantic import StringConstraints
 
 from warpcall.errors import (
     Busy,
@@ -22,11 +22,11 @@ from warpcall.errors import (
 )
 from warpcall.jobs import JobDetails, JobList, JobPreview, Queue, State, SubmittedJob
 from warpcall.jobs.results import Comparison, History, Results
+from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
-from warpcall_service.formats.params import from_json
+from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import problem_responses, ref
-from warpcall_service.http.route_io import body_of
 from warpcall_service.http.streamed import Streamed, streamed
 from warpcall_service.jobs import exports
 from warpcall_service.jobs.models import (
@@ -36,7 +36,6 @@ from warpcall_service.jobs.models import (
     JobRequest,
     Name,
     Word,
-    to_json,
 )
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
@@ -69,8 +68,6 @@ After = Annotated[
 ]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
-M = TypeVar("M", bound=BaseModel)
-
 
 def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     """The routes to submit, watch and cancel jobs, and to read their results."""
@@ -100,7 +97,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         The answer is 200 with an existing job if its Idempotency-Key is the same, or if it measured
         the same in the same environment.
         """
-        wanted = await _read(request, JobRequest)
+        wanted = await _read(request)
         found = await service.submit(caller, wanted, idempotency_key)
         return _json(found, 200 if found.reused else 201)
 
@@ -113,7 +110,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     )
     async def preview_job(request: Request, caller: CurrentCaller) -> Response:
         """How many cases a submission has and how long it would take. Nothing is queued."""
-        return _json(await service.preview(caller, await _read(request, JobRequest)))
+        return _json(await service.preview(caller, await _read(request)))
 
     @router.get("", response_model=JobList, responses=lost)
     async def list_jobs(
@@ -227,37 +224,10 @@ async def _lively(batches: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes,
             yield b": still here\n\n" if quiet and quiet % KEEP_ALIVE_POLLS == 0 else batch
 
 
-async def _read(request: Request, model: type[M]) -> M:
-    """The body of a request as a model.
-
-    Raises:
-        UnsupportedMedia: the body is not JSON.
-        TooLarge: the body is longer than MAX_BODY_BYTES.
-        InvalidInput: the body does not fit the model; the error names the field.
-    """
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != JSON:
-        raise UnsupportedMedia(
-            f"Content-Type must be {JSON}, got {media[:60] or 'none'}", field="content-type"
-        )
-    body = await body_of(request, MAX_BODY_BYTES, "the description of a job")
-    try:
-        return model.model_validate_json(_checked(body))
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _checked(body: bytes) -> bytes:
-    from_json(body, "body")  # refuses repeated names, NaN, and anything but an object
-    return body
-
-
-def _refusal(error: ValidationError) -> InvalidInput:
-    fault: Mapping[str, Any] = error.errors()[0]
-    field = ".".join(map(str, fault["loc"])) or "body"
-    message = fault["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(fault["input"], dict) else f", got {fault['input']!r:.60}"
-    return InvalidInput(f"{field}: {message}{got}", field=field)
+async def _read(request: Request) -> JobRequest:
+    return await read_model(
+        request, JobRequest, MAX_BODY_BYTES, "the description of a job", check_members
+    )
 
 
 def _json(answer: object, status: int = 200) -> Response:

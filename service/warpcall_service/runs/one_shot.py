@@ -25,6 +25,10 @@ class OneShotError(Exception):
     """The process gave no valid answer. The message says why, in words for the user."""
 
 
+class NotStarted(OneShotError):
+    """The process could not be started, which is no fault of the code that it was to run."""
+
+
 async def run_sandboxed(
     settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
 ) -> bytes:
@@ -41,7 +45,8 @@ async def run_sandboxed(
         The content of the frame that it wrote; the caller must check it.
 
     Raises:
-        OneShotError: it could not be started, took too long, ended before it had answered, or its
+        NotStarted: it could not be started.
+        OneShotError: it took too long, ended before it had answered, or its
             answer is too large.
     """
     options: dict[str, object] = {"module": module, "memory-bytes": memory_bytes(settings)}
@@ -57,7 +62,7 @@ async def run_sandboxed(
             environment={**torch_environment(), TAG_VARIABLE: tag},
         )
     except (CannotStart, OSError) as error:
-        raise OneShotError(f"its process could not be started: {error}") from None
+        raise NotStarted(f"its process could not be started: {error}") from None
     with contextlib.closing(reaper):
         try:
             async with asyncio.timeout(limit_s):

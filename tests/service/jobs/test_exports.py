@@ -14,8 +14,8 @@ import pytest
 from tests.service.job_rows import caller
 from tests.service.stored import IMPLEMENTATIONS, SHOWN, finished, number, result
 from warpcall.jobs.results import Results
+from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.jobs import exports, lifecycle
-from warpcall_service.jobs.models import checked, to_json
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
