@@ -82,7 +82,11 @@ def bench(
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
     private: Annotated[
         bool,
-        typer.Option("--private", help="Let only you and administrators read what --mine uploads."),
+        typer.Option(
+            "--private",
+            help="Let only you and administrators read what --mine uploads. Default: as the "
+            "version before; the first is readable by all users.",
+        ),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
@@ -119,8 +123,8 @@ def bench(
     with Client(url) as gpu:
         declaration = gpu.kernel(op)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
-        found = [upload.send(gpu, op, private=private) for upload in uploads]
-        names = implementations_of(vs, job_names(gpu, found))
+        found = [upload.send(gpu, op, private=private or None) for upload in uploads]
+        names = implementations_of(vs, job_names(found))
         if not as_json:
             write_lines(*map(described, uploads, found))
         request: JobRequest = {

@@ -46,8 +46,13 @@ def add(
         ),
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Let only you and administrators read and time it.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--private/--public",
+            help="Who may read and time it: you and administrators, or all users. Default: as the "
+            "version before; the first is public.",
+        ),
+    ] = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:

@@ -21,7 +21,7 @@ class Upload:
     function: str | None
 
     def send(
-        self, gpu: Client, op: str, *, name: str | None = None, private: bool = False
+        self, gpu: Client, op: str, *, name: str | None = None, private: bool | None = None
     ) -> UploadedImplementation:
         """Upload the file.
 
@@ -54,24 +54,18 @@ def upload_of(text: str) -> Upload:
     return Upload(Path(path), function)
 
 
-def job_names(gpu: Client, uploaded: Sequence[UploadedImplementation]) -> list[str]:
+def job_names(uploaded: Sequence[UploadedImplementation]) -> list[str]:
     """Names by which a job times exactly these versions.
 
-    "user/name" stands for the latest version, so that the history of the name has all versions. A
-    version that is not the latest has to be named.
+    "user/name" stands for the latest version, which is the one that was uploaded last, even if it
+    was there before. The history of that name has all its versions. Only where two uploads have
+    one name, each is named with its version.
     """
     same = Counter(one.name for one in uploaded)
-    return [
-        one.name if same[one.name] == 1 and _is_latest(gpu, one) else f"{one.name}@{one.version}"
-        for one in uploaded
-    ]
+    return [one.name if same[one.name] == 1 else f"{one.name}@{one.version}" for one in uploaded]
 
 
 def described(upload: Upload, uploaded: UploadedImplementation) -> str:
     """One line that says under which name and version a file is stored."""
     how = "uploaded now" if uploaded.created else "uploaded before"
     return f"{upload.path} is {uploaded.name}@{uploaded.version}, {how}"
-
-
-def _is_latest(gpu: Client, one: UploadedImplementation) -> bool:
-    return one.created or gpu.implementations.get(one.name).version == one.version

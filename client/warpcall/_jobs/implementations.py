@@ -34,7 +34,7 @@ class _ImplementationsBase:
         self._core = core
 
     async def _add(
-        self, op: str, code: Code, function: str | None, name: str | None, private: bool
+        self, op: str, code: Code, function: str | None, name: str | None, private: bool | None
     ) -> UploadedImplementation:
         source = source_of(code)
         if function is not None and source.function is not None:
@@ -84,9 +84,11 @@ class Implementations(_ImplementationsBase):
         *,
         function: str | None = None,
         name: str | None = None,
-        private: bool = False,
+        private: bool | None = None,
     ) -> UploadedImplementation:
-        """Upload an implementation of an op. The same source again is found, not stored again.
+        """Upload an implementation of an op, as the latest version of its name.
+
+        Source that was uploaded before is not stored again, and becomes the latest version.
 
         The server imports the source as a module, in a sandbox, and calls the function with the
         inputs and parameters of the op as keyword arguments. Keep what only your own machine
@@ -103,7 +105,8 @@ class Implementations(_ImplementationsBase):
             name: 1 to 48 letters, digits, `_`, `.` and `-`. Jobs call it "user/name". None means
                 the name of the file without its ending, if no `function` is named and it can be a
                 name, and otherwise the name of the function.
-            private: whether only you and administrators may read and time it.
+            private: whether only you and administrators may read and time it. None means as the
+                latest version of the name; the first one is not private.
 
         Raises:
             InvalidInput: the source cannot be read or imported, or has no such function; the
@@ -171,7 +174,7 @@ class AsyncImplementations(_ImplementationsBase):
         *,
         function: str | None = None,
         name: str | None = None,
-        private: bool = False,
+        private: bool | None = None,
     ) -> UploadedImplementation:
         """As `Implementations.add`, awaited."""
         return await self._add(op, code, function, name, private)

@@ -146,22 +146,17 @@ def test_bench_without_an_upload_compares_with_ours(
     assert [job["implementations"] for job in lab.jobs] == [implementations]
 
 
-def test_a_job_names_the_version_of_source_that_is_not_the_latest(
-    lab: LabServer, warpcall: Command, mine: str
-) -> None:
+def test_a_job_times_the_file_as_it_is_now(lab: LabServer, warpcall: Command, mine: str) -> None:
     warpcall(*BENCH, "--mine", mine)
     Path(mine).write_text(f"{SOURCE}# faster\n")
     warpcall(*BENCH, "--mine", mine)
     Path(mine).write_text(SOURCE)
     result = warpcall(*BENCH, "--mine", mine)
 
-    before = lab.uploads[0]["version"]
-    assert [job["implementations"][1] for job in lab.jobs] == [
-        "ann/mine",
-        "ann/mine",
-        f"ann/mine@{before}",
-    ]
-    assert result.out.startswith(f"mine.py is ann/mine@{before}, uploaded before\n")
+    latest = lab.uploads[-1]
+    assert [job["implementations"][1] for job in lab.jobs] == ["ann/mine"] * 3
+    assert latest["source"] == SOURCE
+    assert result.out.startswith(f"mine.py is ann/mine@{latest['version']}, uploaded before\n")
 
 
 def test_two_files_whose_uploads_have_one_name_are_timed_by_their_versions(
@@ -171,9 +166,9 @@ def test_two_files_whose_uploads_have_one_name_are_timed_by_their_versions(
     Path("other/mine.py").write_text(f"{SOURCE}# another\n")
 
     warpcall(*BENCH, "--mine", mine, "--mine", "other/mine.py")
+    versions = [one["version"] for one in lab.uploads]
     twice = warpcall(*BENCH, "--mine", mine, "--mine", mine)
 
-    versions = [one["version"] for one in lab.uploads]
     assert lab.jobs[0]["implementations"] == [
         "warpcall", *(f"ann/mine@{version}" for version in versions), "torch",
     ]  # fmt: skip
@@ -228,9 +223,16 @@ def test_a_refused_upload_names_the_file_and_ends_the_command(
 
 
 def test_private_uploads_are_sent_as_such(lab: LabServer, warpcall: Command, mine: str) -> None:
-    warpcall(*BENCH, "--mine", mine, "--private")
+    privacy = []
 
-    assert lab.seen.params["private"] is True
+    for options in ([], ["--private"]):
+        warpcall(*BENCH, "--mine", mine, *options)
+        privacy.append(lab.seen.params.get("private"))
+    for options in ([], ["--private"], ["--public"]):
+        warpcall("implementations", "add", "permute", mine, *options)
+        privacy.append(lab.seen.params.get("private"))
+
+    assert privacy == [None, True, None, True, False]
 
 
 def test_json_has_only_the_results(lab: LabServer, warpcall: Command, mine: str) -> None:

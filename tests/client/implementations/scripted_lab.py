@@ -78,10 +78,9 @@ class LabServer(OpsServer):
         one = known[0] if known else {
             **UPLOADED, "name": f"ann/{body.get('name') or function}", "function": function,
             "op": body["op"], "sha256": sha256, "version": sha256[:12], "source": body["source"],
-            "private": body["private"], "nbytes": len(body["source"]), "versions": [],
+            "private": body.get("private", False), "nbytes": len(body["source"]), "versions": [],
         }  # fmt: skip
-        if not known:
-            self.uploads.append(one)
+        self.uploads = [other for other in self.uploads if other is not one] + [one]
         return say(visit, 200 if known else 201, {**one, "created": not known})
 
     def _one(self, visit: Visit, name: str) -> None:

@@ -80,7 +80,7 @@ def test_what_is_sent_names_only_what_was_given(lab: LabServer, tmp_path: Path) 
             gpu.implementations.add("permute", code, **options)  # type: ignore[arg-type]
             sent.append(lab.seen.params)
 
-    plain = {"op": "permute", "source": SOURCE, "private": False}
+    plain = {"op": "permute", "source": SOURCE}
     assert sent == [
         plain,
         {**plain, "name": "fast"},
