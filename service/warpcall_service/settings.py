@@ -153,6 +153,11 @@ class Settings(ServerSettings):
         32, ge=1, description="Streams of job events that one user may have open."
     )
 
+    @property
+    def modules(self) -> list[str]:
+        """Names of the operator's modules that register implementations."""
+        return [] if self.job_modules == "none" else self.job_modules.split(",")
+
     @classmethod
     def load(cls, **overrides: Any) -> Self:
         """Read the settings from the environment; `overrides` take precedence.

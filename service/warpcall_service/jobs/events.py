@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.store.tables import Job, JobEvent
+from warpcall_service.store.times import moment, now_ms
 
 BATCH = 500  # events that are read at a time
 
@@ -64,13 +63,3 @@ def as_text(rows: Sequence[sa.Row[int, int, str, str]]) -> bytes:
         f'"kind":"{kind}","data":{data}}}\n\n'
         for sequence, at_ms, kind, data in rows
     ).encode()
-
-
-def moment(ms: int) -> str:
-    """A time in milliseconds since 1970 as text in the form of RFC 3339, UTC."""
-    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-
-
-def now_ms() -> int:
-    """The present time in milliseconds since 1970, as the database stores times."""
-    return time.time_ns() // 1_000_000

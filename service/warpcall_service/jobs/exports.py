@@ -26,10 +26,10 @@ from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
-from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.results import measurement, remarks
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
+from warpcall_service.store.times import moment
 
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
 MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}

@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import ACTIVE, ExitClass, State
 from warpcall_service.jobs import queue
-from warpcall_service.jobs.events import append_event, now_ms
+from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.orphans import Heartbeat
 from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
+from warpcall_service.store.times import now_ms
 
 MAX_ATTEMPTS = 2  # an interrupted job runs once more
 LOST = "the server that ran it was lost"

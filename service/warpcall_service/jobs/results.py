@@ -14,9 +14,9 @@ from warpcall.jobs.results import History, HistoryPoint, Measurement
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
-from warpcall_service.jobs.events import moment
 from warpcall_service.store.tables import Job
 from warpcall_service.store.tables import Measurement as Row
+from warpcall_service.store.times import moment
 
 NO_GPU = "no GPU: warpcall runs plain torch here, so nothing can be concluded about its kernels"
 FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measured

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import secrets
 import time
 from collections import Counter, defaultdict
@@ -32,6 +31,7 @@ from warpcall_service.lanes.status import CLOSED
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import Task
 from warpcall_service.runs.runner import Outcome, Run
+from warpcall_service.runs.sandbox import memory_bytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, Measurement
@@ -262,7 +262,7 @@ class Scheduler:
         job.device = device
         task: Task = {
             "device": device,
-            "modules": modules(settings),
+            "modules": settings.modules,
             "uploads": [],
             "sandboxed": False,
             "op": job.op,
@@ -333,17 +333,6 @@ class Scheduler:
         if trouble and trouble != self._trouble:
             log.error(trouble)
         self._trouble = trouble
-
-
-def modules(settings: Settings) -> list[str]:
-    """Names of the operator's modules that register implementations."""
-    return [] if settings.job_modules == "none" else settings.job_modules.split(",")
-
-
-def memory_bytes(settings: Settings) -> int:
-    """Limit on the memory of all processes of a job together, in bytes."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(settings.job_memory_bytes) or physical // 2
 
 
 def _folder(settings: Settings) -> Path:

@@ -18,11 +18,12 @@ from warpcall_service.jobs import comparison, events, exports, results, submissi
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
-from warpcall_service.jobs.scheduler import Scheduler, memory_bytes, modules
+from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.messages import Checked
+from warpcall_service.runs.sandbox import memory_bytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
@@ -212,7 +213,7 @@ class JobService:
             "precision": request.precision,
             "max_cases": self._settings.job_max_cases,
             "host_bytes": memory_bytes(self._settings),
-            "modules": modules(self._settings),
+            "modules": self._settings.modules,
             **{name: given[name] for name in ("cases", "sweep") if given.get(name) is not None},
         }
         # A check takes milliseconds, even of 1,000 cases. But the first check in a worker imports

@@ -19,10 +19,11 @@ from warpcall.errors import Busy, InvalidInput, NotFound
 from warpcall.jobs import PRIORITIES, UNFINISHED
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, queue
-from warpcall_service.jobs.events import append_event, now_ms
+from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
+from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 
 START_S = 6.0  # to start a job: its process, torch, the device

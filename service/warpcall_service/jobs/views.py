@@ -21,10 +21,10 @@ from warpcall.jobs import (
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
-from warpcall_service.jobs.events import moment
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.tables import Job as JobRow
+from warpcall_service.store.times import moment
 
 
 def submitted(session: Session, row: JobRow, created: bool, devices: int) -> SubmittedJob:

@@ -14,6 +14,7 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import events, lifecycle, results, submissions
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.store import times
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
@@ -127,7 +128,7 @@ def test_of_a_job_that_ended_long_ago_states_and_cases_are_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "PRUNED_JOBS", 2)
-    now_ms = events.now_ms()
+    now_ms = times.now_ms()
     with store.write() as session:
         for days in (5, 4, 3, 0, None):
             asked = request(fresh=True)
