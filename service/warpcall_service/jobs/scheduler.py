@@ -177,6 +177,8 @@ class Scheduler:
                 await self._poll(polls)
             except StoreError as error:
                 self._log_trouble(error.reason)
+            except IdentityUnavailable as error:
+                self._log_trouble(str(error))
             except OSError as error:  # such as no free descriptors
                 self._log_trouble(f"no jobs are started: {error}")
             except Exception:
@@ -193,11 +195,7 @@ class Scheduler:
         return [task for task in (self._working, *tasks) if task is not None and not task.done()]
 
     async def _poll(self, polls: int) -> None:
-        try:
-            runner = self._identity.acquire()
-        except IdentityUnavailable as error:
-            self._log_trouble(str(error))
-            return
+        runner = self._identity.acquire()
         if not self._recovered:
             await self._database.write(lifecycle.requeue_own, runner)
             self._recovered = True

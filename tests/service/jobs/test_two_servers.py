@@ -186,6 +186,8 @@ def test_of_two_servers_with_one_folder_one_runs_jobs(database: Database, tmp_pa
             (tmp_path / "continue_file").touch()
             done = [ended(http, one) for one in (job, second)]
             assert processes(b) == []
+            said = [line for line in logged(b) if "no jobs run" in line.get("message", "")]
+            assert len(said) == 1, "the second server says it once, not at each poll"
 
     assert [(one["state"], one["attempts"]) for one in done] == [("succeeded", 1)] * 2
 
