@@ -20,8 +20,29 @@ __all__ = ["InvalidInput", "KernelError", "Op", "ops"]
 
 @functools.cache
 def ops() -> Mapping[str, Op]:
-    """All ops by name: the `OP` of each public module of this package."""
+    """All ops by name: the `OP` of each public module of this package.
+
+    Raises:
+        TypeError: a public module has no `OP`.
+        ValueError: the name of an op is not that of its file. Two files with one name would
+            otherwise replace each other's op.
+    """
     modules = pkgutil.iter_modules(__path__)
     names = sorted(m.name for m in modules if not m.name.startswith("_") and not m.ispkg)
-    found = [importlib.import_module(f"{__name__}.{name}").OP for name in names]
+    found = [_op_of(name) for name in names]
     return {op.name: op for op in found}
+
+
+def _op_of(name: str) -> Op:
+    op = getattr(importlib.import_module(f"{__name__}.{name}"), "OP", None)
+    if not isinstance(op, Op):
+        raise TypeError(
+            f"{name}.py must declare OP = Op(...): each public module of {__name__} is an op, and "
+            "the name of any other module begins with an underscore"
+        )
+    if op.name.replace("-", "_") != name:
+        raise ValueError(
+            f"{name}.py must declare the op {name.replace('_', '-')!r}, as its file is named, got "
+            f"{op.name!r}"
+        )
+    return op

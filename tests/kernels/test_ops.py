@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -252,19 +252,37 @@ OP = Op(
 '''
 
 
-def test_a_new_file_is_an_op_without_any_other_edit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
-    (tmp_path / "negate.py").write_text(NEW_OP)
+@pytest.fixture
+def folder_of_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder whose files are modules of `warpcall_kernels` as well."""
     monkeypatch.setattr(warpcall_kernels, "__path__", [*warpcall_kernels.__path__, str(tmp_path)])
     ops.cache_clear()
+    yield tmp_path
+    ops.cache_clear()
 
-    try:
-        op = ops()["negate"]
-        cases = [(op.name, case.name) for op, case in _cases("small")]
-    finally:
-        ops.cache_clear()
+
+def test_a_new_file_is_an_op_without_any_other_edit(folder_of_ops: Path, device: str) -> None:
+    (folder_of_ops / "negate.py").write_text(NEW_OP)
+
+    op = ops()["negate"]
+    cases = [(op.name, case.name) for op, case in _cases("small")]
 
     assert ("negate", "one") in cases
     run = suite.run(op, op.cases[0], device)
     suite.assert_bits_equal(run.outputs["out"], -run.given["x"])
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "message"),
+    [
+        ("sums.py", "TOTAL = 1", r"sums.py must declare OP = Op\(...\)"),
+        ("minus_one.py", NEW_OP, "minus_one.py must declare the op 'minus-one'.* got 'negate'"),
+    ],
+)
+def test_a_file_that_is_not_the_op_of_its_name_is_refused(
+    file: str, source: str, message: str, folder_of_ops: Path
+) -> None:
+    (folder_of_ops / file).write_text(source)
+
+    with pytest.raises((TypeError, ValueError), match=message):
+        ops()
