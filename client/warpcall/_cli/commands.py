@@ -216,7 +216,7 @@ def _print_declaration(op: dict[str, Any]) -> None:
         f"  {_input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
         for i in op["inputs"]
     ]
-    lines += [f"  {_option_label(p)}  {p['doc']}" for p in op["params"]]
+    lines += [f"  {_option_label(p)}  {p['doc']}{_default(p)}" for p in op["params"]]
     lines += [f"  -> {o['name']} {o['shape']}  {o['doc']}" for o in op["outputs"]]
     write_lines(*lines)
 
@@ -227,6 +227,11 @@ def _input_label(declared: dict[str, Any]) -> str:
 
 def _option_label(declared: dict[str, Any]) -> str:
     return option(declared) if declared["required"] else f"[{option(declared)}]"
+
+
+def _default(declared: dict[str, Any]) -> str:
+    default = declared["default"]
+    return "" if default is None or default is False else f" (default {default})"
 
 
 def _print_summary(answer: Answer[Array]) -> None:

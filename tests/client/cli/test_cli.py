@@ -74,6 +74,14 @@ def test_kernels_describes_one_op(warpcall: Command) -> None:
         assert text in result.out
 
 
+def test_kernels_shows_the_default_of_an_option(warpcall: Command) -> None:
+    result = warpcall("kernels", "masked-softmax")
+
+    assert "  [--scale X]  the number that x is multiplied by (default 1.0)\n" in result.out
+    assert "[--causal]" in result.out
+    assert "False" not in result.out
+
+
 def test_kernels_prints_what_the_server_declares_as_json(warpcall: Command) -> None:
     every, one = warpcall("kernels", "--json"), warpcall("kernels", "isin", "--json")
 
