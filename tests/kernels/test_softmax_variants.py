@@ -24,6 +24,7 @@ def variant(launch: Launch | None) -> str:
     ("columns", "dtype", "taken"),
     [
         (17, torch.bfloat16, "short"),
+        (31, torch.bfloat16, "short"),
         (32, torch.bfloat16, "tile"),
         (33, torch.bfloat16, "tile"),
         (33, torch.float32, "tile, skewed"),
@@ -64,8 +65,10 @@ def test_rows_take_the_variant_that_is_fastest_for_their_length_and_where_they_b
         (3, torch.float16, "tile"),
         (5, torch.float32, "short"),
         (6, torch.float16, "tile"),
+        (9, torch.bfloat16, "tile"),
         (17, torch.bfloat16, "short"),
         (19, torch.bfloat16, "tile"),
+        (31, torch.bfloat16, "tile"),
         (33, torch.bfloat16, "tile, skewed"),
         (34, torch.bfloat16, "tile, skewed"),
         (36, torch.bfloat16, "tile"),

@@ -8,7 +8,7 @@ Forward:
 
 | variant | taken when | why | measured gain | file |
 | --- | --- | --- | --- | --- |
-| short | K <= 32, rows begin anywhere, without gaps between them | a thread holds whole rows, and reads stay 16 bytes wide | 17 bf16: 64 us, as tile 121 | short_rows |
+| short | 2 <= K <= 32, rows begin at other places than multiples of 8 bytes, without gaps between them | a thread holds whole rows, and reads stay 16 bytes wide | 17 bf16: 64 us, as tile 121 | short_rows |
 | tile | a row is at most 64 KiB, or 32 KiB with unaligned masks | each row is read once, and kept in registers | no second read; [8, 16, 2048, 2048] bf16 at 101 % of a copy's speed | forward |
 | long | all other rows | does not fit into registers; the second read comes from the L2 cache | 10,007 fp32 with a mask: 82 us, as tile 122 | forward_long |
 

@@ -102,7 +102,10 @@ class RowLayout(NamedTuple):
 
     @property
     def narrow(self) -> bool:
-        """Whether rows begin anywhere, so that whole rows could be read by narrow accesses only."""
+        """Whether rows begin at other places than multiples of 8 bytes.
+
+        Whole rows could then be read by narrow accesses only.
+        """
         return self.align * self.itemsize <= constants.NARROW_BYTES
 
     def skew(self, least_bytes: int) -> RowLayout:
