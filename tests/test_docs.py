@@ -11,6 +11,7 @@ drawings. Tables are compared with the code that they tell of.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -45,6 +46,7 @@ ADDRESS = "127.0.0.1:8000"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
+CONSTANT = re.compile(r"`([A-Z_]+)(?:\[(\d+)\])?` = (\([^)]*\)|\d+ to \d+|[^\s|,]+)")
 TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo", "docker")
 EXAMPLE_FILES = {"kernels/warpcall_kernels/leaky_relu.py"}  # the reader is asked to write it
 
@@ -309,6 +311,31 @@ def page_of(name: str) -> str:
 def catalog(server: Server) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = json.loads(server.get("/v1/kernels")[1])["kernels"]
     return listed
+
+
+def test_the_constants_that_were_measured_are_those_of_the_code() -> None:
+    found = []
+    for section in page_of("benchmarks/h200-constants").split("\n## ")[1:]:
+        (where,) = re.findall(r"^The constants are in (.*)$", section, re.MULTILINE)
+        files = re.findall(r"`kernels/(.*?)\.py`", where)
+        modules = [importlib.import_module(file.replace("/", ".")) for file in files]
+        for name, key, value in CONSTANT.findall(section):
+            found.append(name)
+            values = [getattr(module, name) for module in modules if hasattr(module, name)]
+            shown = [as_shown(v[int(key)] if key else v) for v in values]
+            assert value in shown, f"{name} is {shown} in {files}, the page says {value}"
+
+    assert len(found) > 40
+
+
+def as_shown(value: object) -> str:
+    """The value of a constant as the page writes it."""
+    value = getattr(value, "value", value)  # of a tl.constexpr
+    if isinstance(value, range):
+        return f"{value[0]} to {value[-1]}"
+    if isinstance(value, tuple):
+        return str(tuple(value))
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def test_the_tables_of_a_benchmark_are_its_results() -> None:
