@@ -245,7 +245,10 @@ def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> N
         ((*BENCH, "--vs", "torch,torch"), "--vs must be names such as"),
         ((*BENCH, "--precision", "-1"), "--precision must be one of quick, standard, publish"),
         ((*BENCH, "--priority", "0"), "--priority must be one of high, normal, low, got '0'"),
-        ((*BENCH, "--size", "taps"), "--size must be such as taps=3,7, each name once, got 'taps'"),
+        (
+            (*BENCH, "--size", "taps"),
+            "--size must be such as taps=3,7 or rows=4096,columns=1000,1024, each name",
+        ),
         ((*BENCH, "--size", "taps=3"), "--size: permute has no size 'taps'"),
         ((*BENCH, "--tag", "?"), "--tag: "),
         ((*BENCH, "--shape", "8x8,8x8"), "--shape, --dtype: permute x=F32[8,8] dims=1,0 is there"),

@@ -65,7 +65,9 @@ def bench(
     ] = None,
     size: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=N,N", help="Sizes that no shape determines: taps=3,7."),
+        typer.Option(
+            metavar="NAME=N,N", help="Sizes that no shape determines: taps=3,7. Can be repeated."
+        ),
     ] = None,
     precision: Annotated[
         str,

@@ -96,14 +96,24 @@ def implementations_of(text: str | None, mine: Sequence[str]) -> list[str]:
 
 
 def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:
-    """Parse sizes such as taps=3,7."""
+    """Parse sizes such as taps=3,7 or rows=4096,columns=1000,1024."""
     sizes: dict[str, list[int | str]] = {}
     for argument in given:
-        name, _, text = argument.partition("=")
-        values = text.split(",")
-        if not name or not all(values) or name in sizes:
-            raise UsageError(f"--size must be such as taps=3,7, each name once, got {argument!r}")
-        sizes[name] = [int(v) if v.isascii() and v.isdigit() else v for v in values]
+        wrong = UsageError(
+            "--size must be such as taps=3,7 or rows=4096,columns=1000,1024, each name once, "
+            f"got {argument!r}"
+        )
+        values: list[int | str] | None = None  # of the name that came last
+        for part in argument.split(","):
+            name, equals, value = part.partition("=")
+            if equals:
+                if not name or name in sizes:
+                    raise wrong
+                values = sizes[name] = []
+            text = value if equals else part
+            if values is None or not text:
+                raise wrong
+            values.append(int(text) if text.isascii() and text.isdigit() else text)
     return sizes
 
 
