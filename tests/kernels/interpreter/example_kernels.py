@@ -81,3 +81,21 @@ def assert_kernel(x_ptr: Any, BLOCK: tl.constexpr) -> None:
 def tanh_kernel(x_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
     offsets = tl.arange(0, BLOCK)
     tl.store(out_ptr + offsets, libdevice.tanh(tl.load(x_ptr + offsets)))
+
+
+@triton.jit
+def square_then_product_kernel(a_ptr: Any, b_ptr: Any, out_ptr: Any, BLOCK: tl.constexpr) -> None:
+    offsets = tl.arange(0, BLOCK)
+    a, b = tl.load(a_ptr + offsets), tl.load(b_ptr + offsets)
+    tl.store(out_ptr + offsets, a * a)
+    tl.store(out_ptr + BLOCK + offsets, a * b)
+
+
+@triton.jit
+def plus_kernel(x_ptr: Any, out_ptr: Any, ADDEND: tl.constexpr) -> None:
+    tl.store(out_ptr, (tl.load(x_ptr) != 0) + ADDEND)
+
+
+@triton.jit
+def load_or_kernel(x_ptr: Any, out_ptr: Any, there: Any, other: Any) -> None:
+    tl.store(out_ptr, tl.load(x_ptr, mask=there != 0, other=other))

@@ -10,6 +10,7 @@ does, and lets a kernel read and write wherever it likes. Here:
 - `tl.dot` of fp32 rounds its operands to tf32 unless asked otherwise, as a GPU does;
 - `device_assert` asserts, libdevice functions are numpy's, and there is an active driver;
 - an error in a kernel reaches the caller as it was raised;
+- the front end runs once for each kind of operation: see replay.py;
 - Triton 3.6 bounds loops by tensors with numpy from 2.4 on too.
 """
 
@@ -34,6 +35,8 @@ from triton.runtime import interpreter as stock
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import TensorHandle
 
+from tests.kernels.interpreter import replay
+
 Array = NDArray[Any]
 
 NARROW: Mapping[Any, np.dtype[Any]] = {
@@ -52,12 +55,14 @@ LIBDEVICE: Mapping[str, Callable[..., Array]] = {
 
 _stock_np_dtype = stock._get_np_dtype
 _stock_patch_lang = stock._patch_lang
+_np_dtypes: dict[str, np.dtype[Any]] = {}  # by the name of Triton's type
 
 
 def install() -> None:
     """Replace the parts of `triton.runtime.interpreter` that are wrong; for this whole process."""
     stock._get_np_dtype = _np_dtype
     stock._patch_lang = _patch_lang
+    stock._patch_attr = _patch_attr
     stock.GridExecutor = CheckedExecutor
     stock.ReduceOps.min_max = _min_max
     stock.interpreter_builder.__class__ = CheckedBuilder
@@ -68,9 +73,12 @@ def install() -> None:
 
 
 def _np_dtype(dtype: Any) -> np.dtype[Any]:
-    scalar = dtype.element_ty if isinstance(dtype, tl.block_type) else dtype
-    narrow = None if isinstance(scalar, tl.pointer_type) else NARROW.get(scalar)
-    return _stock_np_dtype(dtype) if narrow is None else narrow
+    known = _np_dtypes.get(dtype.name)
+    if known is None:
+        scalar = dtype.element_ty if isinstance(dtype, tl.block_type) else dtype
+        narrow = None if isinstance(scalar, tl.pointer_type) else NARROW.get(scalar)
+        known = _np_dtypes[dtype.name] = narrow or _stock_np_dtype(dtype)
+    return known
 
 
 def _bits(data: Array) -> Array:
@@ -102,6 +110,9 @@ class Memory:
         if not addresses.size:
             return
         nbytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        lowest = np.searchsorted(self.begins, addresses.min(), "right") - 1
+        if lowest >= 0 and addresses.max() + nbytes <= self.ends[lowest]:
+            return  # all are in one tensor, as nearly always
         at = np.searchsorted(self.begins, addresses, "right") - 1
         wrong = at < 0
         if len(self.ends):
@@ -182,6 +193,8 @@ class _Outermost:
         global _patched
         self.scope = _stock_patch_lang(_Everything)
         self.scope.set_attr(tl.tensor, "__index__", lambda self: self.handle.data.item())
+        for name in ("__bool__", "__index__"):
+            self.scope.set_attr(tl.tensor, name, _noted(getattr(tl.tensor, name)))
         stock._patch_builtin(cuda_libdevice, stock.interpreter_builder, self.scope)
         for name in dir(generic_libdevice):
             if hasattr(cuda_libdevice, name) and not name.startswith("_"):
@@ -197,6 +210,18 @@ class _Outermost:
 def _patch_lang(fn: Any) -> _Nested | _Outermost:
     """Once a launch; the stock interpreter patches (and leaks) again for each device function."""
     return _Nested() if _patched else _Outermost()
+
+
+def _patch_attr(package: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+    scope.set_attr(package, name, replay.replayed(member))
+
+
+def _noted(read: Any) -> Any:
+    def reading(tensor: Any) -> Any:
+        replay.note_read(tensor)
+        return read(tensor)
+
+    return reading
 
 
 def _min_max(self: Any, tensor: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:

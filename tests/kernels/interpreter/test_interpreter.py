@@ -164,6 +164,35 @@ def test_libdevice_functions_are_numpys() -> None:
     torch.testing.assert_close(out, x.tanh())
 
 
+def test_an_operation_on_one_tensor_is_not_replayed_for_two() -> None:
+    a, b = torch.tensor([2.0, 3.0]), torch.tensor([5.0, 7.0])
+    out = torch.empty(4)
+
+    kernels.square_then_product_kernel[(1,)](a, b, out, BLOCK=2)
+
+    assert out.tolist() == [4.0, 9.0, 10.0, 21.0]
+
+
+@pytest.mark.parametrize(("addend", "total"), [(True, 1.0), (1, 2.0), (1.0, 2.0), (1.5, 2.5)])
+def test_an_operation_with_a_constant_is_not_replayed_for_another(
+    addend: float, total: float
+) -> None:
+    out = torch.empty(1)
+
+    kernels.plus_kernel[(1,)](torch.ones(1), out, ADDEND=addend)
+
+    assert out.item() == total
+
+
+@pytest.mark.parametrize("other", [0, 7])
+def test_an_operation_that_reads_a_value_is_not_replayed_for_another(other: int) -> None:
+    out = torch.empty(1)
+
+    kernels.load_or_kernel[(1,)](torch.ones(1), out, 0, other)
+
+    assert out.item() == other
+
+
 def test_uninitialised_memory_is_nan() -> None:
     assert torch.empty(64).isnan().all()
 
