@@ -14,6 +14,7 @@ from warpcall_kernels.measuring._implementations import (
 )
 from warpcall_kernels.measuring._machine import environment_class, fingerprint
 from warpcall_kernels.measuring._measure import Lease, Progress, measure
+from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
 from warpcall_kernels.measuring._result import (
     CaseResult,
@@ -47,5 +48,6 @@ __all__ = [
     "load",
     "make_case",
     "measure",
+    "minor_number",
     "register",
 ]

@@ -38,6 +38,7 @@ Progress = Callable[[dict[str, Any]], None]
 BLOCK_US = 200_000  # of timed work queued at a time; no lease is held for longer
 ROUNDS_AT_ONCE = 64
 REPORT_EVERY_S = 0.25
+MAX_MASKED = 2000  # rounds after which a measurement ends, whatever masks them
 FEWEST_ROUNDS = 2  # however long they take
 WARM_AGREE = 0.01
 UNSTABLE = 0.2  # share of masked rounds that makes a result unstable
@@ -195,8 +196,10 @@ class _Measurement:
         candidates = self._timed_candidates()
         end = time.monotonic() + self._precision.seconds * len(candidates)
         fitting = max(1, int(BLOCK_US / sum(self._clock.wall_us(c.ready) for c in candidates)))
-        while rounds.counted < self._precision.max_rounds and (
-            time.monotonic() < end or len(rounds) <= FEWEST_ROUNDS
+        while (
+            rounds.counted < self._precision.max_rounds
+            and len(rounds.masked) < MAX_MASKED
+            and (time.monotonic() < end or len(rounds) <= FEWEST_ROUNDS)
         ):
             if not rounds.due():
                 if self._enough(rounds):

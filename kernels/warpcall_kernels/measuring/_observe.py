@@ -115,6 +115,17 @@ def facts(device: torch.device) -> dict[str, Any]:
     }
 
 
+def minor_number(device: torch.device | str) -> int | None:
+    """The number in the name of a GPU's device file; None for a CPU, or if NVML does not tell it."""
+    device = torch.device(device)
+    nvml = _nvml() if device.type == "cuda" else None
+    handle = None if nvml is None else _handle(nvml, device)
+    if nvml is None or handle is None:
+        return None
+    found: int | None = GpuObserver(nvml, handle)._query(nvml.nvmlDeviceGetMinorNumber)
+    return found
+
+
 def theoretical_gb_per_s(device: torch.device) -> float | None:
     """Theoretical bandwidth of a GPU's memory: two transfers a cycle, times the width of its bus."""
     if device.type != "cuda":

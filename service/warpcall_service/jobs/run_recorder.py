@@ -11,7 +11,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -32,6 +33,11 @@ from warpcall_service.store.tables import Job
 
 RETRY_S = 1.0  # between two attempts to write a change
 PROGRESS_S = 2.0  # between two progress events about the same phase of the same implementation
+# A job may report new phases as fast as it likes. So many of them are written at once, and then so
+# many a second on average, so that it cannot fill the database.
+PROGRESS_BURST = 200.0
+PROGRESS_PER_S = 4.0
+MAX_WAITING = 1000  # changes that wait to be written; no progress is added to them
 
 Change = Callable[[Session, Job], None]
 
@@ -59,6 +65,8 @@ class RunRecorder:
         self._state: State = "preparing"
         self._phase: tuple[object, ...] = ()
         self._phase_at = 0.0
+        self._tokens = PROGRESS_BURST
+        self._filled_at = time.monotonic()
         self._changes: asyncio.Queue[tuple[Change, bool]] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write())
 
@@ -72,11 +80,7 @@ class RunRecorder:
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
             case Progress(fields):
-                phase = (fields["position"], fields.get("phase"), fields.get("implementation"))
-                now = time.monotonic()
-                if phase != self._phase or now > self._phase_at + PROGRESS_S:
-                    self._phase, self._phase_at = phase, now
-                    self.put(lambda session, job: append_event(session, job, "progress", fields))
+                self._put_progress(fields)
 
     def put(self, change: Change, *, charges: bool = False) -> None:
         """Append a change to those that wait to be written.
@@ -96,6 +100,19 @@ class RunRecorder:
         """Stop writing. Changes that wait are dropped."""
         self._writing.cancel()
         await asyncio.wait((self._writing,))
+
+    def _put_progress(self, fields: Mapping[str, Any]) -> None:
+        phase = (fields["position"], fields.get("phase"), fields.get("implementation"))
+        now = time.monotonic()
+        if phase == self._phase and now <= self._phase_at + PROGRESS_S:
+            return
+        grown = self._tokens + (now - self._filled_at) * PROGRESS_PER_S
+        self._tokens, self._filled_at = min(PROGRESS_BURST, grown), now
+        if self._tokens < 1 or self._changes.qsize() >= MAX_WAITING:
+            return
+        self._tokens -= 1
+        self._phase, self._phase_at = phase, now
+        self.put(lambda session, job: append_event(session, job, "progress", fields))
 
     def _advance(self, state: State) -> None:
         """Write a state, unless the run has already reached it or a later one."""

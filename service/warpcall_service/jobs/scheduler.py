@@ -32,6 +32,7 @@ from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import Task
 from warpcall_service.runs.runner import Outcome, Run
 from warpcall_service.runs.sandbox import memory_bytes
+from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, Measurement
@@ -284,7 +285,9 @@ class Scheduler:
 
         recorder = RunRecorder(self._database, claimed.claim, claim_lost)
         tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
-        run = Run(claimed.task, tag, lane.device_lease, self._settings, recorder.on_event)
+        run = Run(
+            claimed.task, tag, lane.hello, lane.device_lease, self._settings, recorder.on_event
+        )
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
         self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
         log.info("the job %s starts on %s", claimed.id, lane.name)
@@ -316,8 +319,9 @@ class Scheduler:
     async def _outcome(self, run: Run) -> Outcome:
         try:
             return await run.run()
-        except OSError as error:
-            detail = f"its process could not be started: {error.strerror}"
+        except (OSError, CannotStart) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            detail = f"its process could not be started: {why}"
             return Outcome("killed", detail, (), 0.0, 0.0)
 
     async def _quarantine(self, lane: Lane, left: set[int]) -> None:

@@ -34,6 +34,9 @@ class Hello(TypedDict):
         label: a name for people, such as "cuda:0 (NVIDIA H200)".
         devices: all devices of this kind on the machine.
         memory_nbytes: the most bytes that tensors may use on the device.
+        fingerprint, environment: facts about the device, the machine and its software, and their
+            class, as results of jobs have them.
+        minor: number of the GPU in the name of its device file; None if it is unknown or a CPU.
         catalog: `Op.describe` of every op, with dtypes as wire codes.
         error: why the worker cannot start; no other field is set then.
     """
@@ -42,6 +45,9 @@ class Hello(TypedDict):
     label: NotRequired[str]
     devices: NotRequired[list[str]]
     memory_nbytes: NotRequired[int]
+    fingerprint: NotRequired[dict[str, Any]]
+    environment: NotRequired[str]
+    minor: NotRequired[int | None]
     catalog: NotRequired[list[dict[str, Any]]]
     error: NotRequired[str]
 

@@ -27,13 +27,17 @@ class ChildLog:
 
     Args:
         name: of the child, for messages about output that is not from its log.
+        max_bytes: of output of a child that runs uploaded code; more is dropped. Its lines could
+            claim to be from its log, so none is logged unchanged. None means no limit.
 
     Attributes:
         fd: the end of the pipe for the child; `started` closes the server's copy of it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_bytes: int | None = None) -> None:
         self._name = name
+        self._trusted = max_bytes is None
+        self._left = max_bytes or 0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._rest = b""
@@ -75,6 +79,8 @@ class ChildLog:
 
     def _take(self, data: bytes) -> None:
         """Log complete lines: those of its log unchanged, all others together as one message."""
+        if not self._trusted:
+            data = self._within_limit(data)
         text, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             text, newline, self._rest = text + newline + self._rest, b"\n", b""
@@ -82,9 +88,17 @@ class ChildLog:
             return
         others: list[str] = []
         for line in text.decode(errors="replace").split("\n"):
-            if line.startswith(OURS):
+            if self._trusted and line.startswith(OURS):
                 logs.write(line)
             elif line:
                 others.append(line)
         if others:
             log.warning("%s wrote: %s", self._name, "\n".join(others))
+
+    def _within_limit(self, data: bytes) -> bytes:
+        if len(data) <= self._left or not self._left:
+            kept = data[: self._left]
+        else:
+            kept = data[: self._left] + b"\n(what it writes from now on is dropped)\n"
+        self._left -= min(len(data), self._left)
+        return kept

@@ -32,6 +32,8 @@ class ChildProcess:
         sockets: for each socket pair its name and kind; the module gets its end as `--NAME-fd`.
         fds: further descriptors that the module gets as `--NAME-fd`.
         environment: variables beside those of this process.
+        max_log_bytes: what it may write to the log, all of it as messages; None means that it runs
+            only our own code, whose lines of the log stay as they are.
 
     Attributes:
         sockets: the server's ends of the socket pairs, by name.
@@ -49,10 +51,11 @@ class ChildProcess:
         *,
         fds: Mapping[str, int] = NOTHING,
         environment: Mapping[str, str] = NOTHING,
+        max_log_bytes: int | None = None,
     ) -> None:
         self.sockets: dict[str, socket.socket] = {}
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._log = ChildLog(name)
+            self._log = ChildLog(name, max_log_bytes)
             ours.callback(self._log.close)
             theirs.callback(self._log.started)
             passed = dict(fds)

@@ -49,12 +49,3 @@ class CaseMeasured:
 
 
 RunEvent = StateChanged | EnvironmentKnown | Progress | CaseMeasured
-
-
-def event_of(kind: str, value: Mapping[str, Any]) -> RunEvent:
-    """The event in a message `{kind: value}` of a job's process."""
-    if kind == "hello":
-        return EnvironmentKnown(value["fingerprint"], value["environment"])
-    if kind == "result":
-        return CaseMeasured(value["position"], value["case"])
-    return Progress(value)

@@ -138,8 +138,10 @@ class ReaperReport(TypedDict):
         status: exit status, negative for a signal.
         over_memory: it was killed because the job's processes together used too much memory.
         left: ids of processes that could not be ended.
+        trouble: why it could not be started in the sandbox; empty if it was started.
     """
 
     status: int
     over_memory: bool
     left: list[int]
+    trouble: str

@@ -40,18 +40,27 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the server uses the control socket
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    process, cgroup = _start(args.module, args.server_fd, args.sandbox)
-    os.close(args.server_fd)
     control = socket.socket(fileno=args.control_fd)
+    try:
+        process, cgroup = _start(args.module, args.server_fd, args.sandbox)
+    except sandboxed.CannotStart as error:
+        _report(control, {"status": 1, "over_memory": False, "left": [], "trouble": str(error)})
+        return
+    os.close(args.server_fd)
     reason = _watch(process.pid, control, args.memory_bytes, cgroup)
     status = _end(process.pid, gracefully=reason == "stop")
     report: ReaperReport = {
         "status": sandboxed.status_inside(status) if args.sandbox else status,
         "over_memory": reason == "memory" or _ran_out(cgroup),
         "left": sorted(process_tree.descendants(os.getpid())),
+        "trouble": "",
     }
     if cgroup is not None:
         cgroup.remove()
+    _report(control, report)
+
+
+def _report(control: socket.socket, report: ReaperReport) -> None:
     with contextlib.suppress(OSError):  # the server has gone
         control.sendall(json.dumps(report).encode())
 

@@ -14,12 +14,20 @@ from typing import Any
 
 from warpcall.jobs import ExitClass
 from warpcall_service.lanes.device_lease import DeviceLease
-from warpcall_service.lanes.messages import frame, read_frame_async
+from warpcall_service.lanes.messages import Hello, frame
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess, signal_name
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.events import RunEvent, StateChanged, event_of
+from warpcall_service.runs.events import (
+    CaseMeasured,
+    EnvironmentKnown,
+    Progress,
+    RunEvent,
+    StateChanged,
+)
+from warpcall_service.runs.frames import FrameReader, FrameRefused
 from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, Task
+from warpcall_service.runs.sandbox import Sandbox, gpu_of
 from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_service.runs.reaper"
@@ -28,6 +36,7 @@ WATCH_POLL_S = 0.1
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
 # The time in which a reaper ends the job, and some for its report.
 REAPER_REPORT_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
+MAX_LOG_BYTES = 64 << 10  # that uploaded code may write to the log of the server
 LAST_MESSAGES_S = 5.0  # to read what is in the socket after all processes have ended
 
 OnEvent = Callable[[RunEvent], None]
@@ -55,15 +64,23 @@ class Run:
 
     Args:
         tag: identifies the processes, in their environment.
+        lane: what the lane's worker found out about the device.
         lease: the lane's lease of the device.
         on_event: called with each event of the run.
     """
 
     def __init__(
-        self, task: Task, tag: str, lease: DeviceLease, settings: Settings, on_event: OnEvent
+        self,
+        task: Task,
+        tag: str,
+        lane: Hello,
+        lease: DeviceLease,
+        settings: Settings,
+        on_event: OnEvent,
     ) -> None:
         self._task = task
         self._tag = tag
+        self._lane = lane
         self._lease = lease
         self._settings = settings
         self._on_event = on_event
@@ -85,13 +102,23 @@ class Run:
         """Measure until the job is done or must be ended.
 
         When this returns, its processes have ended and the lane has the device.
+
+        Raises:
+            CannotStart: the sandbox cannot be used.
+            OSError: no process can be started.
         """
+        task = self._task
+        options = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
+        if task["sandboxed"]:
+            launch = Sandbox(self._settings).launch(gpu=gpu_of(task["device"], self._lane))
+            options["sandbox"] = json.dumps(launch)
         reaper = ChildProcess(
             REAPER_MODULE,
-            f"a job of {self._task['op']}",
-            {"module": JOB_MODULE, "memory-bytes": self._task["memory_bytes"]},
+            f"a job of {task['op']}",
+            options,
             {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
             environment={**torch_environment(), TAG_VARIABLE: self._tag},
+            max_log_bytes=MAX_LOG_BYTES if task["uploads"] else None,
         )
         with contextlib.closing(reaper):
             return await self._supervise(reaper)
@@ -136,6 +163,8 @@ class Run:
     def _how_it_ended(self, report: ReaperReport | None) -> tuple[ExitClass, str]:
         if self._stop_reason is not None:
             return self._stop_reason
+        if report is not None and report["trouble"]:
+            return "killed", f"its process could not be started: {report['trouble']}"
         if report is not None and report["over_memory"]:
             limit = self._task["memory_bytes"]
             return "oom", f"its processes together took more than {limit} bytes of memory"
@@ -151,34 +180,47 @@ class Run:
 
     async def _read_messages(self, sock: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
+        frames = FrameReader(self._task, reader)
         try:
-            writer.write(frame(self._task))
+            # In the sandbox the only GPU is the first one.
+            inside = self._task["sandboxed"] and self._task["device"] != "cpu"
+            writer.write(frame({**self._task, "device": "cuda:0"} if inside else self._task))
             while True:
-                for kind, value in json.loads(await read_frame_async(reader)).items():
-                    self._last_message = time.monotonic()
-                    await self._on_message(kind, value, writer)
+                kind, value = await frames.read()
+                self._last_message = time.monotonic()
+                await self._on_message(kind, value, writer)
+        except FrameRefused as refused:
+            self.stop("invalid", f"its process sent {refused}")
         except (asyncio.IncompleteReadError, OSError):
             pass  # the process has ended; the reaper reports how
         finally:
             writer.close()
 
     async def _on_message(self, kind: str, value: Any, writer: asyncio.StreamWriter) -> None:
-        if kind == "want":
-            self._on_event(StateChanged("waiting_gpu"))
-            self._waiting_for_device = True
-            await self._lease.acquire()
-            self._waiting_for_device = False
-            self._last_message = time.monotonic()
-            self._on_event(StateChanged("running"))
-            writer.write(frame({"go": True}))
-        elif kind == "release":
-            self._release()
-        elif kind == "ended":
-            self._reported_end = value["class"], value["detail"]
-            self._on_event(StateChanged("finalizing"))
-        else:
-            self._ready = True
-            self._on_event(event_of(kind, value))
+        match kind:
+            case "hello":
+                self._ready = True
+                # Uploaded code may have run before this message, so its word does not count.
+                known = self._lane if self._task["uploads"] else value
+                self._on_event(EnvironmentKnown(known["fingerprint"], known["environment"]))
+            case "want":
+                self._on_event(StateChanged("waiting_gpu"))
+                self._waiting_for_device = True
+                await self._lease.acquire()
+                self._waiting_for_device = False
+                self._last_message = time.monotonic()
+                self._on_event(StateChanged("running"))
+                writer.write(frame({"go": True}))
+            case "release":
+                self._release()
+            case "progress":
+                self._on_event(Progress(value))
+            case "result":
+                case = {**value["case"], "device": self._task["device"]}
+                self._on_event(CaseMeasured(value["position"], case))
+            case "ended":
+                self._reported_end = value["class"], value["detail"]
+                self._on_event(StateChanged("finalizing"))
 
     def _release(self) -> None:
         if self._lease.since is not None:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TypedDict
 
+from warpcall_service.lanes.messages import Hello
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess
 from warpcall_service.runs.messages import Launch
@@ -208,6 +209,20 @@ class Sandbox:
         if database.startswith("/"):
             files.append(Path(database))
         return [path.absolute() for path in files if path is not None]
+
+
+def gpu_of(device: str, lane: Hello) -> Gpu | None:
+    """The GPU of a lane's device; None for the CPU.
+
+    Raises:
+        CannotStart: the lane does not know the GPU's device file.
+    """
+    if device == "cpu":
+        return None
+    minor, uuid = lane.get("minor"), lane.get("fingerprint", {}).get("uuid")
+    if minor is None or not uuid:
+        raise CannotStart(f"the device file of {device} is unknown, because NVML does not tell it")
+    return {"minor": minor, "uuid": f"GPU-{uuid}"}
 
 
 def gpu_devices(gpu: Gpu) -> list[str]:

@@ -76,7 +76,7 @@ def main() -> None:
 def _open_device(
     device_name: str, arena: mmap.mmap, threads: int, warm: bool
 ) -> tuple[Device, Hello]:
-    from warpcall_kernels import ops  # imports torch, so not before the lines above
+    from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
     from warpcall_service.worker import (
         job_check,  # noqa: F401  # imported now, so that the first request need not wait
         program_planner,  # noqa: F401  # see the next line
@@ -88,11 +88,15 @@ def _open_device(
         from warpcall_service.worker.warmup import warm_lane
 
         warm_lane(device.name)
+    fingerprint = measuring.fingerprint(device.name)
     return device, {
         "device": device.name,
         "label": device.label,
         "devices": device.all,
         "memory_nbytes": device.memory_nbytes,
+        "fingerprint": fingerprint,
+        "environment": measuring.environment_class(fingerprint),
+        "minor": measuring.minor_number(device.name),
         "catalog": [_describe(op) for op in ops().values()],
     }
 

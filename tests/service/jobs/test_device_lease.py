@@ -125,7 +125,7 @@ def test_within_a_block_the_lane_computes_nothing_however_many_calls_wait() -> N
                     took_s.append(await call(engine, plan))
 
             floods = [asyncio.create_task(flood()) for _ in range(8)]
-            run = Run(task(), "test/lease", lease, settings, lambda event: None)
+            run = Run(task(), "test/lease", {}, lease, settings, lambda event: None)
             outcome = await run.run()
             for one in floods:
                 one.cancel()

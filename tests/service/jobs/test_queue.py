@@ -158,6 +158,7 @@ class SlowDatabase(JobDatabase):
 def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_path: Path) -> None:
     lane = SimpleNamespace(
         name="cpu",
+        hello={},
         state="ready",
         device_lease=DeviceLease(lambda: False, lambda: False, lambda: None),
     )

@@ -1,0 +1,186 @@
+"""What a job's process may send: each frame is checked before anything else sees it.
+
+The process may run code of users, who could send anything in its name. A frame that does not fit is
+refused, and the run with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
+
+from warpcall.jobs import ExitClass
+from warpcall_service.lanes.messages import LENGTH
+from warpcall_service.runs.messages import Task
+from warpcall_service.runs.results import CaseModel, Name, Number, Strict
+
+MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
+SMALL_BYTES = (
+    16 << 10
+)  # a frame of so many bytes is parsed in the event loop; only a result has more
+# Parsing takes 10 ms with so many of each character, and would take 700 ms with 2 MB of brackets.
+# The interpreter's lock is held meanwhile, in whatever thread.
+MOST = {b"[": 4000, b"{": 4000, b":": 10_000, b'"': 30_000, b",": 80_000}
+PROGRESS_PER_S = 100.0  # frames on average; the process waits if it sends more
+PROGRESS_BURST = 1000.0
+
+MAX_PLACE = 200  # characters of the place of a fault
+LIMIT = "copy"  # the implementation that is measured beside all others
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+Phase = Literal["preparing", "correctness", "warmup", "rounds", "extras"]
+
+
+class FrameRefused(Exception):
+    """A frame that an honest process does not send. The message says what it was."""
+
+
+class _Hello(Strict):
+    fingerprint: Annotated[
+        dict[
+            Annotated[str, StringConstraints(max_length=64)],
+            Annotated[str, StringConstraints(max_length=256)] | bool | int | _Finite | None,
+        ],
+        Field(max_length=64),
+    ]
+    environment: Annotated[str, StringConstraints(max_length=1000)]
+
+
+class _Progress(Strict):
+    position: int
+    phase: Phase
+    implementation: Name | None = None
+    rounds: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    half_width: Number | None = None
+
+
+class _Result(Strict):
+    position: int
+    case: CaseModel
+
+
+class _Ended(Strict):
+    exit_class: Annotated[ExitClass, Field(alias="class")]
+    detail: Annotated[str, StringConstraints(max_length=4000)]
+
+
+class _Frame(Strict):
+    """Exactly one member is set."""
+
+    hello: _Hello | None = None
+    want: bool | None = None
+    release: bool | None = None
+    progress: _Progress | None = None
+    result: _Result | None = None
+    ended: _Ended | None = None
+
+
+class Frame(NamedTuple):
+    """A frame that was checked: its kind, and the value as plain data."""
+
+    kind: str
+    value: Any
+
+
+class FrameReader:
+    """Reads the frames of one run, and refuses what does not follow from its task.
+
+    Args:
+        task: of the run; each of its cases may be reported once.
+    """
+
+    def __init__(self, task: Task, reader: asyncio.StreamReader) -> None:
+        self._task = task
+        self._reader = reader
+        self._specs = dict(task["cases"])  # by position, of cases without a result
+        self._names = task["implementations"]
+        self._ready = self._leased = self._ended = False
+        self._tokens = PROGRESS_BURST
+        self._filled_at = time.monotonic()
+
+    async def read(self) -> Frame:
+        """Read and check the next frame.
+
+        Raises:
+            FrameRefused: it is not what an honest process sends.
+            IncompleteReadError: the other side closed its socket.
+        """
+        (nbytes,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        if nbytes > MAX_BYTES:
+            raise FrameRefused(f"a frame of {nbytes} bytes, more than {MAX_BYTES}")
+        text = await self._reader.readexactly(nbytes)
+        if nbytes <= SMALL_BYTES:
+            frame = _parse(text)
+        else:
+            if any(text.count(sign) > most for sign, most in MOST.items()):
+                raise FrameRefused("a frame of too many parts")
+            frame = await asyncio.to_thread(_parse, text)
+        self._check(frame)
+        if nbytes > SMALL_BYTES and frame.kind != "result":
+            raise FrameRefused(f"a {frame.kind} of {nbytes} bytes")
+        if frame.kind == "progress":
+            await self._pace()
+        return frame
+
+    def _check(self, frame: Frame) -> None:
+        """Raise if the frame may not come now, or speaks of something that was not asked."""
+        kind, value = frame
+        if self._ended or (self._ready is (kind == "hello") and kind != "ended"):
+            raise FrameRefused(f"a {kind} at the wrong time")
+        match kind:
+            case "hello":
+                self._ready = True
+            case "want" | "release":
+                if self._leased is (kind == "want"):
+                    raise FrameRefused(f"a {kind} at the wrong time")
+                self._leased = kind == "want"
+            case "progress":
+                self._check_position(value)
+                if value.get("implementation") not in (None, LIMIT, *self._names):
+                    raise FrameRefused("progress of an implementation that was not asked")
+            case "result":
+                self._check_position(value)
+                self._check_case(value["position"], value["case"])
+            case "ended":
+                self._ended = True
+
+    def _check_position(self, value: dict[str, Any]) -> None:
+        if value["position"] not in self._specs:
+            raise FrameRefused("a case that was not asked, or was reported before")
+
+    def _check_case(self, position: int, case: dict[str, Any]) -> None:
+        """Check a result, and write into it what is known from the task."""
+        if [one["name"] for one in case["implementations"]] != self._names:
+            raise FrameRefused("a result of other implementations than those asked")
+        if case["limit"] is not None and case["limit"]["name"] != LIMIT:
+            raise FrameRefused("a limit that is not the copy")
+        case["op"], case["precision"] = self._task["op"], self._task["precision"]
+        case["spec"], case["seed"] = self._specs.pop(position), self._task["seed"] + position
+
+    async def _pace(self) -> None:
+        """Read more slowly what comes too fast: the process then waits in its own send."""
+        now = time.monotonic()
+        grown = self._tokens + (now - self._filled_at) * PROGRESS_PER_S
+        self._tokens, self._filled_at = min(PROGRESS_BURST, grown) - 1, now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / PROGRESS_PER_S)
+
+
+_FRAME = TypeAdapter(_Frame)
+
+
+def _parse(text: bytes) -> Frame:
+    try:
+        found = _FRAME.validate_json(text).model_dump(by_alias=True, exclude_unset=True)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, fault["loc"]))[:MAX_PLACE]
+        raise FrameRefused(
+            f"a frame with a fault at {place or 'its begin'}: {fault['msg']}"
+        ) from None
+    if len(found) != 1:
+        raise FrameRefused(f"a frame with {len(found)} members")
+    return Frame(*found.popitem())

@@ -1,0 +1,106 @@
+"""The result of one case as a job's process sends it.
+
+The fields are those of `warpcall_kernels.measuring.CaseResult`, which describes them, with bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+from warpcall.jobs import Verdict
+
+MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are masked, and a block
+MAX_IMPLEMENTATIONS = 9  # of a request, and the copy
+MAX_TEXT = 4096  # characters of an error or a traceback
+MAX_COUNT = 1 << 62
+
+
+def _cut(text: str) -> str:
+    return text[:MAX_TEXT]
+
+
+Text = Annotated[str, AfterValidator(_cut)]
+Name = Annotated[str, StringConstraints(max_length=160)]
+Word = Annotated[str, StringConstraints(max_length=200)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of us, bytes, mJ, or a ratio
+Tags = Annotated[list[Word], Field(max_length=16, fail_fast=True)]
+Status = Literal["ok", "error", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
+
+
+class Strict(BaseModel):
+    """Takes what has exactly these fields, of exactly these types."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class RatioModel(Strict):
+    ratio: Number
+    low: Number | None
+    high: Number | None
+    n: Count
+    verdict: Verdict
+
+
+class ImplementationModel(Strict):
+    name: Name
+    status: Status
+    error: Text | None
+    traceback: Text | None
+    method: Word | None
+    n: Count
+    median_us: Number | None
+    p5_us: Number | None
+    p25_us: Number | None
+    p75_us: Number | None
+    p95_us: Number | None
+    min_us: Number | None
+    ci_low_us: Number | None
+    ci_high_us: Number | None
+    relative: RatioModel | None
+    gb_per_s: Number | None
+    share_of_limit: Number | None
+    peak_bytes: Count | None
+    hot_us: Number | None
+    host_us: Number | None
+    energy_mj: Number | None
+    samples_us: Annotated[list[Number | None], Field(max_length=MAX_ROUNDS, fail_fast=True)]
+    tags: Tags
+
+
+class MaskedModel(Strict):
+    round: Annotated[int, Field(ge=0, lt=MAX_ROUNDS)]
+    reason: Word
+
+
+class CaseModel(Strict):
+    key: Annotated[str, StringConstraints(max_length=4096)]
+    op: Name
+    spec: dict[str, Any]
+    device: Word
+    clock: Word
+    precision: Word
+    seed: Count
+    bytes_moved: Count
+    output_bytes: Count
+    implementations: Annotated[
+        list[ImplementationModel], Field(max_length=MAX_IMPLEMENTATIONS, fail_fast=True)
+    ]
+    limit: ImplementationModel | None
+    column: Literal["device_cold"]
+    rounds: Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
+    masked: Annotated[list[MaskedModel], Field(max_length=MAX_ROUNDS, fail_fast=True)]
+    converged: bool
+    margin: Number
+    a_a: RatioModel | None
+    device_lost: bool
+    seconds: Number
+    tags: Tags
