@@ -42,6 +42,7 @@ ORDER = (
     "auth",
     "calls",
     "oip",
+    "uploads",
     "jobs",
     "api",
     "gateway",

@@ -31,7 +31,7 @@ from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
 from warpcall_service.calls import programs
-from warpcall_service.formats import json_messages, media_types, multipart, npy, params
+from warpcall_service.formats import flat_json, json_messages, media_types, multipart, npy, params
 from warpcall_service.http import connection, decompress, problems
 from warpcall_service.http import server as http_server
 from warpcall_service.jobs import read_admission
@@ -290,6 +290,8 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
         "regions of shared memory of one owner": f"{shared_memory.MAX_REGIONS}",
         "steps of a program": f"{programs.MAX_STEPS}, and {MAX_MESSAGE_BYTES >> 10} KiB for the "
         "description of them and their tensors",
+        "members of the JSON of an upload": f"{flat_json.MAX_MEMBERS}, whose values are texts, "
+        "true, false or null",
         "results and comparisons of jobs": f"1 at a time for each user, {read_admission.MAX_WAITING} more "
         f"wait; {read_admission.MAX_READS} at a time in all",
     }

@@ -32,6 +32,8 @@ from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
+from warpcall_service.uploads import routes as upload_routes
+from warpcall_service.uploads.service import ImplementationService
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
 
@@ -42,6 +44,7 @@ def create_app(
     account_sync: AccountSync,
     job_service: JobService,
     json: JsonPool,
+    implementations: ImplementationService,
     sandbox: Sandbox,
     stopping: Callable[[], bool],
 ) -> Gateway:
@@ -51,6 +54,7 @@ def create_app(
         account_sync: has the authenticator of requests, and the counter of usage.
         job_service: accepts benchmark jobs.
         json: reads and writes the JSON of calls.
+        implementations: stores and lists what jobs can time.
         sandbox: says whether uploaded code can run.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
@@ -61,6 +65,7 @@ def create_app(
             *lane_metrics(engine),
             *tensors.metrics(),
             *job_service.scheduler.metrics(),
+            *implementations.metrics(),
             *account_sync.metrics(),
             log_metric(),
         ]
@@ -80,6 +85,7 @@ def create_app(
         kernels.kernels(engine),
         me.me(settings, engine, limits),
         job_routes.jobs(job_service, stopping),
+        upload_routes.implementations(settings, implementations),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
         health.health(engine, metrics, account_sync, sandbox, stopping),

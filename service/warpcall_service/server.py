@@ -32,6 +32,7 @@ from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
+from warpcall_service.uploads.service import ImplementationService
 
 STOP_MARGIN_S = 10  # after twice `drain_timeout_s` and this, the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that clients close them
@@ -86,9 +87,17 @@ async def _serve(
     json = JsonPool(int(settings.max_json_bytes))
     sandbox = Sandbox(settings)
     watching = asyncio.create_task(sandbox.watch())
+    implementations = ImplementationService(settings, engine, store, sandbox)
     try:
         app = create_app(
-            settings, engine, account_sync, job_service, json, sandbox, lambda: server.should_exit
+            settings,
+            engine,
+            account_sync,
+            job_service,
+            json,
+            implementations,
+            sandbox,
+            lambda: server.should_exit,
         )
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
         # collector would scan them, and stop the event loop for some 60 ms.
@@ -122,6 +131,7 @@ async def _serve(
     finally:
         watching.cancel()
         await asyncio.wait((watching,))
+        implementations.close()
         await job_service.stop()
         await engine.stop()
         json.close()

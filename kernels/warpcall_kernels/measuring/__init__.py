@@ -11,6 +11,7 @@ from warpcall_kernels.measuring._implementations import (
     implementations,
     load,
     register,
+    registered,
 )
 from warpcall_kernels.measuring._machine import environment_class, fingerprint
 from warpcall_kernels.measuring._measure import Lease, Progress, measure
@@ -50,4 +51,5 @@ __all__ = [
     "measure",
     "minor_number",
     "register",
+    "registered",
 ]

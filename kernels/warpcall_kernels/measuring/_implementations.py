@@ -48,6 +48,11 @@ def implementations(op_name: str) -> tuple[str, ...]:
     return (*found, LIMIT)
 
 
+def registered() -> tuple[Implementation, ...]:
+    """All implementations in this process, the shipped ones first; the limit is not one of them."""
+    return tuple(_registry().values())
+
+
 def register(implementation: Implementation) -> None:
     """Add an implementation in this process."""
     if implementation.name in (*_known, LIMIT):

@@ -19,6 +19,7 @@ from warpcall_service.oip.openapi import (
     InferenceResponse,
     error_responses,
 )
+from warpcall_service.uploads.models import UploadRequest
 
 # Operations refer to these models by name in `openapi_extra`, where FastAPI does not see them.
 MODELS = (
@@ -26,6 +27,7 @@ MODELS = (
     Tensor,
     Program,
     JobRequest,
+    UploadRequest,
     InferenceRequest,
     InferenceResponse,
     InferenceError,

@@ -92,6 +92,20 @@ class Sandbox:
             return f"unavailable: {self.trouble}"
         return self._settings.uploads
 
+    @property
+    def refusal(self) -> str:
+        """Why uploaded code cannot run on this server now; empty if it can."""
+        if self._settings.uploads == "off":
+            return (
+                "this server runs no uploaded code: its operator would have to set "
+                "WARPCALL_UPLOADS=sandboxed"
+            )
+        if self._settings.uploads == "sandboxed" and self.trouble:
+            return (
+                f"this server runs no uploaded code, since its sandbox cannot start: {self.trouble}"
+            )
+        return ""
+
     async def watch(self) -> None:
         """Check the sandbox if the settings need it, again and again until it can be used."""
         while self._settings.uploads == "sandboxed" and await self.probe():
@@ -236,12 +250,17 @@ def memory_bytes(settings: Settings) -> int:
     return int(settings.job_memory_bytes) or physical // 2
 
 
-def _environment(gpu: Gpu | None) -> dict[str, str]:
+def search_path() -> str:
+    """The folders in which processes in the sandbox find programs."""
     folders = [f"{sys.prefix}/bin", "/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+    return ":".join(folders)
+
+
+def _environment(gpu: Gpu | None) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return {
         **ENVIRONMENT,
-        "PATH": ":".join(folders),
+        "PATH": search_path(),
         "CUDA_VISIBLE_DEVICES": gpu["uuid"] if gpu else "",
         **torch_environment(),
         **inherited,

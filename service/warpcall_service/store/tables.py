@@ -218,3 +218,55 @@ class JobShare(Base):
 
     user_name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
     end_us: Mapped[int] = mapped_column(BigInteger)
+
+
+class UploadedVersion(Base):
+    """One version of an implementation that a user uploaded.
+
+    A row is deleted when its user has deleted the version and no unfinished job needs it.
+
+    Attributes:
+        sha256: the version, `runs.messages.version_of` of op, function and source.
+        nbytes: size of the source in UTF-8.
+        private: whether only its user and administrators may read and time it.
+        doc: first line of the function's docstring.
+        created_ms: when it was uploaded first.
+        latest_ms: when it was uploaded last. The version of a name with the highest is the latest.
+        deleted_ms: when its user deleted it; nobody sees it from then on.
+    """
+
+    __tablename__ = "implementations"
+    __table_args__ = (
+        Index("ix_implementations_version", "user_name", "name", "sha256", unique=True),
+        Index("ix_implementations_latest", "latest_ms", "number"),
+    )
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True
+    )
+    user_name: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    op: Mapped[str] = mapped_column(String(CODE_LENGTH))
+    function: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    sha256: Mapped[str] = mapped_column(String(64))
+    nbytes: Mapped[int]
+    private: Mapped[bool]
+    doc: Mapped[str] = mapped_column(Text)
+    created_ms: Mapped[int] = mapped_column(BigInteger)
+    latest_ms: Mapped[int] = mapped_column(BigInteger)
+    deleted_ms: Mapped[int | None] = mapped_column(BigInteger)
+    source: Mapped[str] = mapped_column(Text, deferred=True)
+
+
+class JobUpload(Base):
+    """An uploaded version that an unfinished job needs. It is deleted when the job ends.
+
+    Attributes:
+        implementation: as the job has it among its implementations.
+    """
+
+    __tablename__ = "job_uploads"
+
+    job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), primary_key=True)
+    implementation: Mapped[str] = mapped_column(String(CODE_LENGTH), primary_key=True)
+    upload_number: Mapped[int] = mapped_column(ForeignKey("implementations.number"), index=True)

@@ -78,6 +78,7 @@ def _open_device(
 ) -> tuple[Device, Hello]:
     from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
     from warpcall_service.worker import (
+        installed,  # noqa: F401
         job_check,  # noqa: F401  # imported now, so that the first request need not wait
         program_planner,  # noqa: F401  # see the next line
     )
@@ -152,13 +153,15 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
 
 def _answer_requests(plans: socket.socket, device: str) -> None:
     """Check calls and jobs, until the server closes the socket."""
-    from warpcall_service.worker import job_check
+    from warpcall_service.worker import installed, job_check
 
     while (text := read_frame(plans)) is not None:
         try:
             request = json.loads(text)
             if "job" in request:
                 answer: Any = job_check.check_job(request["job"], device)
+            elif "installed" in request:
+                answer = installed.describe_installed(request["installed"], device)
             elif "compare" in request:
                 answer = job_check.compare_jobs(request["compare"])
             else:

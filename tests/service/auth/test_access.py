@@ -30,12 +30,16 @@ NEEDS: dict[str, Role] = {
     "POST /v1/jobs": "bench",
     "POST /v1/jobs/preview": "bench",
     "POST /v1/jobs/{id}/cancel": "bench",
+    "POST /v1/implementations": "upload",
+    "DELETE /v1/implementations/{user}/{name}": "upload",
 }
 CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"),  # and each op
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
     "GET /v1/jobs/{id}/compare/{other}",
+    *("GET /v1/implementations", "GET /v1/implementations/environment"),
+    "GET /v1/implementations/{user}/{name}",
     *("GET /v2", "GET /v2/models/stats", "POST /v2/repository/index"),
     *(
         f"GET /v2/models/{{name}}{version}{what}"

@@ -48,7 +48,7 @@ def test_several_that_migrate_at_once_make_one_schema(database: Database) -> Non
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(Store.migrate, stores))
 
-    assert {store.revision() for store in stores} == {"0004"}
+    assert {store.revision() for store in stores} == {"0005"}
     for store in stores:
         store.close()
 
@@ -60,9 +60,9 @@ def test_a_schema_of_a_newer_server_is_refused_and_left_alone(database: Database
     for words in ([], ["migrate"], ["users", "add", "bob"], ["keys", "list"], ["usage"]):
         said = database.command(*words, status=1 if words else 2)
 
-        assert "has schema 9999, this server knows up to 0004" in said
+        assert "has schema 9999, this server knows up to 0005" in said
         assert "password" not in said
-    database.sql("UPDATE alembic_version SET version_num = '0004'")
+    database.sql("UPDATE alembic_version SET version_num = '0005'")
     assert [row["key"] for row in database.listed("keys", "list")] == [key[:11]]
 
 
@@ -199,7 +199,7 @@ def test_an_upgrade_from_the_first_schema_keeps_what_there_is(database: Database
 
     assert store.migrate()
 
-    assert (before, store.revision()) == ("0001", "0004")
+    assert (before, store.revision()) == ("0001", "0005")
     with store.write() as session:
         assert [name.decode() for name in users.snapshot(session, users.Snapshot()).keys] == [
             key[3:11]

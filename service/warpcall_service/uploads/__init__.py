@@ -1,0 +1,1 @@
+"""Implementations that users upload: checked, stored, listed, and found for jobs."""
