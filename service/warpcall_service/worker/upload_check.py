@@ -67,7 +67,7 @@ def main() -> None:
             except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
                 answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
             else:
-                answers.send({"doc": doc})
+                answers.send({"doc": _text(doc)})
     os._exit(0)  # threads that the source may have started do not matter
 
 
@@ -88,7 +88,7 @@ class _Answers:
                     self._sock.sendall(frame(answer))
 
     def refuse(self, refusal: Refused) -> None:
-        self.send({"error": str(refusal)[:MAX_CHARS], "field": refusal.field})
+        self.send({"error": _text(str(refusal)), "field": refusal.field})
 
 
 def _check(request: CheckRequest, folder: Path, answers: _Answers) -> str:
@@ -105,7 +105,12 @@ def _check(request: CheckRequest, folder: Path, answers: _Answers) -> str:
         function = _function(module, request["function"])
         _check_signature(function, request, file)
         doc = inspect.getdoc(function) or ""
-    return doc.strip().partition("\n")[0][:MAX_CHARS]
+    return doc.strip().partition("\n")[0]
+
+
+def _text(text: str) -> str:
+    """Text for the answer: UTF-8 and JSON have no lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()[:MAX_CHARS]
 
 
 def _compile(file: Path) -> None:
