@@ -33,9 +33,9 @@ class Upload:
                 op, self.path, function=self.function, name=name, private=private
             )
         except InvalidInput as error:
-            label = str(self.path)
-            named = error.detail.startswith(label)
-            raise UsageError(error.detail if named else f"{label}: {error.detail}") from None
+            label, detail = str(self.path), error.detail.removeprefix(f"{error.field}: ")
+            named = detail.startswith(label)
+            raise UsageError(detail if named else f"{label}: {detail}") from None
 
 
 def upload_of(text: str) -> Upload:

@@ -208,12 +208,12 @@ def test_an_absent_file_is_an_error(lab: LabServer, warpcall: Command) -> None:
 def test_a_refused_upload_names_the_file_and_ends_the_command(
     lab: LabServer, warpcall: Command, mine: str
 ) -> None:
-    lab.refusal = InvalidInput("source, line 2: \x1b[2Jinvalid\nsyntax", field="source")
+    lab.refusal = InvalidInput("source: line 2: \x1b[2Jinvalid\nsyntax", field="source")
     bench, add = warpcall(*BENCH, "--mine", mine), warpcall("implementations", "add", "isin", mine)
     lab.refusal = Forbidden("uploads are off: the operator must set WARPCALL_UPLOADS")
     off = warpcall(*BENCH, "--mine", mine)
 
-    message = "warpcall: mine.py: source, line 2: \\x1b[2Jinvalid syntax\n"
+    message = "warpcall: mine.py: line 2: \\x1b[2Jinvalid syntax\n"
     assert (bench.code, bench.err) == (add.code, add.err) == (2, message)
     assert (off.code, off.err) == (
         1,
