@@ -50,6 +50,8 @@ INHERITED = (
     "TRITON_INTERPRET",
     "TRITON_LIBCUDA_PATH",
     "TRITON_PTXAS_PATH",
+    "TRITON_CACHE_MANAGER",  # of the image: finds the kernels that were shipped with it
+    "TRITON_STORE_BINARY_ONLY",
     "CC",
     "OMP_NUM_THREADS",
 )
@@ -181,7 +183,8 @@ class Sandbox:
         # Without the option -P the first entry is the folder in which the server was started.
         imports = sys.path if sys.flags.safe_path else sys.path[1:]
         python = [sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *imports]
-        libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        named = ("PYTHONPATH", "LD_LIBRARY_PATH")
+        libraries = [path for name in named for path in os.environ.get(name, "").split(":")]
         further = self._settings.sandbox_paths
         added = [] if further == "none" else further.split(",")
         found = {

@@ -1,16 +1,24 @@
-"""The sandbox for tests: settings for one, and the mark of tests that need bubblewrap."""
+"""The sandbox for tests: settings for one, and code that is tried in it and outside of it."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from warpcall_service.runs.one_shot import run_sandboxed
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
+
+ROOT = str(Path(__file__).parents[3])
+LIMIT_S = 60.0
+MAX_ANSWER_BYTES = 1 << 20
 
 # A developer may lack bubblewrap. Where the variable CI is set, its absence is a failure.
 needs_bubblewrap = pytest.mark.skipif(
@@ -18,9 +26,42 @@ needs_bubblewrap = pytest.mark.skipif(
     reason="bubblewrap is not installed, so the sandbox is not tested: apt install bubblewrap",
 )
 
+Outcomes = dict[str, list[Any]]
+"""By name of the code: "done" and what it returned, or "refused" and the error."""
 
-def sandbox(data_dir: Path, **settings: Any) -> Sandbox:
-    """A sandbox whose server has a secret in its data folder."""
+
+def settings(
+    data_dir: Path, uploads: Literal["sandboxed", "trusted"] = "sandboxed", **changes: Any
+) -> Settings:
+    """Settings of a server that has a secret in its data folder."""
     data_dir.mkdir(exist_ok=True)
     (data_dir / "secret").write_text("a key")
-    return Sandbox(Settings(data_dir=data_dir, uploads="sandboxed", **settings))
+    return Settings(data_dir=data_dir, uploads=uploads, **changes)
+
+
+def sandbox(data_dir: Path, **changes: Any) -> Sandbox:
+    return Sandbox(settings(data_dir, **changes))
+
+
+def tried(
+    codes: Mapping[str, str], given: Settings, limit_s: float = LIMIT_S, **values: Any
+) -> Outcomes:
+    """Try each code, the body of a function that sees `values`.
+
+    Raises:
+        OneShotError: the process was ended before all of it was tried.
+    """
+    request = json.dumps({"codes": codes, "values": values}).encode()
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = ROOT
+    try:
+        answer = asyncio.run(
+            run_sandboxed(given, "tests.service.runs.attempt", request, limit_s, MAX_ANSWER_BYTES)
+        )
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    found: Outcomes = json.loads(answer)
+    return found

@@ -1,0 +1,184 @@
+"""What code in the sandbox cannot do. Outside of it the same code does it: the control."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.service.runs.sandboxes import Outcomes, needs_bubblewrap, settings, tried
+
+pytestmark = needs_bubblewrap
+
+CALL = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+if {call} < 0:
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+"""
+CLONE = """
+import ctypes, os
+pid = ctypes.CDLL(None, use_errno=True).syscall(56, 0x10000000 | 17, 0, 0, 0, 0)
+if not pid:
+    os._exit(0)
+if pid < 0:
+    raise OSError(ctypes.get_errno(), "no")
+"""
+# What is tried, and the error of it in the sandbox.
+ATTEMPTS = {
+    "read the data folder": (
+        "import os\nreturn os.listdir(data_dir)",
+        "FileNotFoundError",
+    ),
+    "read a key": ("return open(f'{data_dir}/secret').read()", "FileNotFoundError"),
+    "read another job's files": ("return open(others).read()", "FileNotFoundError"),
+    "read the server's environment": (
+        "return open(f'/proc/{server}/environ').read()",
+        "FileNotFoundError",
+    ),
+    "read the environment of what started it": (
+        "import os\nreturn open(f'/proc/{os.getppid()}/environ').read().index('SECRET_OF_THE_SERVER')",
+        "ValueError",
+    ),
+    "inherit the environment": (
+        "import os\nreturn os.environ['SECRET_OF_THE_SERVER']",
+        "KeyError",
+    ),
+    "connect to an address of this machine": (
+        "import socket\nsocket.create_connection(('127.0.0.1', port), 5)",
+        "ConnectionRefusedError",
+    ),
+    "connect to a socket in the file system": (
+        "import socket\nsocket.socket(socket.AF_UNIX).connect(path)",
+        "FileNotFoundError",
+    ),
+    "connect to a socket without a file": (
+        "import socket\nsocket.socket(socket.AF_UNIX).connect(chr(0) + abstract)",
+        "ConnectionRefusedError",
+    ),
+    "send a signal to the server": ("import os\nos.kill(server, 0)", "ProcessLookupError"),
+    "write to what it is shown": ("open(f'{shown}/made', 'w').close()", "OSError: [Errno 30]"),
+    "change the mode of what it is shown": (
+        "import os\nos.chmod(f'{shown}/file', 0o777)",
+        "OSError: [Errno 30]",
+    ),
+    "trace itself": ("import os" + CALL.format(call="libc.ptrace(0, 0, 0, 0)"), "PermissionError"),
+    "read memory of a process": (
+        """
+import ctypes, os
+class Part(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+source, target = ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)
+mine, its = (Part(ctypes.addressof(buffer), 8) for buffer in (target, source))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.process_vm_readv(os.getpid(), ctypes.byref(mine), 1, ctypes.byref(its), 1, 0) < 0:
+    raise OSError(ctypes.get_errno(), "no")
+""",
+        "PermissionError",
+    ),
+    "make a namespace of users": (
+        "import os" + CALL.format(call="libc.unshare(0x10000000)"),
+        "PermissionError",
+    ),
+    "make a namespace with clone": (
+        CLONE,
+        "PermissionError",
+    ),
+    "mount": (
+        "import ctypes, os\nctypes.CDLL(None).unshare(0x10020000)"
+        + CALL.format(call="libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)"),
+        "PermissionError",
+    ),
+    "hide memory in a file without a name": (
+        "import os\nos.close(os.memfd_create('x'))",
+        "OSError: [Errno 38]",
+    ),
+    "hide memory in a segment": (
+        "import os" + CALL.format(call="libc.shmget(0, 4096, 0o1600)"),
+        "OSError: [Errno 38]",
+    ),
+    "change its personality": (
+        "import os" + CALL.format(call="libc.personality(0x0040000)"),
+        "PermissionError",
+    ),
+    "keep keys in the kernel": (
+        "import os" + CALL.format(call="libc.syscall(248, b'user', b'x', b'y', 1, -2)"),
+        "PermissionError",
+    ),
+    "fill /tmp": (
+        "for i in range(40):\n    open(f'/tmp/fill-{run}-{i}', 'wb').write(bytes(1 << 20))",
+        "OSError: [Errno 28]",
+    ),
+    "fill /dev/shm": (
+        "for i in range(40):\n    open(f'/dev/shm/fill-{run}-{i}', 'wb').write(bytes(1 << 20))",
+        "OSError: [Errno 28]",
+    ),
+    "write a file beyond the largest": (
+        "import os\nopen(f'/tmp/fill-{run}-0', 'wb').truncate(40 << 20)",
+        "OSError: [Errno 27]",
+    ),
+    "open very many files": (
+        "import os\nkept = [os.open('/dev/null', 0) for _ in range(4200)]",
+        "OSError: [Errno 24]",
+    ),
+}
+
+
+class Tried(NamedTuple):
+    inside: Outcomes
+    outside: Outcomes
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+    """The outcome of every attempt, in the sandbox and outside of it."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    (folder / "shown").mkdir()
+    (folder / "shown/file").touch()
+    others = folder / "others"
+    others.write_text("of another job")
+    abstract = f"warpcall-test-{os.getpid()}"
+    values: dict[str, Any] = {
+        "data_dir": str(folder / "data"),
+        "others": str(others),
+        "server": os.getpid(),
+        "path": str(folder / "socket"),
+        "abstract": abstract,
+        "shown": str(folder / "shown"),
+        "run": str(os.getpid()),
+    }
+    codes = {name: code for name, (code, _) in ATTEMPTS.items()}
+    changes = {"sandbox_paths": str(folder / "shown"), "sandbox_tmp_bytes": 16 << 20}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as inet,
+        socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX) as unnamed,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SECRET_OF_THE_SERVER", "a password")
+        unix.bind(values["path"])
+        unnamed.bind(f"\0{abstract}")
+        unix.listen()
+        unnamed.listen()
+        values["port"] = inet.getsockname()[1]
+        found = []
+        for uploads in ("sandboxed", "trusted"):
+            given = settings(folder / "data", uploads, **changes)
+            found.append(tried(codes, given, **values))
+    yield Tried(*found)
+    for place in ("/tmp", "/dev/shm"):
+        for file in Path(place).glob(f"fill-{os.getpid()}-*"):
+            file.unlink()
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_what_works_outside_is_refused_in_the_sandbox(name: str, outcomes: Tried) -> None:
+    how, error = outcomes.inside[name]
+
+    assert outcomes.outside[name][0] == "done", outcomes.outside[name]
+    assert how == "refused", error
+    assert error.startswith(ATTEMPTS[name][1]), error

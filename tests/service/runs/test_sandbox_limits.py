@@ -1,0 +1,181 @@
+"""Code in the sandbox that takes too much or stays too long, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.service.runs.sandboxes import ROOT, needs_bubblewrap, settings, tried
+from tests.waiting import until
+from warpcall_service.runs.one_shot import OneShotError, run_sandboxed
+
+pytestmark = needs_bubblewrap
+
+FORK = """
+import os, time
+count = 0
+try:
+    for count in range(100):
+        if not os.fork():
+            time.sleep(600)
+            os._exit(0)
+except BlockingIOError:
+    return count
+return 100
+"""
+THREADS = """
+import threading, time
+count = 0
+try:
+    for count in range(100):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+except RuntimeError:
+    return count
+return 100
+"""
+ALLOCATE = "return len(bytearray(size))"
+LEAVE = """
+import os, signal, time
+if not os.fork():
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not os.fork():
+        os.closerange(0, 1000)
+        os.execv("/bin/sleep", ["sleep", seconds])
+    os._exit(0)
+os.wait()
+time.sleep(0.3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> object:
+    """Fails a test that leaves a mount, a control group or a process of bubblewrap."""
+    before = mounts()
+    yield
+    assert mounts() == before
+    until(lambda: not list(Path("/sys/fs/cgroup").glob("**/warpcall-*")), "a group is left")
+    assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "bwrap"]
+
+
+def mounts() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line.split()[4] for line in lines]
+
+
+@pytest.mark.parametrize("code", [FORK, THREADS], ids=["processes", "threads"])
+def test_no_more_processes_and_threads_exist_than_the_setting_says(
+    code: str, tmp_path: Path
+) -> None:
+    few = tried({"x": code}, settings(tmp_path / "data", sandbox_processes=64))
+    many = tried({"x": code}, settings(tmp_path / "data", sandbox_processes=256))
+
+    assert few["x"][0] == "done"
+    assert 40 < few["x"][1] < 64
+    assert many["x"] == ["done", 100]
+
+
+def test_memory_beyond_the_limit_of_one_process_is_refused(tmp_path: Path) -> None:
+    small = settings(tmp_path / "data", job_memory_bytes=256 << 20)
+    large = settings(tmp_path / "data", job_memory_bytes=512 << 20)
+
+    too_much = tried({"x": ALLOCATE}, small, size=300 << 20)
+    very_much = tried({"x": ALLOCATE}, small, size=64 << 30)
+    allowed = tried({"x": ALLOCATE}, large, size=300 << 20)
+
+    assert too_much["x"][1].startswith("MemoryError")
+    assert very_much["x"][1].startswith("MemoryError")
+    assert allowed["x"] == ["done", 300 << 20]
+
+
+def test_memory_of_all_processes_together_ends_them(tmp_path: Path) -> None:
+    code = """
+import os, time
+for _ in range(6):
+    if not os.fork():
+        kept = b"x" * (100 << 20)
+        time.sleep(600)
+time.sleep(3)
+"""
+    with pytest.raises(OneShotError, match="ended before"):
+        tried({"x": code}, settings(tmp_path / "data", job_memory_bytes=256 << 20))
+    allowed = tried({"x": code}, settings(tmp_path / "data", job_memory_bytes=1 << 30))
+
+    assert allowed["x"] == ["done", None]
+
+
+def test_a_process_that_is_left_behind_ends_with_the_others(tmp_path: Path) -> None:
+    left, control = str(7_000_000 + os.getpid()), str(8_000_000 + os.getpid())
+
+    tried({"x": LEAVE}, settings(tmp_path / "data"), seconds=left)
+    program = f"seconds = {control!r}\n{LEAVE}"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    found = sleeping(control)
+    for process in found:
+        process.kill()
+
+    assert len(found) == 1, "without the sandbox and the reaper it stays"
+    assert sleeping(left) == []
+
+
+def sleeping(seconds: str) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if shows(p) == ["sleep", seconds]]
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def shows(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_a_check_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(OneShotError, match="not done within 2 s"):
+        tried({"x": "while True: pass"}, settings(tmp_path / "data"), limit_s=2.0)
+
+
+def test_an_answer_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OneShotError, match="more than"):
+        tried({"x": "return 'x' * (2 << 20)"}, settings(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("victim", ["reaper", "bwrap"])
+def test_all_of_it_ends_when_a_part_is_killed(
+    victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    request = b'{"codes": {"x": "import time; time.sleep(600)"}, "values": {}}'
+    given = settings(tmp_path / "data")
+    seen: dict[psutil.Process, list[str]] = {}  # with their command lines
+
+    async def play() -> None:
+        run = run_sandboxed(given, "tests.service.runs.attempt", request, 60.0, 1000)
+        running = asyncio.create_task(run)
+        deadline = time.monotonic() + 30
+        while sum("tests.service.runs.attempt" in line for line in seen.values()) < 4:
+            assert time.monotonic() < deadline, seen
+            seen.update((p, shows(p)) for p in psutil.Process().children(recursive=True))
+            await asyncio.sleep(0.1)
+        next(p for p, line in seen.items() if victim in " ".join(line[:4])).kill()
+        with pytest.raises(OneShotError):
+            await running
+
+    asyncio.run(play())
+
+    until(lambda: not any(map(lives, seen)), "a process is left", timeout_s=10)
+    # A killed reaper removes no control group. The next one does.
+    assert tried({"x": "return 1"}, given)["x"] == ["done", 1]
