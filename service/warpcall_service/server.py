@@ -29,6 +29,7 @@ from warpcall_service.http.listen import ServerError, allow_connections, listen,
 from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import EngineError, LocalEngine
+from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
@@ -82,7 +83,9 @@ async def _serve(
     if not await stop.or_done(engine.start()):
         return
     account_sync.start()
-    job_service = JobService(settings, engine, store, account_sync.usage_counter)
+    modules = OperatorModules(settings)
+    modules.start()
+    job_service = JobService(settings, engine, store, modules, account_sync.usage_counter)
     job_service.start()
     json = JsonPool(int(settings.max_json_bytes))
     sandbox = Sandbox(settings)
@@ -133,6 +136,7 @@ async def _serve(
         await asyncio.wait((watching,))
         implementations.close()
         await job_service.stop()
+        await modules.stop()
         await engine.stop()
         json.close()
         await account_sync.stop()

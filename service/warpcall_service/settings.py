@@ -71,6 +71,13 @@ class Settings(ServerSettings):
             "with the server's rights: name only your own code."
         ),
     )
+    job_module_s: Seconds = Field(
+        60.0,
+        description=(
+            "Seconds that importing one of `job_modules` may take. One that takes longer cannot be "
+            "used; other implementations can."
+        ),
+    )
     uploads: Literal["off", "sandboxed", "trusted"] = Field(
         "off",
         description=(

@@ -12,8 +12,9 @@ from warpcall_kernels.measuring._implementations import (
     load,
     register,
     registered,
+    shipped,
 )
-from warpcall_kernels.measuring._machine import environment_class, fingerprint
+from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
 from warpcall_kernels.measuring._measure import Lease, Progress, measure
 from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
@@ -46,10 +47,12 @@ __all__ = [
     "expand",
     "fingerprint",
     "implementations",
+    "kernels_sha256",
     "load",
     "make_case",
     "measure",
     "minor_number",
     "register",
     "registered",
+    "shipped",
 ]

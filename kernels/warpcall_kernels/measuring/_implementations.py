@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from warpcall_kernels import Op, ops
+from warpcall_kernels.measuring._failures import first_line
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_kernels.op.errors import InvalidInput
 
@@ -42,10 +43,18 @@ class Implementation:
     tags: tuple[str, ...] = ()
 
 
+def shipped() -> tuple[str, ...]:
+    """The names of the implementations that this library has for every op, and of the limit."""
+    return (*_SHIPPED, LIMIT)
+
+
 def implementations(op_name: str) -> tuple[str, ...]:
-    """The names of an op's implementations, and of the limit, a copy of as many bytes."""
-    found = (i.name for i in _registry().values() if not i.ops or op_name in i.ops)
-    return (*found, LIMIT)
+    """The names of an op's implementations, and of the limit, a copy of as many bytes.
+
+    It imports the modules of entry points.
+    """
+    _load_entry_points()
+    return _names(op_name)
 
 
 def registered() -> tuple[Implementation, ...]:
@@ -62,21 +71,37 @@ def register(implementation: Implementation) -> None:
     _known[implementation.name] = implementation
 
 
-def load(module: str) -> None:
-    """Register the `IMPLEMENTATIONS` of a module. Idempotent."""
-    for implementation in importlib.import_module(module).IMPLEMENTATIONS:
+def load(module: str) -> tuple[Implementation, ...]:
+    """Register the `IMPLEMENTATIONS` of a module, and return them. Idempotent."""
+    found: tuple[Implementation, ...] = tuple(importlib.import_module(module).IMPLEMENTATIONS)
+    for implementation in found:
         if _known.get(implementation.name) is not implementation:
             register(implementation)
+    return found
 
 
 def find(op_name: str, name: str) -> Implementation:
-    """The implementation of that name. Raises InvalidInput if there is none."""
-    if name not in implementations(op_name) or name == LIMIT:
+    """The implementation of that name.
+
+    Modules of entry points are imported only if the name is not known without them. One that cannot
+    be imported is left out, and the error says so.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if name not in _names(op_name):
+        _load_entry_points()
+    if name not in _names(op_name) or name == LIMIT:
+        broken = (
+            f"; the module {module} cannot be imported: {error}"
+            for module, error in _not_loaded.items()
+        )
         raise InvalidInput(
             "implementations",
-            f"implementations must be of {', '.join(implementations(op_name))}, got {name!r:.60}",
+            f"implementations must be of {', '.join(_names(op_name))}, got {name!r:.60}"
+            + "".join(broken),
         )
-    return _registry()[name]
+    return _known[name]
 
 
 def outputs_of(result: Any) -> tuple[Tensor, ...]:
@@ -107,7 +132,7 @@ def _compiled(op: Op, params: Mapping[str, ParamValue]) -> Function:
     return function
 
 
-_known = {
+_SHIPPED = {
     i.name: i
     for i in (
         Implementation("warpcall", "the kernels of this library", _ours),
@@ -115,12 +140,20 @@ _known = {
         Implementation("torch.compile", "the reference, compiled for these shapes", _compiled),
     )
 }
+_known = dict(_SHIPPED)
 _loaded: set[str] = set()
+_not_loaded: dict[str, str] = {}  # modules of entry points that cannot be imported, and why
 
 
-def _registry() -> Mapping[str, Implementation]:
+def _names(op_name: str) -> tuple[str, ...]:
+    return (*(i.name for i in _known.values() if not i.ops or op_name in i.ops), LIMIT)
+
+
+def _load_entry_points() -> None:
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         if entry.value not in _loaded:
             _loaded.add(entry.value)
-            load(entry.value)
-    return _known
+            try:
+                load(entry.value)
+            except Exception as error:  # noqa: BLE001  # code of others may raise anything
+                _not_loaded[entry.value] = first_line(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.metadata
 import os
@@ -31,7 +30,7 @@ def fingerprint(device: torch.device | str) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "warpcall": _version(),
-        "kernels_sha256": source_sha256(),
+        "kernels_sha256": kernels_sha256(),
         "host": socket.gethostname(),
     }
 
@@ -41,8 +40,7 @@ def environment_class(fingerprint: Mapping[str, Any]) -> str:
     return " / ".join(str(fingerprint[name]) for name in CLASS if fingerprint.get(name))
 
 
-@functools.cache
-def source_sha256() -> str:
+def kernels_sha256() -> str:
     """Hash of the code of all kernels: every module of the library except the measuring package."""
     total = hashlib.sha256()
     for name, content in sources():
@@ -51,7 +49,7 @@ def source_sha256() -> str:
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """Path and content of each file that `source_sha256` covers."""
+    """Path and content of each file that `kernels_sha256` covers."""
     library = Path(__file__).parents[1]
     for file in sorted(library.rglob("*.py")):
         if not file.is_relative_to(Path(__file__).parent):

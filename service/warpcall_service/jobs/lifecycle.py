@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from warpcall.jobs import ACTIVE, ExitClass, State
 from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.orphans import Heartbeat
+from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_service.store.times import now_ms
 
@@ -50,6 +51,51 @@ def unmeasured_cases(session: Session, job: Job) -> list[tuple[int, Any]]:
         .order_by(JobCase.position)
     )
     return [(position, json.loads(spec)) for position, spec in rows]
+
+
+def set_environment(session: Session, job: Job, known: EnvironmentKnown) -> None:
+    """Store what a run found in its environment, and what it measures.
+
+    If earlier runs of the job measured cases of something else, or elsewhere, the job never answers
+    another submission.
+    """
+    sources = json.loads(job.sources or "{}") if known.sources is None else known.sources
+    keys = session.scalars(
+        sa.select(JobCase.key).where(JobCase.job_number == job.number).order_by(JobCase.position)
+    ).all()
+    measured = question_sha256(
+        job.op,
+        json.loads(job.implementations),
+        job.precision,
+        keys,
+        known.fingerprint["kernels_sha256"],
+        sources,
+    )
+    if job.cases_done and (measured, known.environment) != (job.question_sha256, job.environment):
+        measured = hashlib.sha256(f"{job.id} measured several sources".encode()).hexdigest()
+    job.question_sha256 = measured
+    job.sources = json.dumps(sources)
+    job.fingerprint = json.dumps(known.fingerprint)
+    job.environment = known.environment
+
+
+def question_sha256(
+    op: str,
+    implementations: Sequence[str],
+    precision: str,
+    case_keys: Sequence[str],
+    kernels_sha256: str,
+    sources: Mapping[str, str],
+) -> str:
+    """Hash of what a job measures. Jobs with the same hash can share their results.
+
+    Args:
+        kernels_sha256: of the library, which has the reference and the inputs of an op.
+        sources: hash of the source of each implementation that has one.
+    """
+    ordered = sorted(sources.items())
+    measured = [op, implementations, precision, list(case_keys), kernels_sha256, ordered]
+    return hashlib.sha256(json.dumps(measured, separators=(",", ":")).encode()).hexdigest()
 
 
 def save_case(session: Session, job: Job, position: int, result: Mapping[str, Any]) -> None:

@@ -36,22 +36,29 @@ def history(
     if not caller.may("admin"):
         query = query.where(Job.user_name == caller.name)
     found = session.execute(query).all()
-    facts = [json.loads(fingerprint or "{}") for *_, fingerprint in found]
     points = []
-    for (row, job_id, user, _), now, before in zip(found, facts, [*facts[1:], None], strict=False):
+    for (row, job_id, user, fingerprint), before in zip(found, [*found[1:], None], strict=False):
         points.append(
             HistoryPoint(
                 job=job_id,
                 user=user,
                 finished_at=moment(row.finished_ms),
                 environment=row.environment,
-                changed=[] if before is None else sorted(differences(before, now)),
+                changed=[] if before is None else _changed(before, (row, fingerprint)),
                 measurement=measurement(
                     row.position, case, row.implementation, row.source_sha256, row.summary
                 ),
             )
         )
     return History(op=op, implementation=implementation, case=case, points=points)
+
+
+def _changed(before: Any, now: Any) -> list[str]:
+    """What differs between two measurements of a history: facts of the environment, the source."""
+    (row_before, *_, facts_before), (row_now, *_, facts_now) = before, now
+    changed = [*differences(json.loads(facts_before or "{}"), json.loads(facts_now or "{}"))]
+    sources = {row_before.source_sha256, row_now.source_sha256} - {None}  # None in old rows
+    return sorted([*changed, "source"] if len(sources) > 1 else changed)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -8,7 +8,6 @@ that the run's claim still holds.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -76,7 +75,7 @@ class RunRecorder:
             case StateChanged(state):
                 self._advance(state)
             case EnvironmentKnown():
-                self.put(lambda session, job: _set_environment(job, event))
+                self.put(lambda session, job: lifecycle.set_environment(session, job, event))
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
             case Progress(fields):
@@ -153,8 +152,3 @@ class RunRecorder:
         if charges:
             queue.lock(session)
         change(session, queue.lock_claimed(session, self._claim))
-
-
-def _set_environment(job: Job, known: EnvironmentKnown) -> None:
-    job.fingerprint = json.dumps(known.fingerprint)
-    job.environment = known.environment

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
+from warpcall.errors import InvalidInput
 from warpcall.jobs import ExitClass, State
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import lifecycle, queue
@@ -30,6 +31,7 @@ from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import Task
+from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.runner import Outcome, Run
 from warpcall_service.runs.sandbox import memory_bytes
 from warpcall_service.runs.sandboxed import CannotStart
@@ -80,11 +82,13 @@ class Scheduler:
         settings: Settings,
         engine: LocalEngine,
         database: JobDatabase,
+        modules: OperatorModules,
         usage_counter: UsageCounter,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = database
+        self._modules = modules
         self._usage_counter = usage_counter
         self._identity = ServerIdentity(_folder(settings))
         self._runs: dict[str, _Running] = {}  # by lane
@@ -261,7 +265,7 @@ class Scheduler:
         job.device = device
         task: Task = {
             "device": device,
-            "modules": settings.modules,
+            "modules": {},  # see `_outcome`
             "uploads": [],
             "sandboxed": False,
             "op": job.op,
@@ -296,7 +300,7 @@ class Scheduler:
         self, run: Run, claimed: _Claimed, lane: Lane, recorder: RunRecorder
     ) -> None:
         try:
-            outcome = await self._outcome(run)
+            outcome = await self._outcome(run, claimed.task)
             self._device_s[lane.name] += outcome.device_s
             self._usage_counter.add_device_time(claimed.user, claimed.op, outcome.device_s)
             if outcome.left:
@@ -316,9 +320,12 @@ class Scheduler:
             del self._runs[lane.name]
             self.wake()
 
-    async def _outcome(self, run: Run) -> Outcome:
+    async def _outcome(self, run: Run, task: Task) -> Outcome:
         try:
+            task["modules"] = await self._modules.providing(task["implementations"])
             return await run.run()
+        except InvalidInput as error:
+            return Outcome("invalid", str(error), (), 0.0, 0.0)
         except (OSError, CannotStart) as error:
             why = error.strerror if isinstance(error, OSError) else error
             detail = f"its process could not be started: {why}"

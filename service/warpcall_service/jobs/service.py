@@ -23,6 +23,7 @@ from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.messages import Checked
+from warpcall_service.runs.operator_modules import LIMIT, SHIPPED, OperatorModules
 from warpcall_service.runs.sandbox import memory_bytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
@@ -38,12 +39,18 @@ class JobService:
     """
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, store: Store, usage_counter: UsageCounter
+        self,
+        settings: Settings,
+        engine: LocalEngine,
+        store: Store,
+        modules: OperatorModules,
+        usage_counter: UsageCounter,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = JobDatabase(store)
-        self.scheduler = Scheduler(settings, engine, self._database, usage_counter)
+        self._modules = modules
+        self.scheduler = Scheduler(settings, engine, self._database, modules, usage_counter)
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
         self._streams = StreamLimit(settings.user_max_streams)
@@ -209,20 +216,20 @@ class JobService:
         given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         description = {
             "op": request.op,
-            "implementations": request.implementations,
             "precision": request.precision,
             "max_cases": self._settings.job_max_cases,
             "host_bytes": memory_bytes(self._settings),
-            "modules": self._settings.modules,
             **{name: given[name] for name in ("cases", "sweep") if given.get(name) is not None},
         }
-        # A check takes milliseconds, even of 1,000 cases. But the first check in a worker imports
-        # the operator's modules, which may take as long as the start of a lane.
-        limit_s = self._settings.start_timeout_s if description["modules"] else None
         answer: Mapping[str, Any] = await self._engine.request_plan(
-            frame({"job": description}), "this job", limit_s=limit_s
+            frame({"job": description}), "this job"
         )
         checked: Checked = answer  # type: ignore[assignment]  # as worker/job_check.py answers
+        names = request.implementations
+        checked["sources"] = {
+            **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, checked["kernels_sha256"]),
+            **await self._modules.sources_of(request.op, names),
+        }
         nominal_s = submissions.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s
         if nominal_s > limit_s:

@@ -112,6 +112,7 @@ def submit(
         attempts=0,
         created_ms=now_ms(),
         since_us=clock_us,
+        sources=_text(checked["sources"]),
         cost_us=round(expected.estimated_s * 1e6),
         nominal_ms=round(expected.nominal_s * 1e3),
         estimated_ms=round(expected.estimated_s * 1e3),
@@ -252,15 +253,15 @@ def _find_answered(
 
 
 def _measured_sha256(request: JobRequest, checked: Checked) -> str:
-    """Hash of what a job measures. Requests with the same hash can share their results."""
-    measured = [
+    """Hash of what a job would measure if nothing changes until it runs."""
+    return lifecycle.question_sha256(
         request.op,
         request.implementations,
         request.precision,
         [case["key"] for case in checked["cases"]],
         checked["kernels_sha256"],
-    ]
-    return hashlib.sha256(_text(measured).encode()).hexdigest()
+        checked["sources"],
+    )
 
 
 def _sha256(request: JobRequest) -> str:

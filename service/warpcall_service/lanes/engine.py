@@ -110,15 +110,14 @@ class LocalEngine:
             self.cache_plan(key, plan)
         return plan
 
-    async def request_plan(
-        self, request: bytes, what: str, *, limit_s: float | None = None
-    ) -> dict[str, Any]:
+    async def request_plan(self, request: bytes, what: str) -> dict[str, Any]:
         """Send a framed request to the planning thread of a lane's worker, and return the reply.
+
+        The thread may work on it for `call_timeout_s`. A worker that has not replied `grace_s`
+        later is killed and replaced.
 
         Args:
             what: names the request in messages.
-            limit_s: seconds that the thread may work on this request; None means `call_timeout_s`.
-                A worker that has not replied `grace_s` later is killed and replaced.
 
         Raises:
             Problem: as `plan_call`.
@@ -128,7 +127,7 @@ class LocalEngine:
         self._plan_requests += 1
         try:
             async with asyncio.timeout(self.settings.call_timeout_s):
-                answer = await self._request_plan(request, limit_s or self.settings.call_timeout_s)
+                answer = await self._request_plan(request, self.settings.call_timeout_s)
         except TimeoutError:
             raise TimedOut(
                 f"{what} was not checked within {self.settings.call_timeout_s:g} s"

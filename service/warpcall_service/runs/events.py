@@ -23,10 +23,13 @@ class EnvironmentKnown:
     Attributes:
         fingerprint: facts about the machine and its software.
         environment: the class of environments to which they belong.
+        sources: hash of the source that was loaded, by implementation; None if the process cannot
+            be trusted with it, so that the hashes at the submission count.
     """
 
     fingerprint: Mapping[str, Any]
     environment: str
+    sources: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)

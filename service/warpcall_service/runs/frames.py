@@ -47,6 +47,7 @@ class _Hello(Strict):
         Field(max_length=64),
     ]
     environment: Annotated[str, StringConstraints(max_length=1000)]
+    sources: dict[Name, Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]]
 
 
 class _Progress(Strict):
@@ -132,6 +133,8 @@ class FrameReader:
             raise FrameRefused(f"a {kind} at the wrong time")
         match kind:
             case "hello":
+                if not value["sources"].keys() <= {*self._names}:
+                    raise FrameRefused("the source of an implementation that was not asked")
                 self._ready = True
             case "want" | "release":
                 if self._leased is (kind == "want"):

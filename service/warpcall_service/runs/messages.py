@@ -3,7 +3,8 @@
 A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its socket, and then
 one `{"go": true}` each time it has requested the device. It sends frames with one member each:
 
-- `hello`: fingerprint and environment class, once torch is imported and the device is open;
+- `hello`: fingerprint and environment class, once torch is imported and the device is open, and
+  the hash of the source that was loaded for each implementation;
 - `want`: it requests the device, and waits for `go`; `release`: it returns the device;
 - `progress`: what the sampler does now;
 - `result`: the sampler's whole result of the case at `position`;
@@ -40,12 +41,15 @@ class Checked(TypedDict):
         implementation_s: seconds for one implementation of one case at the job's precision.
         environment: the class of the machine and its software.
         kernels_sha256: hash of the kernels' code that would be measured.
+        sources: hash of the source of each implementation that would be measured; the server adds
+            it to the lane's reply.
     """
 
     cases: list[CheckedCase]
     implementation_s: float
     environment: str
     kernels_sha256: str
+    sources: dict[str, str]
 
 
 def version_of(op: str, function: str, source: str) -> str:
@@ -89,11 +93,38 @@ class CheckRequest(TypedDict):
     limit_s: float
 
 
+class ModuleRequest(TypedDict):
+    """The import of one of the operator's modules.
+
+    Attributes:
+        limit_s: seconds that the import may take.
+    """
+
+    module: str
+    limit_s: float
+
+
+class DescribedImplementation(TypedDict):
+    """An implementation of a module: its name, one line of description, its ops (none: all)."""
+
+    name: str
+    doc: str
+    ops: list[str]
+
+
+class ModuleAnswer(TypedDict):
+    """What a module provides, or why it cannot be used; `error` is empty if it can."""
+
+    implementations: list[DescribedImplementation]
+    error: str
+
+
 class Task(TypedDict):
     """The work of a job's process.
 
     Attributes:
-        modules: modules with further implementations, to import.
+        modules: the operator's modules to import, and the names of the implementations that the
+            job times from each.
         uploads: uploaded implementations, to import as well.
         sandboxed: whether the process runs in the sandbox, because of its uploads.
         seed: seed of the inputs' values.
@@ -103,7 +134,7 @@ class Task(TypedDict):
     """
 
     device: str
-    modules: list[str]
+    modules: dict[str, list[str]]
     uploads: list[Upload]
     sandboxed: bool
     op: str

@@ -1,4 +1,4 @@
-"""Runs one process for one question about uploaded code, such as whether it can be imported."""
+"""Runs one process for one question about code of users, such as whether it can be imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 import socket
+from collections.abc import Mapping
 
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.lanes.worker_handle import torch_environment
@@ -49,19 +50,46 @@ async def run_sandboxed(
         OneShotError: it took too long, ended before it had answered, or its
             answer is too large.
     """
-    options: dict[str, object] = {"module": module, "memory-bytes": memory_bytes(settings)}
+    options = {}
+    if settings.uploads == "sandboxed":
+        try:
+            options["sandbox"] = json.dumps(Sandbox(settings).launch())
+        except CannotStart as error:
+            raise NotStarted(f"its process could not be started: {error}") from None
+    name = "the check of an upload"
+    return await _run(settings, name, module, options, request, limit_s, max_answer_bytes)
+
+
+async def run_trusted(
+    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
+) -> bytes:
+    """Run one of our modules with the server's rights, for code of the operator.
+
+    The rest is as in `run_sandboxed`.
+    """
+    name = "the check of a module"
+    return await _run(settings, name, module, {}, request, limit_s, max_answer_bytes)
+
+
+async def _run(
+    settings: Settings,
+    name: str,
+    module: str,
+    options: Mapping[str, str],
+    request: bytes,
+    limit_s: float,
+    max_answer_bytes: int,
+) -> bytes:
     tag = f"check/{secrets.token_hex(8)}"
     try:
-        if settings.uploads == "sandboxed":
-            options["sandbox"] = json.dumps(Sandbox(settings).launch())
         reaper = ChildProcess(
             REAPER_MODULE,
-            "the check of an upload",
-            options,
+            name,
+            {"module": module, "memory-bytes": memory_bytes(settings), **options},
             {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
             environment={**torch_environment(), TAG_VARIABLE: tag},
         )
-    except (CannotStart, OSError) as error:
+    except OSError as error:
         raise NotStarted(f"its process could not be started: {error}") from None
     with contextlib.closing(reaper):
         try:

@@ -202,7 +202,11 @@ class Run:
                 self._ready = True
                 # Uploaded code may have run before this message, so its word does not count.
                 known = self._lane if self._task["uploads"] else value
-                self._on_event(EnvironmentKnown(known["fingerprint"], known["environment"]))
+                self._on_event(
+                    EnvironmentKnown(
+                        known["fingerprint"], known["environment"], known.get("sources")
+                    )
+                )
             case "want":
                 self._on_event(StateChanged("waiting_gpu"))
                 self._waiting_for_device = True

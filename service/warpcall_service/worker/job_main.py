@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
-from warpcall_service.runs.messages import Task
+from warpcall_service.runs.messages import Task, version_of
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _measure(task: Task, server: _ServerConnection) -> None:
 
     from warpcall_kernels import measuring
     from warpcall_kernels.op import launch
-    from warpcall_service.worker import uploaded
+    from warpcall_service.worker import operator_code, uploaded
 
     if interprets:
         launch.interpret_only_others()
@@ -103,20 +103,29 @@ def _measure(task: Task, server: _ServerConnection) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
     elif task["threads"]:
         torch.set_num_threads(task["threads"])
-    for module in task["modules"]:
-        measuring.load(module)
+    sources = dict.fromkeys({*measuring.shipped()} - {"copy"}, measuring.kernels_sha256())
+    sources |= operator_code.load_for_job(task["modules"])
+    for upload in task["uploads"]:
+        sources[upload["name"]] = version_of(upload["op"], upload["function"], upload["source"])
     with tempfile.TemporaryDirectory(prefix="warpcall-job-") as folder:
         uploaded.load(task["uploads"], Path(folder), interpreted=interprets)
-        _measure_cases(task, server, device)
+        _measure_cases(task, server, device, sources)
 
 
-def _measure_cases(task: Task, server: _ServerConnection, device: torch.device) -> None:
+def _measure_cases(
+    task: Task, server: _ServerConnection, device: torch.device, sources: Mapping[str, str]
+) -> None:
     import torch
 
     from warpcall_kernels import measuring
 
     found = measuring.fingerprint(device)
-    server.send("hello", {"fingerprint": found, "environment": measuring.environment_class(found)})
+    hello = {
+        "fingerprint": found,
+        "environment": measuring.environment_class(found),
+        "sources": {name: sources[name] for name in task["implementations"] if name in sources},
+    }
+    server.send("hello", hello)
 
     def settle() -> None:
         if device.type == "cuda":

@@ -33,6 +33,7 @@ from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, Task
+from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.runner import Run
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
@@ -148,7 +149,7 @@ def task() -> Task:
     spec = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
     return {
         "device": "cpu",
-        "modules": [],
+        "modules": {},
         "uploads": [],
         "sandboxed": False,
         "op": "permute",
@@ -228,7 +229,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         engine = LocalEngine(settings)
         store = Store(None, tmp_path)
         store.migrate()
-        job_service = JobService(settings, engine, store, UsageCounter())
+        job_service = JobService(settings, engine, store, OperatorModules(settings), UsageCounter())
         await engine.start()
         try:
             plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})

@@ -11,7 +11,6 @@ import subprocess
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.settings import Settings
 
 PATIENCE_S = 60.0
+SLOW_CASES = 60_000  # of a job whose check takes some seconds
 MARGIN_S = 10.0  # how late a deadline may be noticed on a busy machine
 QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
 
@@ -124,25 +124,27 @@ def test_no_more_plans_than_allowed_wait_for_a_lane_that_is_replaced() -> None:
     assert [plan.outputs[0].shape for plan in plans] == [(1,), (2,)]
 
 
-def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_waits_for_those_before_it_without_being_counted_as_stuck() -> None:
     """The lane answers in order: a plan behind a slow check has its time once that is answered."""
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(8)\nIMPLEMENTATIONS = []")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    check = {"op": "permute", "implementations": [], "modules": ["slow_to_import"]}
+    sweep = {
+        "shapes": [[n, 7] for n in range(1, SLOW_CASES)],
+        "dtypes": ["F32"],
+        "params": {"dims": [[1, 0]]},
+    }
+    check = {"op": "permute", "precision": "quick", "sweep": sweep, "max_cases": SLOW_CASES}
+    request = frame({"job": {**check, "host_bytes": 1 << 30}})
 
     async def play() -> tuple[LaneStatus, LaneStatus]:
         async with started(call_timeout_s=2.0, grace_s=1.0) as engine:
             before = lane(engine)
-            slow = asyncio.create_task(
-                engine.request_plan(frame({"job": check}), "this job", limit_s=PATIENCE_S)
-            )
+            slow = asyncio.create_task(engine.all_lanes[0].request_plan(request, PATIENCE_S))
             await asyncio.sleep(0.1)
             behind = [asyncio.create_task(permute(engine, n)) for n in range(1, 4)]
-            for caller in (slow, *behind):
+            for caller in behind:
                 with pytest.raises(TimedOut):
                     await caller
+            assert not slow.done()
+            assert "cases" in await slow
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     with contextlib.suppress(TimedOut):

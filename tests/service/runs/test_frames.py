@@ -31,7 +31,13 @@ TASK: Task = {
     "memory_bytes": 1 << 30,
     "threads": 1,
 }
-HELLO = {"hello": {"fingerprint": {"device": "CPU", "cores": 2, "cuda": None}, "environment": "x"}}
+HELLO = {
+    "hello": {
+        "fingerprint": {"device": "CPU", "cores": 2, "cuda": None},
+        "environment": "x",
+        "sources": {"torch": "0" * 64},
+    }
+}
 PROGRESS = {"progress": {"position": 3, "phase": "rounds", "rounds": 5, "half_width": None}}
 WANT, RELEASE = {"want": True}, {"release": True}
 ENDED = {"ended": {"class": "ok", "detail": ""}}
@@ -137,7 +143,12 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
         ([LENGTH.pack(4) + b"\xff{}x"], "its begin"),
         ([{"ended": {"class": "best", "detail": ""}}], "ended.class"),
         ([{"ended": {"class": "ok", "detail": "x" * 4001}}], "ended.detail"),
-        ([{"hello": {"fingerprint": {"x": [1]}, "environment": ""}}], "hello.fingerprint"),
+        ([{"hello": {**HELLO["hello"], "fingerprint": {"x": [1]}}}], "hello.fingerprint"),
+        ([{"hello": {**HELLO["hello"], "sources": {"torch": "0"}}}], "hello.sources.torch"),
+        (
+            [{"hello": {**HELLO["hello"], "sources": {"other": "0" * 64}}}],
+            "the source of an implementation that was not asked",
+        ),
         ([LENGTH.pack(frames.MAX_BYTES + 1)], "more than 2097152"),
         ([HELLO, {"progress": {"position": 3, "phase": "x" * 20_000}}], "progress.phase"),
     ],

@@ -23,7 +23,7 @@ def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, d
     """Results by implementation of one small case; `others` are measured beside the uploads."""
     task: Task = {
         "device": "cpu",
-        "modules": [],
+        "modules": {},
         "uploads": [
             {"name": name, "op": "permute", "function": "permute", "source": source}
             for name, source in sources.items()

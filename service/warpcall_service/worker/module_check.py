@@ -1,0 +1,103 @@
+"""Imports one of the operator's modules: python -m warpcall_service.worker.module_check.
+
+The worker of a lane lives long and must not hang, so it never imports them. This process is started
+by `runs.operator_modules`. It gets a `ModuleRequest` and answers with a `ModuleAnswer`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import threading
+import traceback
+from typing import Any
+
+from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.processes import child
+from warpcall_service.runs.messages import ModuleAnswer, ModuleRequest
+from warpcall_service.runs.sources import SourceUnknown, package_files
+from warpcall_service.text import error_text
+
+MAX_DOC_CHARS = 200
+
+
+def main() -> None:
+    """Answer one request."""
+    args = child.start(server_fd=int)
+    with socket.socket(fileno=args.server_fd) as sock:
+        text = read_frame(sock)
+        if text is None:
+            return
+        request: ModuleRequest = json.loads(text)
+        from warpcall_service.worker import (
+            operator_code,
+        )  # imports torch, whose time is not counted
+
+        _end_after(request["limit_s"], sock)
+        try:
+            _, found = operator_code.load(request["module"])
+            answer = _described(found)
+        except BaseException as error:  # noqa: BLE001  # the operator's code may raise anything
+            answer = {"implementations": [], "error": _where(error, request["module"])}
+        sock.sendall(frame(answer))
+    os._exit(0)  # threads that the module may have started do not matter
+
+
+def _described(found: Any) -> ModuleAnswer:
+    implementations = []
+    for one in found:
+        if "/" in one.name:
+            reason = f"the name {one.name} must have no /, which names of uploads have"
+            return {"implementations": [], "error": reason}
+        doc = one.doc.strip().partition("\n")[0][:MAX_DOC_CHARS]
+        implementations.append({"name": one.name, "doc": doc, "ops": list(one.ops)})
+    return {"implementations": implementations, "error": ""}  # type: ignore[typeddict-item]
+
+
+def _where(error: BaseException, module: str) -> str:
+    """The message of an exception, with the last line of the module's package that led to it."""
+    try:
+        folder, files = package_files(module)
+    except SourceUnknown:
+        return str(error) if isinstance(error, SourceUnknown) else _text(error)
+    paths = set(map(str, files))
+    places = [
+        (frame_.f_code.co_filename, number)
+        for frame_, number in traceback.walk_tb(error.__traceback__)
+        if frame_.f_code.co_filename in paths
+    ]
+    if isinstance(error, SyntaxError) and error.filename in paths:
+        places.append((error.filename, error.lineno or 0))
+    if not places:
+        return _text(error)
+    file, number = places[-1]
+    return f"{os.path.relpath(file, folder)}, line {number}: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    return error_text(error) if isinstance(error, Exception) else f"it raised {error!r:.200}"
+
+
+def _end_after(limit_s: float, sock: socket.socket) -> None:
+    """End this process with an answer after some time, whatever its main thread does.
+
+    Code that keeps the interpreter's lock also stops that thread. Then the kernel ends the process.
+    """
+
+    def end() -> None:
+        reason = f"its import did not end within {limit_s:g} s"
+        sock.sendall(frame({"implementations": [], "error": reason}))
+        os._exit(0)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(math.ceil(limit_s) + 1)
+
+
+if __name__ == "__main__":
+    main()
