@@ -8,7 +8,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,7 +201,7 @@ class Run:
             case "hello":
                 self._ready = True
                 # Uploaded code may have run before this message, so its word does not count.
-                known = self._lane if self._task["uploads"] else value
+                known: Mapping[str, Any] = self._lane if self._task["uploads"] else value
                 self._on_event(
                     EnvironmentKnown(
                         known["fingerprint"], known["environment"], known.get("sources")

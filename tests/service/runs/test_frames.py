@@ -20,7 +20,7 @@ from warpcall_service.runs.messages import Task
 SPEC = {"shape": [8, 8]}
 TASK: Task = {
     "device": "cpu",
-    "modules": [],
+    "modules": {},
     "uploads": [],
     "sandboxed": True,
     "op": "permute",
@@ -35,7 +35,7 @@ HELLO = {
     "hello": {
         "fingerprint": {"device": "CPU", "cores": 2, "cuda": None},
         "environment": "x",
-        "sources": {"torch": "0" * 64},
+        "sources": {},
     }
 }
 PROGRESS = {"progress": {"position": 3, "phase": "rounds", "rounds": 5, "half_width": None}}
