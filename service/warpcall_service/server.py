@@ -90,7 +90,7 @@ async def _serve(
     json = JsonPool(int(settings.max_json_bytes))
     sandbox = Sandbox(settings)
     watching = asyncio.create_task(sandbox.watch())
-    implementations = ImplementationService(settings, engine, store, sandbox)
+    implementations = ImplementationService(settings, engine, store, modules, sandbox)
     try:
         app = create_app(
             settings,

@@ -11,7 +11,6 @@ from warpcall_kernels.measuring._implementations import (
     implementations,
     load,
     register,
-    registered,
     shipped,
 )
 from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
@@ -53,6 +52,5 @@ __all__ = [
     "measure",
     "minor_number",
     "register",
-    "registered",
     "shipped",
 ]

@@ -43,9 +43,9 @@ class Implementation:
     tags: tuple[str, ...] = ()
 
 
-def shipped() -> tuple[str, ...]:
-    """The names of the implementations that this library has for every op, and of the limit."""
-    return (*_SHIPPED, LIMIT)
+def shipped() -> tuple[Implementation, ...]:
+    """The implementations that this library has for every op; the limit is not one of them."""
+    return tuple(_SHIPPED.values())
 
 
 def implementations(op_name: str) -> tuple[str, ...]:
@@ -55,11 +55,6 @@ def implementations(op_name: str) -> tuple[str, ...]:
     """
     _load_entry_points()
     return _names(op_name)
-
-
-def registered() -> tuple[Implementation, ...]:
-    """All implementations in this process, the shipped ones first; the limit is not one of them."""
-    return tuple(_registry().values())
 
 
 def register(implementation: Implementation) -> None:

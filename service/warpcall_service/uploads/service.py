@@ -22,6 +22,7 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
+from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
@@ -38,10 +39,16 @@ class ImplementationService:
     """Operations on uploaded implementations; lists them with the shipped ones."""
 
     def __init__(
-        self, settings: Settings, engine: LocalEngine, store: Store, sandbox: Sandbox
+        self,
+        settings: Settings,
+        engine: LocalEngine,
+        store: Store,
+        modules: OperatorModules,
+        sandbox: Sandbox,
     ) -> None:
         self._settings = settings
         self._engine = engine
+        self._modules = modules
         self._sandbox = sandbox
         self._threads = StoreThreads(store, THREADS)
         self._checks = UploadChecks(settings)
@@ -96,13 +103,14 @@ class ImplementationService:
             return found, database.cursor(page[-1]) if more else None
 
         uploaded, following = await self._threads.read(read)
-        installed = await self._installed()
-        others = [views.installed(one) for one in installed["implementations"]]
+        installed, modules = await self._installed(), await self._modules.current()
+        others = [views.shipped(**one) for one in installed["implementations"]]
+        others += [one for module in modules for one in views.provided(module)]
         if wanted.op is not None:
             others = [one for one in others if one.op in (None, wanted.op)]
         if wanted.before is not None or wanted.user is not None:
             others = []
-        errors = [checked(ModuleError, error) for error in installed["errors"]]
+        errors = [ModuleError(module=m.name, error=m.error) for m in modules if m.error]
         return ImplementationList(
             implementations=[*others, *uploaded], errors=errors, next=following
         )
@@ -188,12 +196,8 @@ class ImplementationService:
         return new
 
     async def _installed(self) -> dict[str, Any]:
-        """What a lane's worker knows: `implementations`, `errors` and `environment`."""
-        modules = self._settings.modules
+        """What a lane's worker knows: the shipped `implementations`, and the `environment`."""
         path = search_path() if self._settings.uploads == "sandboxed" else None
         return await self._engine.request_plan(
-            frame({"installed": {"modules": modules, "path": path}}),
-            "the list of implementations",
-            # The first request in a worker imports the operator's modules.
-            limit_s=self._settings.start_timeout_s if modules else None,
+            frame({"installed": {"path": path}}), "the list of implementations"
         )

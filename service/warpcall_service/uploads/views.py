@@ -12,9 +12,15 @@ from warpcall.implementations import (
     UploadedImplementation,
 )
 from warpcall_service.formats.payloads import checked
+from warpcall_service.runs.operator_modules import OperatorModule
 from warpcall_service.store.tables import UploadedVersion
 from warpcall_service.store.times import moment
 from warpcall_service.uploads.database import SHOWN_DIGITS
+
+# The fields of an implementation that only uploaded ones have.
+NOT_UPLOADED = dict.fromkeys(
+    ("user", "version", "sha256", "function", "private", "nbytes", "created_at")
+)
 
 
 def implementation(row: UploadedVersion) -> Implementation:
@@ -50,12 +56,22 @@ def details(row: UploadedVersion, versions: Sequence[UploadedVersion]) -> Implem
     )
 
 
-def installed(described: dict[str, Any]) -> Implementation:
-    """An implementation of the server's library, or of the operator, as a worker describes it."""
-    absent = dict.fromkeys(
-        ("user", "version", "sha256", "function", "private", "nbytes", "created_at")
-    )
-    return checked(Implementation, {**absent, **described})
+def shipped(name: str, doc: str) -> Implementation:
+    """An implementation of the server's library."""
+    fields = {"name": name, "kind": "shipped", "op": None, "doc": doc}
+    return checked(Implementation, {**NOT_UPLOADED, **fields})
+
+
+def provided(module: OperatorModule) -> list[Implementation]:
+    """The implementations of a module of the operator, one for each op that it names."""
+    return [
+        checked(
+            Implementation,
+            {**NOT_UPLOADED, "name": one.name, "kind": "operator", "op": op, "doc": one.doc},
+        )
+        for one in module.implementations
+        for op in one.ops or (None,)
+    ]
 
 
 def _fields(row: UploadedVersion) -> dict[str, Any]:

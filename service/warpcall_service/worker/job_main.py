@@ -103,7 +103,7 @@ def _measure(task: Task, server: _ServerConnection) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types here
     elif task["threads"]:
         torch.set_num_threads(task["threads"])
-    sources = dict.fromkeys({*measuring.shipped()} - {"copy"}, measuring.kernels_sha256())
+    sources = dict.fromkeys((i.name for i in measuring.shipped()), measuring.kernels_sha256())
     sources |= operator_code.load_for_job(task["modules"])
     for upload in task["uploads"]:
         sources[upload["name"]] = version_of(upload["op"], upload["function"], upload["source"])

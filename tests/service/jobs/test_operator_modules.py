@@ -126,6 +126,14 @@ def test_a_module_that_does_not_import_fails_only_jobs_that_name_its_implementat
         "ModuleNotFoundError: No module named 'no_such_package'" in detail
     )
     assert "the module endless_lab cannot be used: its import did not end within 3 s" in detail
+    listed = http.get("/v1/implementations").json()
+    assert [(one["name"], one["kind"], one["op"]) for one in listed["implementations"][-2:]] == [
+        ("copy", "shipped", None),
+        ("mine", "operator", "permute"),
+    ]
+    errors = {one["module"]: one["error"] for one in listed["errors"]}
+    assert errors.keys() == {"broken_lab", "endless_lab"}
+    assert errors["broken_lab"] in detail
     log = lab.server.log.read_text()
     assert "No module named 'no_such_package'" in log
     assert "its import did not end within 3 s" in log
