@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 from demo.server import Server
-from tests.forks import TEMPLATE
+from tests.template import TEMPLATE
 from warpcall.jobs import UNFINISHED
 
 WAIT_S = 60.0

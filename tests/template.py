@@ -1,0 +1,282 @@
+"""The template that tests/forks.py starts: it imports what the server's processes need, and is forked.
+
+    pytest - template - server (HTTP) - worker
+                                      - reaper of a job - the job's process
+                                      - template of these
+
+A worker must be the child of its server, which waits for it and ends with it, and so must a job's
+reaper. Therefore each server has a template of its own below it, forked before the server runs,
+which clones them with CLONE_PARENT. A reaper that is a fork forks the job's process. What runs in a
+sandbox is started with exec, and so is the JSON process: its limit of addresses has no room for
+torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
+REAPER, JOB = "warpcall_service.runs.reaper", "warpcall_service.worker.job_main"
+TEMPLATE = "template of workers"  # the command line of a server's second template
+PACKET_BYTES = 100_000  # of a request: arguments and environment
+MAX_FDS = 32  # in a request
+# A worker's environment has these: glibc has read the template's, but can be set in another way.
+MALLOPT = {
+    "MALLOC_TRIM_THRESHOLD_": -1,
+    "MALLOC_TOP_PAD_": -2,
+    "MALLOC_MMAP_MAX_": -4,
+    "MALLOC_ARENA_MAX": -8,
+}
+# Fields of /proc/self/stat, counted from the state: where the memory begins that /proc shows as ...
+COMMAND_LINE, ENVIRONMENT = 45, 47
+PR_GET_TID_ADDRESS = 40
+SYS_CLONE = 56
+CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+
+
+def send(to: socket.socket, request: dict[str, Any], fds: Sequence[int]) -> None:
+    socket.send_fds(to, [json.dumps(request).encode()], [*fds])
+
+
+def _receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    data, fds, _, _ = socket.recv_fds(source, PACKET_BYTES, MAX_FDS)
+    return (json.loads(data), fds) if data else None
+
+
+class _Child(subprocess.Popen[Any]):
+    """What a forked server starts in place of Popen: its template forks workers and reapers."""
+
+    template: socket.socket
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
+        if list(args[:3]) != [sys.executable, "-P", "-m"] or args[3] not in (WORKER, REAPER):
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        request = {"args": args, "env": {**env}, "cwd": str(Path.cwd()), "fds": [*pass_fds]}
+        os.close(os.dup(0))  # raises OSError where no descriptor is left, as a real start would
+        send(self.template, request, [p2cread, c2pwrite, errwrite, *pass_fds])
+        self.pid = int.from_bytes(self.template.recv(4), "little")
+        self._child_created = True
+        if group >= 0:
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                os.setpgid(self.pid, group)
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+
+class _Job(subprocess.Popen[Any]):
+    """What a forked reaper starts in place of Popen: it forks the job's process."""
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        (_, _, _, pass_fds, *_), p2cread = rest, rest[9]
+        if list(args[:4]) != [sys.executable, "-P", "-m", JOB]:
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        self.pid = os.fork()
+        if not self.pid:
+            os.setsid()
+            request = {"args": args, "env": {**os.environ}, "cwd": str(Path.cwd())}
+            fds = {0: p2cread, 1: 1, 2: 2, **{fd: fd for fd in pass_fds}}
+            _become(request, fds, [])
+            _run(sys.modules[JOB].main)
+        self._child_created = True
+        self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
+
+
+def template(fd: int) -> None:
+    """Import what the server's processes need, and fork them until pytest's process has ended."""
+
+    import warpcall_kernels
+    import warpcall_kernels.measuring
+    import warpcall_service.cli
+    import warpcall_service.runs.reaper
+    import warpcall_service.worker.job_check
+    import warpcall_service.worker.job_main
+    import warpcall_service.worker.main
+    import warpcall_service.worker.program_planner
+    import warpcall_service.worker.programs  # noqa: F401
+
+    warpcall_kernels.ops()
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork has one thread only"  # noqa: PTH208
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for pytest
+    gc.collect()
+    gc.freeze()  # what is here is shared with the forks: leave its pages alone
+    source = socket.socket(fileno=fd)
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    living: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        for ready, _ in poll.poll():
+            if ready != source.fileno():
+                pid, status = living.pop(ready)
+                poll.unregister(ready)
+                os.close(ready)
+                with status, contextlib.suppress(OSError):
+                    status.sendall(os.waitpid(pid, 0)[1].to_bytes(4, "little"))
+                continue
+            received = _receive(source)
+            if received is None:
+                return
+            request, (theirs, *fds) = received
+            if not (pid := os.fork()):
+                (_serve if request["args"][1] == "-m" else _run_program)(request, fds)
+            status = socket.socket(fileno=theirs)
+            for other in fds:
+                os.close(other)
+            status.sendall(pid.to_bytes(4, "little"))
+            pidfd = os.pidfd_open(pid)
+            living[pidfd] = pid, status
+            poll.register(pidfd, select.POLLIN)
+
+
+def _serve(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be a server, in a fork of the template."""
+    command = request["args"][3:4]
+    if command and not command[0].startswith("-"):  # an administrator's: it starts no worker
+        _run_program(request, fds)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not os.fork():
+        _clone_workers(theirs)
+    kept = ours.detach()
+    high = os.dup2(
+        kept, 900, inheritable=False
+    )  # out of the way of the descriptors that tests count
+    _Child.template = socket.socket(fileno=high)
+    subprocess.Popen = _Child  # type: ignore[misc]
+    _become(request, dict(enumerate(fds)), [high])
+    import warpcall_service.cli
+
+    _run(warpcall_service.cli.main)
+
+
+def _run_program(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be a command of warpcall-server, or what `python -c` runs, in a fork of the template."""
+    _become(request, dict(enumerate(fds)), [])
+    if request["args"][1] == "-m":
+        import warpcall_service.cli
+
+        _run(warpcall_service.cli.main)
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    program = compile(request["args"][2], "<string>", "exec")
+    _run(lambda: exec(program, vars(module)))  # noqa: S102  # what a test of ours gave
+
+
+def _clone_workers(source: socket.socket) -> NoReturn:
+    """Start workers and reapers as siblings of this process, until the server has ended."""
+    null = os.open(os.devnull, os.O_RDWR)
+    _set_descriptors({0: null, 1: null, 2: null}, [source.fileno()])
+    _set_title([TEMPLATE])
+    while received := _receive(source):
+        request, fds = received
+        pid = _clone()
+        if not pid:
+            numbers = [0, 1, 2, *request["fds"]]
+            _become(request, dict(zip(numbers, fds, strict=True)), [])
+            for name, number in MALLOPT.items():
+                if name in os.environ:
+                    ctypes.CDLL(None).mallopt(number, int(os.environ[name]))
+            subprocess.Popen = _Job  # type: ignore[misc]
+            _run(sys.modules[request["args"][3]].main)
+        for fd in fds:
+            os.close(fd)
+        source.send(pid.to_bytes(4, "little"))
+    os._exit(0)
+
+
+def _clone() -> int:
+    """Fork, with this process's parent as the parent of the new one."""
+    libc = ctypes.PyDLL(None)
+    address = ctypes.c_void_p()  # where glibc keeps the number of this thread
+    libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(address))
+    flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = libc.syscall(SYS_CLONE, ctypes.c_ulong(flags), None, None, address, None)
+    if pid:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    assert pid >= 0, "no further process"
+    return pid
+
+
+def _become(request: dict[str, Any], fds: dict[int, int], kept: list[int]) -> None:
+    """Take over the arguments, environment, folder and descriptors; signals are as after exec."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _set_descriptors(fds, kept)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    args = request["args"]
+    _set_title(args)
+    _write(ENVIRONMENT, [f"{name}={value}" for name, value in reversed(request["env"].items())])
+    sys.orig_argv[:] = args
+    sys.argv[:] = args[args.index("-m") + 1 :] if "-m" in args[:3] else ["-c", *args[3:]]
+
+
+def _set_descriptors(wanted: dict[int, int], kept: Sequence[int]) -> None:
+    """Give descriptors the numbers that they shall have, and close all others but `kept`."""
+    high = {number: _above(fd) for number, fd in wanted.items()}
+    for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208  # no descriptor of its own is left open
+        if int(entry) not in (*high.values(), *kept):
+            with contextlib.suppress(OSError):
+                os.close(int(entry))
+    for number, fd in high.items():
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _above(fd: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1000)
+
+
+def _set_title(args: Sequence[str]) -> None:
+    """Make `args` the command line that others see."""
+    _write(COMMAND_LINE, args)
+
+
+def _write(field: int, texts: Sequence[str]) -> None:
+    """Write texts to the memory that /proc shows: its begin and end are fields of `stat`."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[field]), int(fields[field + 1])
+    text = b"\0".join(part.encode() for part in texts)[: end - start - 1]
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def _run(main: Callable[[], None]) -> NoReturn:
+    """Run the program to its end, as the interpreter does."""
+    status: Any = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)  # noqa: T201  # as the interpreter does
+    except BaseException:  # noqa: BLE001  # whatever it is, this process ends with it
+        traceback.print_exc()
+        status = 1
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    os._exit(status & 0xFF)
