@@ -39,6 +39,7 @@ from tests.waiting import until
 from warpcall_service.store.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"
+MISBEHAVING = "tests.service.misbehaving"
 LEASE_S = 10
 CASES = [{**CASE, "shape": [8, n]} for n in (9, 13, 11)]
 WAITS: dict[str, Any] = {
@@ -60,7 +61,7 @@ def beside(
         "WARPCALL_DATA_DIR": str(folder),
         "WARPCALL_ARENA_BYTES": "16MiB",
         "WARPCALL_JOB_LEASE_S": str(LEASE_S),
-        "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
+        "WARPCALL_JOB_MODULES": f"{MISBEHAVING},tests.service.brief_jobs",
         "PYTHONPATH": str(Path(__file__).parents[3]),
         "CONTINUE_FILE": str(folder.parent / "continue_file"),
     }
@@ -201,9 +202,10 @@ def test_a_job_ends_once_although_its_connections_are_cut_at_every_write(
         f"WHERE datname = '{name}'; END $$"
     )
     (tmp_path / "continue_file").touch()
+    many = [{**CASE, "shape": [8, n]} for n in range(2, 26)]  # so that there are many writes
     with beside(database, tmp_path / "a") as a, beside(database, tmp_path / "b") as b:
         with client(a) as http:
-            job = submit(http, cases=CASES)
+            job = submit(http, cases=many)
 
         def running() -> bool:
             return bool(processes(a) or processes(b))
