@@ -16,7 +16,7 @@ check: setup
 	$(BIN)/python -m tools.check_words
 	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service
 	$(BIN)/pip-licenses >/dev/null
-	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml
+	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.uploads.yaml
 	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
 test: setup
 	$(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)

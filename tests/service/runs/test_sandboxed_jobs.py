@@ -35,7 +35,7 @@ server = next(
 def send(value):
     text = json.dumps(value).encode()
     server.sendall(struct.pack("<I", len(text)) + text)
-HELLO = {"hello": {"fingerprint": {"device": "a faster one"}, "environment": "faked"}}
+HELLO = {"hello": {"fingerprint": {"device": "a faster one"}, "environment": "faked", "sources": {}}}
 """
 FORKS = """
 import os, time
@@ -52,7 +52,7 @@ def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[Ru
     given = settings(folder / "data", job_memory_bytes=1 << 30, **changes)
     task: Task = {
         "device": "cpu",
-        "modules": [],
+        "modules": {},
         "uploads": [{"name": "ann/mine", "op": "permute", "function": "permute", "source": source}],
         "sandboxed": True,
         "op": "permute",
