@@ -7,8 +7,8 @@
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
 which clones them with CLONE_PARENT. A reaper that is a fork forks the job's process. What runs in a
-sandbox is started with exec, and so is the JSON process: its limit of addresses has no room for
-torch.
+sandbox is started with exec, and so are a job in which Triton interprets kernels, and the JSON
+process: its limit of addresses has no room for torch.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class _Job(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, pass_fds, *_), p2cread = rest, rest[9]
-        if list(args[:4]) != [sys.executable, "-P", "-m", JOB]:
+        # Triton has been imported here, and read this variable then.
+        interprets = "TRITON_INTERPRET" in os.environ
+        if list(args[:4]) != [sys.executable, "-P", "-m", JOB] or interprets:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         self.pid = os.fork()

@@ -85,11 +85,11 @@ async def _serve(
     account_sync.start()
     modules = OperatorModules(settings)
     modules.start()
-    job_service = JobService(settings, engine, store, modules, account_sync.usage_counter)
-    job_service.start()
-    json = JsonPool(int(settings.max_json_bytes))
     sandbox = Sandbox(settings)
     watching = asyncio.create_task(sandbox.watch())
+    job_service = JobService(settings, engine, store, modules, sandbox, account_sync.usage_counter)
+    job_service.start()
+    json = JsonPool(int(settings.max_json_bytes))
     implementations = ImplementationService(settings, engine, store, modules, sandbox)
     try:
         app = create_app(

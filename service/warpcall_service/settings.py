@@ -84,7 +84,8 @@ class Settings(ServerSettings):
             "Whether users with the role `upload` may upload Python source that jobs time. "
             "`sandboxed` runs it in a sandbox (bubblewrap) and refuses uploads where the sandbox "
             "cannot start. `trusted` runs it with the server's rights: choose that only if you "
-            "trust every such user with the server's data. `off` refuses uploads."
+            "trust every such user with the server's data. `off` refuses uploads. Servers that "
+            "share a database must have the same value."
         ),
     )
     upload_max_bytes: ByteSize = Field(

@@ -22,6 +22,7 @@ from warpcall_service.jobs.orphans import Heartbeat
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_service.store.times import now_ms
+from warpcall_service.uploads import job_uploads
 
 MAX_ATTEMPTS = 2  # an interrupted job runs once more
 LOST = "the server that ran it was lost"
@@ -149,6 +150,7 @@ def end_job(
     job.detail = detail
     job.finished_ms = now_ms()
     job.state = state
+    job_uploads.release_job(session, job.number)
     data = {"state": state, "exit_class": exit_class, "detail": detail}
     append_event(session, job, "state", data)
 

@@ -29,6 +29,7 @@ Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 # Without `fail_fast`, a list of thousands of wrong entries would make as many errors.
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
 Name = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
+ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=160)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
 Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 ParamValue = bool | int | float | Entries | None
@@ -101,9 +102,9 @@ class JobRequest(_Model):
     """
 
     op: Name
-    implementations: Annotated[list[Name], Field(min_length=1, max_length=8, fail_fast=True)] = (
-        Field(default_factory=lambda: ["warpcall", "torch"])
-    )
+    implementations: Annotated[
+        list[ImplementationName], Field(min_length=1, max_length=8, fail_fast=True)
+    ] = Field(default_factory=lambda: ["warpcall", "torch"])
     cases: Annotated[list[CaseSpec], Field(min_length=1, fail_fast=True)] | None = None
     sweep: Sweep | None = None
     precision: Precision = "standard"

@@ -33,6 +33,7 @@ from warpcall_service.jobs.models import (
     MAX_BODY_BYTES,
     MAX_SEQUENCE,
     CaseKey,
+    ImplementationName,
     JobRequest,
     Name,
     Word,
@@ -134,7 +135,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     async def show_history(
         caller: CurrentCaller,
         op: Name,
-        implementation: Name,
+        implementation: ImplementationName,
         case: Annotated[
             CaseKey, Query(description="Key of the case, as results have it under `case`")
         ],

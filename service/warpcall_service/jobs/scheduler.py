@@ -38,6 +38,7 @@ from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, Measurement
+from warpcall_service.uploads import job_uploads
 
 POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
 PRUNE_POLLS = 600  # polls between two deletions of old progress events
@@ -263,11 +264,12 @@ class Scheduler:
         if job is None:
             return None
         job.device = device
+        uploads = job_uploads.of_job(session, job.number)
         task: Task = {
             "device": device,
             "modules": {},  # see `_outcome`
-            "uploads": [],
-            "sandboxed": False,
+            "uploads": uploads,
+            "sandboxed": bool(uploads) and settings.uploads == "sandboxed",
             "op": job.op,
             "implementations": json.loads(job.implementations),
             "precision": job.precision,
@@ -321,6 +323,9 @@ class Scheduler:
             self.wake()
 
     async def _outcome(self, run: Run, task: Task) -> Outcome:
+        if task["uploads"] and self._settings.uploads == "off":
+            detail = "it times uploaded implementations, and uploads have been switched off"
+            return Outcome("invalid", detail, (), 0.0, 0.0)
         try:
             task["modules"] = await self._modules.providing(task["implementations"])
             return await run.run()

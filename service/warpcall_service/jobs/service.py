@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -24,9 +24,10 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.messages import Checked
 from warpcall_service.runs.operator_modules import LIMIT, SHIPPED, OperatorModules
-from warpcall_service.runs.sandbox import memory_bytes
+from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
+from warpcall_service.uploads import job_uploads
 
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
@@ -44,12 +45,14 @@ class JobService:
         engine: LocalEngine,
         store: Store,
         modules: OperatorModules,
+        sandbox: Sandbox,
         usage_counter: UsageCounter,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = JobDatabase(store)
         self._modules = modules
+        self._sandbox = sandbox
         self.scheduler = Scheduler(settings, engine, self._database, modules, usage_counter)
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
@@ -80,7 +83,7 @@ class JobService:
         known = await self._database.read(self._repeated, caller, request, idempotency_key)
         if known is not None:
             return known
-        checked = await self._check(request)
+        checked = await self._check(caller, request)
         found, number = await self._database.write(
             self._submit, caller, request, checked, idempotency_key
         )
@@ -91,7 +94,7 @@ class JobService:
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
         """What a submission would cost. It raises as `submit`, except Busy and Forbidden."""
-        checked = await self._check(request)
+        checked = await self._check(caller, request)
         return await self._database.lookups.read(caller.name, _preview, caller, request, checked)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
@@ -207,7 +210,7 @@ class JobService:
                 yield pair.rows(part, answer)
             yield pair.tail()
 
-    async def _check(self, request: JobRequest) -> Checked:
+    async def _check(self, caller: Caller, request: JobRequest) -> Checked:
         """Have a lane check a request, because lanes know the ops and the implementations.
 
         Raises:
@@ -229,6 +232,7 @@ class JobService:
         checked["sources"] = {
             **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, checked["kernels_sha256"]),
             **await self._modules.sources_of(request.op, names),
+            **await self._versions_of(caller, request.op, names),
         }
         nominal_s = submissions.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s
@@ -240,6 +244,23 @@ class JobService:
                 field="sweep" if request.sweep is not None else "cases",
             )
         return checked
+
+    async def _versions_of(self, caller: Caller, op: str, names: Sequence[str]) -> dict[str, str]:
+        """The version of each uploaded implementation, by its name.
+
+        Raises:
+            InvalidInput: there is no such implementation, or uploaded code cannot run.
+        """
+        if not any("/" in name for name in names):
+            return {}
+        if self._sandbox.refusal:
+            raise InvalidInput(f"implementations: {self._sandbox.refusal}", field="implementations")
+
+        def read(session: Session) -> dict[str, str]:
+            found = job_uploads.resolve(session, caller, op, names)
+            return {name: row.sha256 for name, row in found.items()}
+
+        return await self._database.read(read)
 
     def _repeated(
         self, session: Session, caller: Caller, request: JobRequest, key: str | None

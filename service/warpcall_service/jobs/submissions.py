@@ -25,6 +25,7 @@ from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
+from warpcall_service.uploads import job_uploads
 
 START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
@@ -72,12 +73,16 @@ def submit(
         The job, and whether it is new.
 
     Raises:
-        InvalidInput: the Idempotency-Key came with another request before.
+        InvalidInput: the Idempotency-Key came with another request before, or an uploaded
+            implementation has been deleted since the request was checked.
         Busy: the user has `max_jobs` jobs that are not finished.
     """
     clock_us = queue.lock(session)
     if known := find_repeated(session, caller, request, idempotency_key):
         return known, False
+    uploads = job_uploads.resolve(session, caller, request.op, request.implementations, lock=True)
+    versions = {name: row.sha256 for name, row in uploads.items()}
+    checked = {**checked, "sources": {**checked["sources"], **versions}}
     measured_sha256 = _measured_sha256(request, checked)
     if not request.fresh and (found := _find_answered(session, caller, measured_sha256, checked)):
         return found, False
@@ -133,6 +138,7 @@ def submit(
             for position, case in enumerate(checked["cases"])
         ],
     )
+    job_uploads.keep_for_job(session, job.number, uploads)
     append_event(session, job, "state", {"state": "queued"})
     return job, True
 

@@ -109,15 +109,21 @@ class Run:
         """
         task = self._task
         options = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
+        # Triton interprets uploaded kernels where there is no GPU. It reads the variable when it is
+        # imported.
+        interprets = bool(task["uploads"]) and task["device"] == "cpu"
+        more = {"TRITON_INTERPRET": "1"} if interprets else {}
         if task["sandboxed"]:
             launch = Sandbox(self._settings).launch(gpu=gpu_of(task["device"], self._lane))
+            for name, value in more.items():
+                launch["arguments"] += ["--setenv", name, value]
             options["sandbox"] = json.dumps(launch)
         reaper = ChildProcess(
             REAPER_MODULE,
             f"a job of {task['op']}",
             options,
             {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
-            environment={**torch_environment(), TAG_VARIABLE: self._tag},
+            environment={**torch_environment(), **more, TAG_VARIABLE: self._tag},
             max_log_bytes=MAX_LOG_BYTES if task["uploads"] else None,
         )
         with contextlib.closing(reaper):

@@ -86,15 +86,13 @@ class _ServerConnection:
 
 
 def _measure(task: Task, server: _ServerConnection) -> None:
-    interprets = bool(task["uploads"]) and task["device"] == "cpu"
-    if interprets:
-        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
     import torch
 
     from warpcall_kernels import measuring
     from warpcall_kernels.op import launch
     from warpcall_service.worker import operator_code, uploaded
 
+    interprets = bool(task["uploads"]) and task["device"] == "cpu"  # see `runs.runner`
     if interprets:
         launch.interpret_only_others()
     device = torch.device(task["device"])

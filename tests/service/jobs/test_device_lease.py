@@ -35,6 +35,7 @@ from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, Task
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.runner import Run
+from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 
@@ -229,7 +230,14 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         engine = LocalEngine(settings)
         store = Store(None, tmp_path)
         store.migrate()
-        job_service = JobService(settings, engine, store, OperatorModules(settings), UsageCounter())
+        job_service = JobService(
+            settings,
+            engine,
+            store,
+            OperatorModules(settings),
+            Sandbox(settings),
+            UsageCounter(),
+        )
         await engine.start()
         try:
             plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})

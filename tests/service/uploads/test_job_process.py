@@ -44,7 +44,7 @@ def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, d
         process = subprocess.Popen(
             [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
             pass_fds=[theirs.fileno()],
-            env={**environment, "TMPDIR": str(folder)},
+            env={**environment, "TRITON_INTERPRET": "1", "TMPDIR": str(folder)},
         )
         theirs.close()
         ours.settimeout(120)

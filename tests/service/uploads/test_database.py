@@ -1,0 +1,148 @@
+"""Uploaded versions in the database: who may store them, and when their sources are erased."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from tests.service import job_rows
+from warpcall.errors import Forbidden, InvalidInput, TooLarge, Unavailable
+from warpcall_service.auth import users
+from warpcall_service.identity import Caller
+from warpcall_service.runs.messages import version_of
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import JobUpload, UploadedVersion
+from warpcall_service.uploads import database, job_uploads
+from warpcall_service.uploads.database import NewVersion, Quota
+
+ANN, BOB = Caller("ann", "upload"), Caller("bob", "upload")
+QUOTA = Quota(versions=3, nbytes=100)
+
+
+def put(
+    store: Store, source: str = "x", *, caller: Caller = ANN, private: bool | None = None
+) -> bool:
+    """Store a version of `mine`; whether it is new."""
+    new = NewVersion("permute", "permute", "mine", source, private)
+    with store.write() as session:
+        return database.store(session, caller, new, "doc", QUOTA)[1]
+
+
+def delete(store: Store, version: str | None = None) -> None:
+    with store.write() as session:
+        database.delete(session, ANN, "ann", "mine", version)
+
+
+def stored(store: Store) -> list[str]:
+    """The sources that are stored."""
+    with store.read() as session:
+        return sorted(session.scalars(sa.select(UploadedVersion.source)))
+
+
+def needed(store: Store) -> int:
+    with store.read() as session:
+        return session.scalars(sa.select(sa.func.count()).select_from(JobUpload)).one()
+
+
+@pytest.fixture(autouse=True)
+def _users(store: Store) -> None:
+    with store.write() as session:
+        for name in ("ann", "bob"):
+            users.add_user(session, name)
+
+
+def test_a_disabled_user_stores_nothing(store: Store) -> None:
+    with store.write() as session:
+        users.disable_user(session, "ann")
+
+    with pytest.raises(Forbidden, match="the user ann is disabled"):
+        put(store)
+
+    assert stored(store) == []
+
+
+def test_a_version_that_was_not_checked_is_not_stored(store: Store) -> None:
+    new = NewVersion("permute", "permute", "mine", "x", None)
+
+    with pytest.raises(Unavailable), store.write() as session:
+        database.store(session, ANN, new, None, QUOTA)
+
+    assert stored(store) == []
+
+
+def test_the_quota_holds_for_bytes_too_and_for_each_user_alone(store: Store) -> None:
+    put(store, "a" * 60)
+    with pytest.raises(TooLarge, match=r"60 bytes of implementations stored, with this .* 110,"):
+        put(store, "b" * 50)
+    put(store, "b" * 50, caller=BOB)
+    put(store, "é" * 20)  # 40 bytes
+
+    with pytest.raises(TooLarge, match="ann has 100 bytes"):
+        put(store, "c")
+    assert put(store, "a" * 60) is False
+
+
+def test_what_jobs_need_outlives_its_deletion_until_they_end(store: Store) -> None:
+    put(store, "first")
+    put(store, "second")
+    first = f"ann/mine@{version_of('permute', 'permute', 'first')[:8]}"
+    job_rows.submit(store, "bob", implementations=["ann/mine", first])
+    job_rows.submit(store, "bob", implementations=["ann/mine"])
+
+    delete(store)
+    with pytest.raises(InvalidInput, match="there is no 'ann/mine'"):
+        job_rows.submit(store, "bob", implementations=["ann/mine"])
+    kept = stored(store)
+    both = job_rows.claim(store)
+    assert both is not None
+    with store.read() as session:
+        uploads = job_uploads.of_job(session, both.number)
+    job_rows.finish(store, both.number, 1)
+    after_one = stored(store)
+    one = job_rows.claim(store)
+    assert one is not None
+    job_rows.finish(store, one.number, 1, "failed")
+
+    assert kept == ["first", "second"]
+    assert json.loads(both.sources or "{}") == {
+        "ann/mine": version_of("permute", "permute", "second"),
+        first: version_of("permute", "permute", "first"),
+    }
+    assert [(upload["name"], upload["source"]) for upload in uploads] == [
+        ("ann/mine", "second"),
+        (first, "first"),
+    ]
+    assert after_one == ["second"]
+    assert (stored(store), needed(store)) == ([], 0)
+
+
+def test_deleted_versions_that_jobs_need_count_and_can_come_back(store: Store) -> None:
+    for source in ("a", "b", "c"):
+        put(store, source)
+    job_rows.submit(store, "bob", implementations=["ann/mine"])
+    delete(store)
+
+    assert stored(store) == ["c"]
+    assert put(store, "c") is True
+    put(store, "d")
+    put(store, "e")
+    with pytest.raises(TooLarge, match="ann has 3 versions"):
+        put(store, "f")
+    job = job_rows.claim(store)
+    assert job is not None
+    job_rows.finish(store, job.number, 1)
+    assert stored(store) == ["c", "d", "e"]
+
+
+def test_a_job_that_ended_needs_nothing(store: Store) -> None:
+    put(store, "a")
+    job_rows.submit(store, "bob", implementations=["ann/mine"])
+    job = job_rows.claim(store)
+    assert job is not None
+    job_rows.finish(store, job.number, 1)
+
+    delete(store)
+
+    assert stored(store) == []
