@@ -13,12 +13,14 @@ from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import TAG_VARIABLE
+from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
 
 REAPER_MODULE = "warpcall_service.runs.reaper"
+MAX_LOG_BYTES = 64 << 10  # that uploaded code may write to the log of the server
+MAX_REPORT_BYTES = 64 << 10
 STOP_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0  # for the reaper to end all
 
 
@@ -47,7 +49,7 @@ async def run_sandboxed(
 
     Raises:
         NotStarted: it could not be started.
-        OneShotError: it took too long, ended before it had answered, or its
+        OneShotError: it took too long or too much memory, ended before it had answered, or its
             answer is too large.
     """
     options = {}
@@ -57,7 +59,8 @@ async def run_sandboxed(
         except CannotStart as error:
             raise NotStarted(f"its process could not be started: {error}") from None
     name = "the check of an upload"
-    return await _run(settings, name, module, options, request, limit_s, max_answer_bytes)
+    logged = MAX_LOG_BYTES
+    return await _run(settings, name, module, options, request, limit_s, max_answer_bytes, logged)
 
 
 async def run_trusted(
@@ -68,7 +71,7 @@ async def run_trusted(
     The rest is as in `run_sandboxed`.
     """
     name = "the check of a module"
-    return await _run(settings, name, module, {}, request, limit_s, max_answer_bytes)
+    return await _run(settings, name, module, {}, request, limit_s, max_answer_bytes, None)
 
 
 async def _run(
@@ -79,6 +82,7 @@ async def _run(
     request: bytes,
     limit_s: float,
     max_answer_bytes: int,
+    max_log_bytes: int | None,
 ) -> bytes:
     tag = f"check/{secrets.token_hex(8)}"
     try:
@@ -88,6 +92,7 @@ async def _run(
             {"module": module, "memory-bytes": memory_bytes(settings), **options},
             {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
             environment={**torch_environment(), TAG_VARIABLE: tag},
+            max_log_bytes=max_log_bytes,
         )
     except OSError as error:
         raise NotStarted(f"its process could not be started: {error}") from None
@@ -98,6 +103,14 @@ async def _run(
         except TimeoutError:
             raise OneShotError(f"it was not done within {limit_s:g} s") from None
         except (asyncio.IncompleteReadError, OSError):
+            report = await _report(reaper.sockets["control"])
+            if report is not None and report["trouble"]:
+                raise NotStarted(f"its process could not be started: {report['trouble']}") from None
+            if report is not None and report["over_memory"]:
+                most = memory_bytes(settings)
+                raise OneShotError(
+                    f"its processes together took more than {most} bytes of memory"
+                ) from None
             raise OneShotError("its process ended before it had answered") from None
         finally:
             await asyncio.shield(_end(reaper, tag))
@@ -113,6 +126,17 @@ async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int) -> by
         return await reader.readexactly(nbytes)
     finally:
         writer.close()
+
+
+async def _report(control: socket.socket) -> ReaperReport | None:
+    """How the process ended; None if its reaper was killed."""
+    control.setblocking(False)
+    with contextlib.suppress(TimeoutError, OSError, ValueError):
+        async with asyncio.timeout(STOP_S):
+            text = await asyncio.get_running_loop().sock_recv(control, MAX_REPORT_BYTES)
+            report: ReaperReport = json.loads(text)
+            return report
+    return None
 
 
 async def _end(reaper: ChildProcess, tag: str) -> None:

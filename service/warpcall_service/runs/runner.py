@@ -27,6 +27,7 @@ from warpcall_service.runs.events import (
 )
 from warpcall_service.runs.frames import FrameReader, FrameRefused
 from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport, Task
+from warpcall_service.runs.one_shot import MAX_LOG_BYTES
 from warpcall_service.runs.sandbox import Sandbox, gpu_of
 from warpcall_service.settings import Settings
 
@@ -36,7 +37,6 @@ WATCH_POLL_S = 0.1
 PAUSE_S = 1.0  # if a check comes so late, the server itself stood still
 # The time in which a reaper ends the job, and some for its report.
 REAPER_REPORT_S = process_tree.TERMINATE_S + process_tree.KILL_S + 3.0
-MAX_LOG_BYTES = 64 << 10  # that uploaded code may write to the log of the server
 LAST_MESSAGES_S = 5.0  # to read what is in the socket after all processes have ended
 
 OnEvent = Callable[[RunEvent], None]

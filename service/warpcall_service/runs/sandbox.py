@@ -157,7 +157,9 @@ class Sandbox:
         arguments += self._visible(gpu)
         for name in ("passwd", "group"):
             arguments += ["--ro-bind", str(Path(__file__).with_name(name)), f"/etc/{name}"]
-        arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
+        # Also /proc: root's sandbox could otherwise write to /proc/sys, whose files root owns.
+        for folder in ("/dev", "/proc", "/"):
+            arguments += ["--remount-ro", folder]
         arguments += ["--chdir", "/tmp", "--clearenv"]  # nosec B108
         for name, value in _environment(gpu).items():
             arguments += ["--setenv", name, value]
@@ -244,7 +246,7 @@ def gpu_of(device: str, lane: Hello) -> Gpu | None:
 
 def gpu_devices(gpu: Gpu) -> list[str]:
     """The device files of one GPU."""
-    return [f"/dev/nvidia{gpu['minor']}", *GPU_DEVICES]
+    return [f"/dev/nvidia{gpu['minor']}", *filter(os.path.exists, GPU_DEVICES)]
 
 
 def memory_bytes(settings: Settings) -> int:

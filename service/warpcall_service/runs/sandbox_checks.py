@@ -45,6 +45,8 @@ def main() -> None:
             ("namespaces can be made", lambda: _libc.unshare(CLONE_NEWUSER) == 0),
             ("file systems can be mounted", _mounts),
             ("memory can be hidden in files", lambda: _opens(lambda: os.memfd_create("check"))),
+            ("the kernel can be configured", lambda: _opens(_open_core_pattern)),
+            ("its init has no filter", lambda: _status("Seccomp", "1") != "2"),
             ("it has capabilities", lambda: _status("CapEff") != "0" * 16),
             ("new programs may get capabilities", lambda: _status("NoNewPrivs") != "1"),
             ("more processes can be started than its limit", lambda: _exceeds(args.processes)),
@@ -84,8 +86,12 @@ def _opens(open_: Callable[[], int]) -> bool:
     return False
 
 
-def _status(name: str) -> str:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _open_core_pattern() -> int:
+    return os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)
+
+
+def _status(name: str, process: str = "self") -> str:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from collections.abc import Iterator
@@ -59,6 +60,10 @@ ATTEMPTS = {
     "connect to a socket without a file": (
         "import socket\nsocket.socket(socket.AF_UNIX).connect(chr(0) + abstract)",
         "ConnectionRefusedError",
+    ),
+    "open a queue of messages of this machine": (
+        "import os" + CALL.format(call="libc.msgget(key, 0)"),
+        "FileNotFoundError",
     ),
     "send a signal to the server": ("import os\nos.kill(server, 0)", "ProcessLookupError"),
     "write to what it is shown": ("open(f'{shown}/made', 'w').close()", "OSError: [Errno 30]"),
@@ -136,6 +141,7 @@ class Tried(NamedTuple):
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
     """The outcome of every attempt, in the sandbox and outside of it."""
+    libc = ctypes.CDLL(None)
     folder = tmp_path_factory.mktemp("sandbox")
     (folder / "shown").mkdir()
     (folder / "shown/file").touch()
@@ -150,8 +156,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
         "abstract": abstract,
         "shown": str(folder / "shown"),
         "run": str(os.getpid()),
+        "key": os.getpid(),
     }
     codes = {name: code for name, (code, _) in ATTEMPTS.items()}
+    queue = libc.msgget(values["key"], 0o1600)
+    assert queue >= 0
     changes = {"sandbox_paths": str(folder / "shown"), "sandbox_tmp_bytes": 16 << 20}
     with (
         socket.create_server(("127.0.0.1", 0)) as inet,
@@ -169,6 +178,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
         for uploads in ("sandboxed", "trusted"):
             given = settings(folder / "data", uploads, **changes)
             found.append(tried(codes, given, **values))
+    libc.msgctl(queue, 0, None)
     yield Tried(*found)
     for place in ("/tmp", "/dev/shm"):
         for file in Path(place).glob(f"fill-{os.getpid()}-*"):
@@ -182,3 +192,21 @@ def test_what_works_outside_is_refused_in_the_sandbox(name: str, outcomes: Tried
     assert outcomes.outside[name][0] == "done", outcomes.outside[name]
     assert how == "refused", error
     assert error.startswith(ATTEMPTS[name][1]), error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change these outside of the sandbox")
+def test_root_cannot_change_the_kernel_in_the_sandbox(tmp_path: Path) -> None:
+    """Outside of its namespace a process of root's server is root, who owns these files."""
+    codes = {
+        path: f"import os\nos.close(os.open({path!r}, os.O_WRONLY))"
+        for path in (
+            "/proc/sys/kernel/core_pattern",
+            "/proc/sys/vm/swappiness",
+        )
+    }
+
+    inside = tried(codes, settings(tmp_path / "data"))
+    outside = tried(codes, settings(tmp_path / "data", "trusted"))
+
+    assert {how for how, _ in inside.values()} == {"refused"}, inside
+    assert {how for how, _ in outside.values()} == {"done"}, outside

@@ -14,7 +14,7 @@ import pytest
 
 from tests.service.runs.sandboxes import ROOT, needs_bubblewrap, settings, tried
 from tests.waiting import until
-from warpcall_service.runs.one_shot import OneShotError, run_sandboxed
+from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed
 
 pytestmark = needs_bubblewrap
 
@@ -104,7 +104,7 @@ for _ in range(6):
         time.sleep(600)
 time.sleep(3)
 """
-    with pytest.raises(OneShotError, match="ended before"):
+    with pytest.raises(OneShotError, match="took more than 268435456 bytes of memory"):
         tried({"x": code}, settings(tmp_path / "data", job_memory_bytes=256 << 20))
     allowed = tried({"x": code}, settings(tmp_path / "data", job_memory_bytes=1 << 30))
 
@@ -179,3 +179,26 @@ def test_all_of_it_ends_when_a_part_is_killed(
     until(lambda: not any(map(lives, seen)), "a process is left", timeout_s=10)
     # A killed reaper removes no control group. The next one does.
     assert tried({"x": "return 1"}, given)["x"] == ["done", 1]
+
+
+def test_a_sandbox_that_cannot_start_is_no_fault_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(NotStarted, match="install bubblewrap"):
+        tried({"x": "return 1"}, settings(tmp_path / "data"))
+
+
+def test_what_uploaded_code_prints_is_bounded_and_no_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = '{"time": "2026-01-01T00:00:00Z", "level": "ERROR", "message": "forged"}'
+    code = f"import sys\nfor _ in range(5000):\n    print({line!r}, file=sys.stderr, flush=True)"
+
+    tried({"x": code}, settings(tmp_path / "data"))
+
+    written = [record.getMessage() for record in caplog.records]
+    assert "dropped" in "".join(written)
+    assert all(message.startswith("the check of an upload wrote: ") for message in written)
+    assert sum(map(len, written)) < 80_000
