@@ -25,9 +25,11 @@ from warpcall_kernels.measuring._result import (
 )
 from warpcall_kernels.measuring._rounds import compare_runs
 from warpcall_kernels.measuring._spec import JobCase, count, expand, make_case
-from warpcall_kernels.measuring._statistics import Comparison
+from warpcall_kernels.measuring._spread import between_runs
+from warpcall_kernels.measuring._statistics import MARGIN, Comparison
 
 __all__ = [
+    "MARGIN",
     "PRECISIONS",
     "CaseResult",
     "Comparison",
@@ -39,6 +41,7 @@ __all__ = [
     "Precision",
     "Progress",
     "Ratio",
+    "between_runs",
     "class_of",
     "compare_runs",
     "count",

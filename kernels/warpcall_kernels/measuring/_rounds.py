@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from warpcall_kernels.measuring._clock import SWAPPED
 from warpcall_kernels.measuring._precision import Precision
 from warpcall_kernels.measuring._statistics import (
+    MARGIN,
     Comparison,
     Floats,
     compare,
@@ -153,7 +154,20 @@ def _sets(numbers: NDArray[np.int_]) -> NDArray[np.int_]:
     return _first_set(numbers) % SWAPPED
 
 
-def compare_runs(samples_a: ArrayLike, samples_b: ArrayLike) -> Comparison:
-    """Compare the samples of two runs: times in us by round, NaN where there is none."""
+def compare_runs(
+    samples_a: ArrayLike,
+    samples_b: ArrayLike,
+    *,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    margin: float = MARGIN,
+) -> Comparison:
+    """Compare the samples of two runs.
+
+    Args:
+        samples_a, samples_b: times in us by round, NaN where there is none.
+        limits: times of the copy in the same rounds of both runs. If they are given, the times are
+            compared relative to them.
+        margin: log ratios within it count as no difference.
+    """
     sets = (_sets(np.arange(np.size(samples_a))), _sets(np.arange(np.size(samples_b))))
-    return compare_apart(samples_a, samples_b, sets=sets)
+    return compare_apart(samples_a, samples_b, sets=sets, limits=limits, margin=margin)

@@ -75,7 +75,8 @@ def compare(
         seed: of the resampling.
     """
     columns = _columns(_logs(samples_b) - _logs(samples_a), sets)
-    return _comparison(_median(columns), _resampled_medians(columns, seed), columns.size, margin)
+    resampled = _resampled_medians(columns, seed).mean(axis=1)
+    return _comparison(_median(columns), resampled, columns.size, margin)
 
 
 def compare_apart(
@@ -83,6 +84,7 @@ def compare_apart(
     samples_b: ArrayLike,
     *,
     sets: tuple[ArrayLike | None, ArrayLike | None] = (None, None),
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
     margin: float = MARGIN,
     seed: int = 0,
 ) -> Comparison:
@@ -90,12 +92,45 @@ def compare_apart(
 
     Two runs may have thousands of series. Therefore the resampled medians of long ones are
     approximated.
+
+    Args:
+        limits: for each series times from the same rounds. The medians of both series are divided
+            by the medians of these.
     """
-    a, b = _columns(_logs(samples_a), sets[0]), _columns(_logs(samples_b), sets[1])
-    is_long = min(a.size, b.size) >= APPROXIMATED_SAMPLES
+    a, b = (
+        _with_limit(_logs(samples), None if limits is None else _logs(limits[i]), sets[i])
+        for i, samples in enumerate((samples_a, samples_b))
+    )
+    n = min(a[0].size, b[0].size)
+    if limits is not None:
+        n //= 2
+    resampled = _resampled_difference(*b, seed) - _resampled_difference(*a, seed + 1)
+    return _comparison(_difference(*b) - _difference(*a), resampled, n, margin)
+
+
+def _with_limit(
+    samples: Floats, limit: Floats | None, sets: ArrayLike | None
+) -> tuple[Floats, Floats]:
+    """Columns of a series and of its limit from the same rounds, and the weight of each column."""
+    if limit is None:
+        columns = _columns(samples, sets)
+        return columns, np.full(columns.shape[1], 1 / columns.shape[1])
+    both = np.isfinite(samples) & np.isfinite(limit)
+    kept = None if sets is None else np.asarray(sets)[both]
+    columns, limits = _columns(samples[both], kept), _columns(limit[both], kept)
+    weight = np.full(columns.shape[1], 1 / columns.shape[1])
+    return np.concatenate([columns, limits], axis=1), np.concatenate([weight, -weight])
+
+
+def _difference(columns: Floats, weights: Floats) -> float:
+    return float(np.median(columns, axis=0) @ weights) if len(columns) else math.nan
+
+
+def _resampled_difference(columns: Floats, weights: Floats, seed: int) -> Floats:
+    is_long = columns.shape[0] * np.count_nonzero(weights > 0) >= APPROXIMATED_SAMPLES
     medians = _approximate_medians if is_long else _resampled_medians
-    resampled = medians(b, seed) - medians(a, seed + 1)
-    return _comparison(_median(b) - _median(a), resampled, min(a.size, b.size), margin)
+    found: Floats = medians(columns, seed) @ weights
+    return found
 
 
 def _comparison(middle: float, resampled: Floats, n: int, margin: float) -> Comparison:
@@ -138,7 +173,7 @@ def median_interval(samples: ArrayLike, seed: int = 0) -> tuple[float, float]:
     values = values[np.isfinite(values)]
     if len(values) < MIN_PAIRS:
         return 0.0, math.inf
-    return _interval(_resampled_medians(values[:, None], seed))
+    return _interval(_resampled_medians(values[:, None], seed)[:, 0])
 
 
 def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
@@ -159,16 +194,19 @@ def _columns(values: Floats, sets: ArrayLike | None = None) -> Floats:
 
 
 def _resampled_medians(series: Floats, seed: int) -> Floats:
-    """Medians of resampled series: random blocks of the series, which is treated as a circle."""
+    """[RESAMPLES, columns]: medians of resampled series.
+
+    Random blocks are drawn of the series, which is treated as a circle, the same of all columns.
+    """
     if series.size < MIN_PAIRS:
-        return np.zeros(1)
+        return np.zeros((1, series.shape[1]))
     series = _thinned(series)
     n = len(series)
     length = _block_length(series)
     random = np.random.default_rng(seed)
     begins = random.integers(0, n, (RESAMPLES, -(-n // length), 1))
     drawn = (begins + np.arange(length)).reshape(RESAMPLES, -1)[:, :n] % n
-    medians: Floats = np.median(series[drawn], axis=1).mean(axis=1)
+    medians: Floats = np.median(series[drawn], axis=1)
     return medians
 
 
@@ -181,7 +219,7 @@ def _approximate_medians(series: Floats, seed: int) -> Floats:
     the same share (Bahadur's representation of a sample quantile).
     """
     if series.size < MIN_PAIRS:
-        return np.zeros(1)
+        return np.zeros((1, series.shape[1]))
     series = _thinned(series)
     n, columns = series.shape
     length = _block_length(series)
@@ -198,8 +236,7 @@ def _approximate_medians(series: Floats, seed: int) -> Floats:
     ranks = (np.arange(n) + 0.5) / n
     ordered = np.sort(series, axis=0)
     medians = [np.interp(0.5 - excess[:, c], ranks, ordered[:, c]) for c in range(columns)]
-    mean: Floats = np.mean(medians, axis=0)
-    return mean
+    return np.stack(medians, axis=1)
 
 
 def _block_length(series: Floats) -> int:

@@ -18,13 +18,15 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import ComparedRow, Comparison
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import exports, results, submissions
+from warpcall_service.jobs import exports, lifecycle, results, spread, submissions
 from warpcall_service.jobs.exports import Case
+from warpcall_service.jobs.spread import Spread
 from warpcall_service.lanes.messages import frame
-from warpcall_service.store.tables import JobCase
+from warpcall_service.store.tables import Job, JobCase
 
 # A lane needs some 20 ms for a request of this size. Checks of other users' calls wait for it.
 PART_CASES = 4
+NEVER: Spread = {"groups": [], "repeats": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,22 @@ class JobPair:
     """Two jobs that are compared.
 
     Attributes:
+        op: of the first job.
         numbers: numbers of the two jobs.
+        environments: those in which they ran, one or two; None for a job that has not run.
         cases: in the order of the first job, followed by those that only the second one has.
         empty: the answer without its rows.
+        repeated: what was measured repeatedly in each environment.
         only: by job, what only this job has measured, with the positions of the cases. `rows` adds
             to it.
     """
 
+    op: str
     numbers: tuple[int, int]
+    environments: frozenset[str | None]
     cases: Sequence[CasePair]
     empty: Comparison
+    repeated: list[Spread] = field(default_factory=list)
     only: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: {"a": [], "b": []})
     _comma: bytes = b""
 
@@ -115,7 +123,12 @@ def pair_of(session: Session, caller: Caller, first_id: str, second_id: str) -> 
         CasePair(key, first_cases.get(key), second_cases.get(key))
         for key in {**first_cases, **second_cases}
     ]
-    return JobPair((first.number, second.number), cases, empty)
+    numbers = (first.number, second.number)
+    environments = frozenset((first.environment, second.environment))
+    repeated = [
+        spread.of_environment(session, environment or "", numbers) for environment in environments
+    ]
+    return JobPair(first.op, numbers, environments, cases, empty, repeated)
 
 
 def lane_request(session: Session, pair: JobPair, part: Sequence[CasePair]) -> bytes:
@@ -123,17 +136,40 @@ def lane_request(session: Session, pair: JobPair, part: Sequence[CasePair]) -> b
     a, b = pair.numbers
     a_results = _stored(session, a, [case.a for case in part])
     b_results = _stored(session, b, [case.b for case in part])
-    return frame(
+    repeated = _repeated(session, pair, part)
+    cases = [
         {
-            "compare": [
-                {
-                    "a": None if case.a is None else a_results[case.a.position],
-                    "b": None if case.b is None else b_results[case.b.position],
-                }
-                for case in part
-            ]
+            "a": None if case.a is None else a_results[case.a.position],
+            "b": None if case.b is None else b_results[case.b.position],
+            "repeated": repeated[case.key],
         }
-    )
+        for case in part
+    ]
+    return frame({"compare": {"cases": cases, "repeated": pair.repeated}})
+
+
+def _repeated(
+    session: Session, pair: JobPair, part: Sequence[CasePair]
+) -> dict[str, dict[str, list[Spread]]]:
+    """What was measured repeatedly of each case and implementation, in each environment."""
+    names = {
+        name
+        for text in session.scalars(
+            sa.select(Job.implementations).where(Job.number.in_(pair.numbers))
+        )
+        for name in json.loads(text)
+    }
+    series = {
+        lifecycle.series(pair.op, name, case.key): (case.key, name)
+        for case in part
+        for name in names
+    }
+    repeated: dict[str, dict[str, list[Spread]]] = {case.key: {} for case in part}
+    for environment in pair.environments:
+        found = spread.of_series(session, environment or "", series.keys(), pair.numbers)
+        for one, (key, name) in series.items():
+            repeated[key].setdefault(name, []).append(found.get(one, NEVER))
+    return repeated
 
 
 def _stored(session: Session, number: int, cases: Sequence[Case | None]) -> dict[int, str]:

@@ -8,7 +8,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pydantic_core
@@ -20,6 +20,9 @@ from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import measuring
 from warpcall_kernels.measuring import PRECISIONS
 from warpcall_service.runs.messages import Checked, CheckedCase
+
+LIMIT = "copy"
+OWN_REPEATS = 5  # with fewer of an implementation in a case, those of all cases say more
 
 Floats = NDArray[np.float64]
 
@@ -53,53 +56,104 @@ def check_job(request: Mapping[str, Any], device: str) -> Checked:
     }
 
 
-def compare_jobs(request: Sequence[Mapping[str, str | None]]) -> dict[str, Any]:
-    """Compare cases of two jobs; each is given by its two results, as they are stored.
+def compare_jobs(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare cases of two jobs.
 
-    A result is None if the job has not measured the case. The reply has, for each case, a row for
-    each implementation that both jobs measured, and the names of those that only one measured.
+    Args:
+        request: `cases`, each with its two results `a` and `b` as they are stored, None for a job
+            that has not measured it, and with the `repeated` measurements of each implementation:
+            a list with a `Spread` for each environment of the two jobs. `repeated` beside the cases
+            has those of all implementations and cases, for series that were hardly ever repeated.
+
+    Returns:
+        For each case a row for each implementation that both jobs measured, and the names of those
+        that only one measured.
     """
+    everywhere = _margin(request["repeated"])
     cases = []
-    for given in request:
-        a, b = _series(given["a"]), _series(given["b"])
+    for given in request["cases"]:
+        a, b = _Series(given["a"]), _Series(given["b"])
+        rows = []
+        for name in a.samples:
+            if name in b.samples:
+                known = given["repeated"].get(name, [])
+                often = known and all(spread["repeats"] >= OWN_REPEATS for spread in known)
+                margin = _margin(known) if often else everywhere
+                rows.append({"implementation": name, **_compared(name, a, b, margin)})
         cases.append(
             {
-                "rows": [{"implementation": n, **_compared(a[n], b[n])} for n in a if n in b],
-                "only_a": [name for name in a if name not in b],
-                "only_b": [name for name in b if name not in a],
+                "rows": rows,
+                "only_a": [name for name in a.samples if name not in b.samples],
+                "only_b": [name for name in b.samples if name not in a.samples],
             }
         )
     return {"cases": cases}
 
 
-def _series(stored: str | None) -> dict[str, Floats]:
-    """Samples in us by implementation; NaN in rounds without a valid sample."""
-    if stored is None:
-        return {}
-    result = pydantic_core.from_json(zlib.decompress(base64.b64decode(stored)))
-    masked = [mask["round"] for mask in result["masked"]]
-    found = {}
-    for measured in result["implementations"]:
-        if measured["status"] == "ok":
-            samples = np.array(measured["samples_us"], np.float64)  # None becomes NaN
-            samples[[number for number in masked if number < len(samples)]] = np.nan
-            if not np.isnan(samples).all():
-                found[measured["name"]] = samples
-    return found
+class _Margin(NamedTuple):
+    """A margin of log ratios, None if it is not known, and the number of repeats behind it."""
+
+    value: float | None
+    repeats: int
 
 
-def _compared(a: Floats, b: Floats) -> dict[str, Any]:
-    found = measuring.compare_runs(a, b)
+def _margin(spreads: Sequence[Mapping[str, Any]]) -> _Margin:
+    """The margin for runs in several environments: the widest of them."""
+    found = [measuring.between_runs(one["groups"], one["repeats"]) for one in spreads]
+    values = [value for value in found if value is not None]
+    repeats = min((one["repeats"] for one in spreads), default=0)
+    return _Margin(max(values) if values and len(values) == len(found) else None, repeats)
+
+
+class _Series:
+    """Samples in us of a stored result: NaN in rounds without a valid sample.
+
+    Attributes:
+        samples: by implementation.
+        limit: of the copy; None if it could not be measured.
+    """
+
+    def __init__(self, stored: str | None) -> None:
+        self.samples: dict[str, Floats] = {}
+        self.limit: Floats | None = None
+        if stored is None:
+            return
+        result = pydantic_core.from_json(zlib.decompress(base64.b64decode(stored)))
+        masked = [mask["round"] for mask in result["masked"]]
+        for measured in result["implementations"]:
+            samples = _valid(measured, masked)
+            if samples is not None:
+                self.samples[measured["name"]] = samples
+        if result["limit"] is not None:
+            self.limit = _valid(result["limit"], masked)
+
+
+def _valid(measured: Mapping[str, Any], masked: Sequence[int]) -> Floats | None:
+    if measured["status"] != "ok":
+        return None
+    samples = np.array(measured["samples_us"], np.float64)  # None becomes NaN
+    samples[[number for number in masked if number < len(samples)]] = np.nan
+    return None if np.isnan(samples).all() else samples
+
+
+def _compared(name: str, a: _Series, b: _Series, margin: _Margin) -> dict[str, Any]:
+    limits = None
+    if name != LIMIT and a.limit is not None and b.limit is not None:
+        limits = a.limit, b.limit
+    if limits is None and name != LIMIT:
+        margin = _Margin(None, 0)  # what is known of the spread is of times relative to the copy
+    least = max(measuring.MARGIN, margin.value or 0.0)
+    found = measuring.compare_runs(a.samples[name], b.samples[name], limits=limits, margin=least)
     return {
-        "a_us": float(np.nanmedian(a)),
-        "b_us": float(np.nanmedian(b)),
+        "a_us": float(np.nanmedian(a.samples[name])),
+        "b_us": float(np.nanmedian(b.samples[name])),
         "ratio": found.ratio,
         "ratio_low": found.low if found.low > 0 else None,
         "ratio_high": found.high if math.isfinite(found.high) else None,
-        "verdict": found.verdict,
-        "relative_to_copy": False,
-        "margin": None,
-        "repeats": 0,
+        "verdict": "inconclusive" if margin.value is None else found.verdict,
+        "relative_to_copy": limits is not None,
+        "margin": None if margin.value is None else least,
+        "repeats": margin.repeats,
     }
 
 
