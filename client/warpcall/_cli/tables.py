@@ -109,6 +109,12 @@ def remarks(results: Results) -> list[str]:
     tagged = {tag for case in results.cases for tag in case.tags}
     if tagged:
         lines.append(f"tags: {', '.join(sorted(tagged))}")
+    for name in dict.fromkeys(row.implementation for row in results.measurements):
+        tags = {
+            tag for row in results.measurements if row.implementation == name for tag in row.tags
+        }
+        if tags:
+            lines.append(f"tags of {name}: {', '.join(sorted(tags))}")
     return lines
 
 

@@ -19,6 +19,10 @@ from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
 
 NO_GPU = "no GPU: warpcall runs plain torch here, so nothing can be concluded about its kernels"
+INTERPRETED = (
+    "no GPU: Triton interprets the kernels of uploads with the tag interpreted, so their times say "
+    "nothing about a GPU"
+)
 FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measured
 
 
@@ -73,7 +77,10 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[An
 def remarks(job: Job) -> list[str]:
     """What a reader should know about all results of a job."""
     fingerprint = json.loads(job.fingerprint or "{}")
-    return [NO_GPU] if fingerprint.get("kind") == "cpu" else []
+    if fingerprint.get("kind") != "cpu":
+        return []
+    has_uploads = any("/" in name for name in json.loads(job.implementations))
+    return [NO_GPU, INTERPRETED] if has_uploads else [NO_GPU]
 
 
 def measurement(

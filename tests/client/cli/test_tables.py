@@ -80,6 +80,16 @@ def test_remarks_and_tracebacks_follow_each_once() -> None:
     ]
 
 
+def test_the_tags_of_each_implementation_are_listed_once() -> None:
+    rows = [row("ann/a", case="1", tags=["suspect"]), row("torch", case="1", tags=[]),
+            row("ann/a", case="2", tags=["interpreted", "suspect"])]  # fmt: skip
+
+    found = remarks(parse(Results, {**RESULTS, "measurements": rows}, "results"))
+
+    assert "tags of ann/a: interpreted, suspect" in found
+    assert not any("torch" in line for line in found)
+
+
 def test_a_traceback_is_short_however_long_the_servers_is() -> None:
     endless = row("ann/a", status="error", error="no", traceback="x\n" * 1_000_000)
 

@@ -45,7 +45,8 @@ def test_a_job_times_uploads_beside_the_others(lab: Lab) -> None:
         version = f"ann/wrong@{wrong['sha256'][:8]}"
         job = submit(bob, implementations=["warpcall", "ann/kernel", version])
         job = ended(bob, job)
-        rows = {row["implementation"]: row for row in results(bob, job)["measurements"]}
+        found = results(bob, job)
+        rows = {row["implementation"]: row for row in found["measurements"]}
 
     assert job["state"] == "succeeded", job
     assert job["implementations"] == ["warpcall", "ann/kernel", version]
@@ -56,6 +57,7 @@ def test_a_job_times_uploads_beside_the_others(lab: Lab) -> None:
     assert rows["ann/kernel"]["source_sha256"] == kernel["sha256"]
     assert "interpreted" in rows["ann/kernel"]["tags"]
     assert "interpreted" not in rows["warpcall"]["tags"]
+    assert found["remarks"][1].startswith("no GPU: Triton interprets the kernels of uploads")
 
 
 def test_another_version_is_measured_anew_and_the_same_one_is_not(lab: Lab) -> None:
