@@ -35,13 +35,14 @@ class Spread(TypedDict):
 
 
 def of_environment(session: Session, environment: str, without: Collection[int]) -> Spread:
-    """The spread of all that was measured repeatedly in an environment.
+    """The spread of all that was measured repeatedly in an environment, except the copy.
 
     Args:
         without: numbers of jobs that are left out, because they are compared.
     """
     recent = (
         _measurements(environment, without)
+        .where(Measurement.implementation != LIMIT)  # its times are relative to nothing
         .order_by(Measurement.job_number.desc())
         .limit(RECENT)
         .subquery()

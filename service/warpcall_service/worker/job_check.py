@@ -63,7 +63,7 @@ def compare_jobs(request: Mapping[str, Any]) -> dict[str, Any]:
         request: `cases`, each with its two results `a` and `b` as they are stored, None for a job
             that has not measured it, and with the `repeated` measurements of each implementation:
             a list with a `Spread` for each environment of the two jobs. `repeated` beside the cases
-            has those of all implementations and cases, for series that were hardly ever repeated.
+            has those of all implementations and cases, for what was hardly ever repeated itself.
 
     Returns:
         For each case a row for each implementation that both jobs measured, and the names of those
@@ -77,8 +77,9 @@ def compare_jobs(request: Mapping[str, Any]) -> dict[str, Any]:
         for name in a.samples:
             if name in b.samples:
                 known = given["repeated"].get(name, [])
-                often = known and all(spread["repeats"] >= OWN_REPEATS for spread in known)
-                margin = _margin(known) if often else everywhere
+                often = all(spread["repeats"] >= OWN_REPEATS for spread in known)
+                own = name == LIMIT or (known and often)
+                margin = _margin(known) if own else everywhere
                 rows.append({"implementation": name, **_compared(name, a, b, margin)})
         cases.append(
             {

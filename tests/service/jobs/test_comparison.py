@@ -1,4 +1,4 @@
-"""Two jobs are told apart only by more than what lies between two runs of the same code."""
+"""Two jobs differ only if they differ by more than two runs of the same code do."""
 
 from __future__ import annotations
 
