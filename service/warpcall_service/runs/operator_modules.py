@@ -194,7 +194,7 @@ def _hash_of(module: str) -> tuple[str, str]:
     """The hash of a module's files and an empty text, or an empty text and why there is none."""
     try:
         return package_sha256(module), ""
-    except SourceUnknown as error:
+    except (SourceUnknown, ImportError, OSError) as error:
         return "", str(error)
 
 

@@ -54,14 +54,15 @@ def package_files(module: str) -> tuple[Path, list[Path]]:
         SourceUnknown: there is no such module, or it has too many files.
     """
     importlib.invalidate_caches()
-    spec = None
+    specs = []
     for spec in _specs(module):
         if spec.has_location and spec.submodule_search_locations is not None:
             folder = Path(spec.origin or "").parent
             return folder, _all_files(folder)
-    if spec is None or not spec.has_location or spec.name != module:
+        specs.append(spec)
+    if len(specs) <= module.count(".") or not specs[-1].has_location:
         raise SourceUnknown(f"there is no module {module}")
-    folder = Path(spec.origin or "").parent
+    folder = Path(specs[-1].origin or "").parent
     return folder, sorted(file for file in folder.glob("*.py") if file.is_file())
 
 
@@ -76,7 +77,8 @@ def _specs(module: str) -> Iterator[ModuleSpec]:
         yield spec
         if not rest or spec.submodule_search_locations is None:
             return
-        spec = PathFinder.find_spec(f"{spec.name}.{rest.pop(0)}", spec.submodule_search_locations)
+        # With its whole name it would be found only if its package had been imported.
+        spec = PathFinder.find_spec(rest.pop(0), [*spec.submodule_search_locations])
 
 
 def _all_files(folder: Path) -> list[Path]:
