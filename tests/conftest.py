@@ -29,6 +29,7 @@ LONG = (
     "service/jobs/test_two_servers",
     "service/store/test_database_stalls",
     "service/jobs/test_runs",
+    "service/uploads/test_jobs_with_uploads",
     "service/http/test_slow_clients",
     "e2e/test_lane_trouble",
     "service/store/test_kills",

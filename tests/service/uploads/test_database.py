@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +12,7 @@ import sqlalchemy as sa
 from tests.service import job_rows
 from warpcall.errors import Forbidden, InvalidInput, TooLarge, Unavailable
 from warpcall_service.auth import users
-from warpcall_service.identity import Caller
+from warpcall_service.identity import LOCAL, Caller
 from warpcall_service.runs.messages import version_of
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import JobUpload, UploadedVersion
@@ -70,6 +72,23 @@ def test_a_version_that_was_not_checked_is_not_stored(store: Store) -> None:
         database.store(session, ANN, new, None, QUOTA)
 
     assert stored(store) == []
+
+
+@pytest.mark.parametrize("caller", [ANN, LOCAL])
+def test_uploads_of_a_user_at_the_same_time_are_stored_one_after_the_other(
+    store: Store, caller: Caller
+) -> None:
+    start = threading.Barrier(4)
+
+    def upload(source: str) -> bool:
+        start.wait(30)
+        return put(store, source, caller=caller)
+
+    with ThreadPoolExecutor(4) as pool:
+        created = list(pool.map(upload, ["same", "same", "same", "other"]))
+
+    assert sorted(created) == [False, False, True, True]
+    assert stored(store) == ["other", "same"]
 
 
 def test_the_quota_holds_for_bytes_too_and_for_each_user_alone(store: Store) -> None:
