@@ -126,6 +126,15 @@ def wrong(op: Op, params: Mapping[str, Any]) -> Function:
     return function
 
 
+def fail(op: Op, params: Mapping[str, Any]) -> Function:
+    """Raises."""
+
+    def function(**inputs: Any) -> Any:
+        raise ValueError("not today")
+
+    return function
+
+
 def refuse(op: Op, params: Mapping[str, Any]) -> Function:
     """Cannot be compiled."""
 
@@ -201,6 +210,7 @@ IMPLEMENTATIONS = tuple(
         crash,
         fork,
         wrong,
+        fail,
         refuse,
         illegal,
         assert_on_the_device,

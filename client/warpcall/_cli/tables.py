@@ -19,7 +19,7 @@ TAB_WIDTH = 8
 MAX_TRACEBACK = 4096  # characters
 INDENT = "  "
 SHORTEST_LABEL = len("torch.compile")  # of labels up to this one, none has a line of its own
-COMPARED = ("a", "b", "ratio", "95 % CI", "verdict")
+COMPARED = ("a", "b", "ratio", "95 % CI", "margin", "verdict")
 
 
 def results_lines(results: Results, first: str) -> list[str]:
@@ -56,11 +56,19 @@ def comparison_lines(found: Comparison) -> list[str]:
             microseconds(row.b_us),
             ratio(row.ratio),
             interval(ratio, row.ratio_low, row.ratio_high),
+            "unknown" if row.margin is None else f"{row.margin:.1%}",
             row.verdict,
         )
         rows.append((row.case, row.implementation, cells))
-    head = "times in us; ratio and verdict: of b to a, above 1 takes longer"
-    return [head, *by_case(COMPARED, rows)]
+    head = [
+        "times in us; ratio: of b to a, each relative to its job's copy, above 1 takes longer",
+        "margin: two jobs of the same code may differ by so much; other jobs show it",
+    ]
+    hint = (
+        "no margin is known for some rows: repeat a job with --fresh, so that the server learns it"
+    )
+    unknown = any(row.margin is None for row in found.rows)
+    return [*head, *by_case(COMPARED, rows), *([hint] if unknown else [])]
 
 
 def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:

@@ -237,10 +237,11 @@ class _Markdown:
         self._title = (
             f"`{job.op}` on {job.environment or 'nothing yet'}, {job.precision}, job {job.id}"
         )
+        self._remarks = "".join(f"{remark}\n\n" for remark in remarks(job))
 
     def head(self) -> bytes:
         return (
-            f"{self._title}\n\n"
+            f"{self._title}\n\n{self._remarks}"
             "| case | implementation | median us | 95 % interval | ratio | verdict | GB/s "
             "| of the limit |\n"
             "| --- | --- | --: | --: | --: | --- | --: | --: |\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.client.implementations.scripted_lab import RESULTS, row
-from warpcall._cli.tables import MAX_TRACEBACK, remarks, results_lines
+from warpcall._cli.tables import MAX_TRACEBACK, comparison_lines, remarks, results_lines
 from warpcall._jobs.parse import parse
-from warpcall.jobs.results import Results
+from warpcall.jobs.results import ComparedRow, Comparison, Results
 
 FULL = {
     "median_us": 1234.5, "ci_low_us": 1233.0, "ci_high_us": 1235.0, "ratio": 12.345,
@@ -96,3 +96,23 @@ def test_a_traceback_is_short_however_long_the_servers_is() -> None:
     lines = remarks(parse(Results, {**RESULTS, "measurements": [endless]}, "results"))
 
     assert len(lines) <= 1 + MAX_TRACEBACK
+
+
+def test_a_comparison_shows_its_margin_and_how_to_learn_one() -> None:
+    def lines(margin: float | None) -> list[str]:
+        row = ComparedRow(
+            case="permute x=F32[8,8] dims=1,0", implementation="torch.compile",
+            a_us=1234.5, b_us=1296.2, ratio=1.05, ratio_low=1.049, ratio_high=1.051,
+            verdict="slower", relative_to_copy=True, margin=margin, repeats=6,
+        )  # fmt: skip
+        found = Comparison(
+            a="a", b="b", same_environment=True, differences={}, rows=[row], only_a=[], only_b=[]
+        )
+        return comparison_lines(found)
+
+    known, unknown = lines(0.0123), lines(None)
+
+    assert known[-1].split()[-2:] == ["1.2%", "slower"]
+    assert unknown[-2].split()[-2] == "unknown"
+    assert "--fresh" in unknown[-1]
+    assert max(map(len, [*known[2:], *unknown[2:-1]])) <= 80

@@ -201,7 +201,11 @@ def test_results_come_in_every_format_and_say_the_same(lab: Lab, alice: httpx.Cl
     payload = alice.get(url, params={"samples": True}).json()
 
     rows = payload["measurements"]
+    (remark,) = payload["remarks"]
+    assert remark.startswith("no GPU: warpcall runs plain torch here")
+    assert remark in answers["markdown"].text
     assert [row["implementation"] for row in rows] == ["torch", "copy"]
+    assert [bool(row["source_sha256"]) for row in rows] == [True, False]
     assert set(rows[0]) == {field.name for field in fields(Measurement)}
     for row in rows:
         assert row["p5_us"] <= row["ci_low_us"] <= row["median_us"] <= row["ci_high_us"]

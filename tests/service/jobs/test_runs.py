@@ -73,6 +73,7 @@ def http(server: Server) -> Iterator[httpx.Client]:
         ("leave", "failed", "killed", "exit status 3"),
         ("crash", "failed", "killed", "SIGSEGV"),
         ("wrong", "failed", "wrong_result", "no implementation"),
+        ("fail", "failed", "error", "no implementation"),
     ],
 )
 def test_an_implementation_that_misbehaves_ends_its_job_and_nothing_else(
