@@ -22,13 +22,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from tests.template import SERVER, send
+from tests.template import ROOT, SERVER, TEMPLATE, Child, send
 
-ROOT = str(Path(__file__).parents[1])
 TITLE_BYTES = 4000  # for the command lines of forks
 ENVIRONMENT_BYTES = 16_000  # for the variables of forks that the template has not
 # Read by the interpreter or by libraries while they are loaded, when the template's count.
@@ -109,6 +110,19 @@ def run(
         finally:
             process.kill()
     return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
+
+
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Let workers and reapers that this very process starts be forks, as those of a server are."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        send(_template(), {"args": [TEMPLATE]}, [theirs.fileno()])
+    with ours, patch.object(subprocess, "Popen", Child):
+        Child.template = ours
+        pid = int.from_bytes(ours.recv(4), "little")
+        yield
+    os.waitpid(pid, 0)
 
 
 _lock = threading.Lock()

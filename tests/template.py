@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+ROOT = str(Path(__file__).parents[1])
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER, JOB = "warpcall_service.runs.reaper", "warpcall_service.worker.job_main"
 TEMPLATE = "template of workers"  # the command line of a server's second template
@@ -60,15 +61,20 @@ def _receive(source: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     return (json.loads(data), fds) if data else None
 
 
-class _Child(subprocess.Popen[Any]):
-    """What a forked server starts in place of Popen: its template forks workers and reapers."""
+class Child(subprocess.Popen[Any]):
+    """What a forked server starts in place of Popen: its template forks workers and reapers.
+
+    Attributes:
+        template: the socket of the template, one for the process.
+    """
 
     template: socket.socket
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
-        if list(args[:3]) != [sys.executable, "-P", "-m"] or args[3] not in (WORKER, REAPER):
+        ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in (WORKER, REAPER)
+        if not ours or env.get("PYTHONPATH", ROOT) != ROOT:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         request = {"args": args, "env": {**env}, "cwd": str(Path.cwd()), "fds": [*pass_fds]}
@@ -98,6 +104,8 @@ class _Job(subprocess.Popen[Any]):
             request = {"args": args, "env": {**os.environ}, "cwd": str(Path.cwd())}
             fds = {0: p2cread, 1: 1, 2: 2, **{fd: fd for fd in pass_fds}}
             _become(request, fds, [])
+            if os.environ.get("BRIEF_JOBS"):
+                import tests.service.brief_jobs  # noqa: F401
             _run(sys.modules[JOB].main)
         self._child_created = True
         self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
@@ -138,6 +146,11 @@ def template(fd: int) -> None:
             if received is None:
                 return
             request, (theirs, *fds) = received
+            if request["args"] == [TEMPLATE]:  # of workers that are children of pytest's process
+                with socket.socket(fileno=theirs) as status:
+                    pid = _clone() or _clone_workers(status)
+                    status.sendall(pid.to_bytes(4, "little"))
+                continue
             if not (pid := os.fork()):
                 (_serve if request["args"][1] == "-m" else _run_program)(request, fds)
             status = socket.socket(fileno=theirs)
@@ -161,8 +174,8 @@ def _serve(request: dict[str, Any], fds: list[int]) -> NoReturn:
     high = os.dup2(
         kept, 900, inheritable=False
     )  # out of the way of the descriptors that tests count
-    _Child.template = socket.socket(fileno=high)
-    subprocess.Popen = _Child  # type: ignore[misc]
+    Child.template = socket.socket(fileno=high)
+    subprocess.Popen = Child  # type: ignore[misc]
     _become(request, dict(enumerate(fds)), [high])
     import warpcall_service.cli
 

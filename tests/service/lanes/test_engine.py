@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from bench.descriptors import held
+from tests.forks import forked_workers
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.identity import LOCAL
@@ -31,6 +32,12 @@ PATIENCE_S = 60.0
 SLOW_CASES = 60_000  # of a job whose check takes some seconds
 MARGIN_S = 10.0  # how late a deadline may be noticed on a busy machine
 QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers_are_forks() -> Iterator[None]:
+    with forked_workers():
+        yield
 
 
 async def until(condition: Callable[[], bool]) -> None:
