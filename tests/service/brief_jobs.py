@@ -1,6 +1,7 @@
-"""Lets quick jobs end soon, for the server's `job_modules`: they take seconds on a CPU otherwise.
+"""Lets quick jobs end soon in the process that imports it; they take seconds on a CPU otherwise.
 
-It is for tests of jobs that ask nothing of the times that are measured.
+It is for tests of jobs that ask nothing of the times that are measured. A job's process that is a
+fork imports it where BRIEF_JOBS is set; others need a `sitecustomize` that does.
 """
 
 from __future__ import annotations
@@ -8,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from warpcall_kernels import measuring
-from warpcall_kernels.measuring import Implementation, _clock
-
-IMPLEMENTATIONS: tuple[Implementation, ...] = ()
+from warpcall_kernels.measuring import _clock
 
 measuring.PRECISIONS = {
     **measuring.PRECISIONS,

@@ -16,7 +16,7 @@ from tests.template import TEMPLATE
 from warpcall.jobs import UNFINISHED
 
 WAIT_S = 60.0
-BRIEF = {"WARPCALL_JOB_MODULES": "tests.service.brief_jobs"}  # settings; the jobs are over soon
+BRIEF = {"BRIEF_JOBS": "1"}  # variables of a server: see tests/service/brief_jobs.py
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 JOB = {"op": "permute", "implementations": ["warpcall"], "cases": [CASE], "precision": "quick"}
 

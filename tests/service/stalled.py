@@ -16,8 +16,10 @@ from pathlib import Path
 import httpx
 
 from demo.server import COMMAND, Server
+from tests.forks import Forked
 from tests.service.databases import environment
 from tests.service.requests import PERMUTE, well
+from tests.template import ROOT
 
 HEALTH_S = 0.5
 DRAIN_S = 1.0
@@ -29,6 +31,11 @@ SETTINGS = {
     "WARPCALL_DRAIN_TIMEOUT_S": str(DRAIN_S),
 }
 PIPE_BYTES = 4096
+BRIEF_JOBS = """
+import sys
+if "warpcall_service.worker.job_main" in sys.orig_argv[:4]:
+    import tests.service.brief_jobs
+"""
 
 
 class FullPipe:
@@ -79,7 +86,7 @@ def server_that_writes_to(
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen(
+    process = Forked(
         (*under, *COMMAND),
         env=environment({**SETTINGS, "WARPCALL_PORT": str(port), **settings}),
         stdin=subprocess.DEVNULL,
@@ -133,6 +140,9 @@ def _health_s(http: httpx.Client) -> float:
 
 
 def at_start_of_python(folder: Path, program: str) -> dict[str, str]:
-    """The variables that let every Python of a server run a program before anything else."""
-    (folder / "sitecustomize.py").write_text(program)
-    return {"PYTHONPATH": str(folder)}
+    """The variables that let every Python of a server run a program before anything else.
+
+    Its jobs are brief.
+    """
+    (folder / "sitecustomize.py").write_text(BRIEF_JOBS + program)
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from tests.service.auth.test_revocation import stopped_lane
 from tests.service.databases import Database
 from tests.service.job_requests import ended, submit

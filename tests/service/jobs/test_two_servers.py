@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from tests.servers import Server, running_server
 from tests.service.databases import Database, Postgres
 from tests.service.job_requests import (
+    BRIEF,
     CASE,
     Job,
     client,
@@ -39,7 +40,6 @@ from tests.waiting import until
 from warpcall_service.store.tables import Job as Row
 
 CLOCK = Path(__file__).parents[1] / "clock"
-MISBEHAVING = "tests.service.misbehaving"
 LEASE_S = 10
 CASES = [{**CASE, "shape": [8, n]} for n in (9, 13, 11)]
 WAITS: dict[str, Any] = {
@@ -61,9 +61,10 @@ def beside(
         "WARPCALL_DATA_DIR": str(folder),
         "WARPCALL_ARENA_BYTES": "16MiB",
         "WARPCALL_JOB_LEASE_S": str(LEASE_S),
-        "WARPCALL_JOB_MODULES": f"{MISBEHAVING},tests.service.brief_jobs",
+        "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
         "PYTHONPATH": str(Path(__file__).parents[3]),
         "CONTINUE_FILE": str(folder.parent / "continue_file"),
+        **BRIEF,
     }
     with running_server({**database.settings, **own, **settings}, under) as server:
         yield server
