@@ -6,7 +6,7 @@
 
 A worker must be the child of its server, which waits for it and ends with it, and so must a job's
 reaper. Therefore each server has a template of its own below it, forked before the server runs,
-which clones them with CLONE_PARENT. A reaper that is a fork forks the job's process. What runs in a
+which clones them with CLONE_PARENT. A reaper that is a fork forks what it guards. What runs in a
 sandbox is started with exec, and so are a job in which Triton interprets kernels, and the JSON
 process: its limit of addresses has no room for torch.
 """
@@ -34,7 +34,10 @@ from typing import Any, NoReturn
 
 ROOT = str(Path(__file__).parents[1])
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
-REAPER, JOB = "warpcall_service.runs.reaper", "warpcall_service.worker.job_main"
+REAPER = "warpcall_service.runs.reaper"
+BELOW_REAPERS = {
+    f"warpcall_service.worker.{name}" for name in ("job_main", "module_check", "upload_check")
+}
 TEMPLATE = "template of workers"  # the command line of a server's second template
 PACKET_BYTES = 100_000  # of a request: arguments and environment
 MAX_FDS = 32  # in a request
@@ -88,14 +91,15 @@ class Child(subprocess.Popen[Any]):
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
 
-class _Job(subprocess.Popen[Any]):
-    """What a forked reaper starts in place of Popen: it forks the job's process."""
+class _BelowReaper(subprocess.Popen[Any]):
+    """What a forked reaper starts in place of Popen: it forks the process that it guards."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, pass_fds, *_), p2cread = rest, rest[9]
         # Triton has been imported here, and read this variable then.
         interprets = "TRITON_INTERPRET" in os.environ
-        if list(args[:4]) != [sys.executable, "-P", "-m", JOB] or interprets:
+        ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in BELOW_REAPERS
+        if not ours or interprets:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         self.pid = os.fork()
@@ -106,7 +110,7 @@ class _Job(subprocess.Popen[Any]):
             _become(request, fds, [])
             if os.environ.get("BRIEF_JOBS"):
                 import tests.service.brief_jobs  # noqa: F401
-            _run(sys.modules[JOB].main)
+            _run(sys.modules[args[3]].main)
         self._child_created = True
         self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
 
@@ -121,8 +125,12 @@ def template(fd: int) -> None:
     import warpcall_service.worker.job_check
     import warpcall_service.worker.job_main
     import warpcall_service.worker.main
+    import warpcall_service.worker.module_check
+    import warpcall_service.worker.operator_code
     import warpcall_service.worker.program_planner
-    import warpcall_service.worker.programs  # noqa: F401
+    import warpcall_service.worker.programs
+    import warpcall_service.worker.upload_check
+    import warpcall_service.worker.uploaded  # noqa: F401
 
     warpcall_kernels.ops()
     assert len(os.listdir("/proc/self/task")) == 1, "a fork has one thread only"  # noqa: PTH208
@@ -209,7 +217,7 @@ def _clone_workers(source: socket.socket) -> NoReturn:
             for name, number in MALLOPT.items():
                 if name in os.environ:
                     ctypes.CDLL(None).mallopt(number, int(os.environ[name]))
-            subprocess.Popen = _Job  # type: ignore[misc]
+            subprocess.Popen = _BelowReaper  # type: ignore[misc]
             _run(sys.modules[request["args"][3]].main)
         for fd in fds:
             os.close(fd)
