@@ -142,8 +142,8 @@ class Sandbox:
     def _arguments(self, gpu: Gpu | None) -> list[str]:
         """Options of bubblewrap, in the order in which it applies them."""
         tmp_bytes = str(int(self._settings.sandbox_tmp_bytes))
-        options = "--unshare-user --disable-userns --unshare-ipc --unshare-pid --unshare-net"
-        arguments = options.split()
+        arguments = ["--unshare-user", "--disable-userns", "--assert-userns-disabled"]
+        arguments += ["--unshare-ipc", "--unshare-pid", "--unshare-net"]
         arguments += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
         arguments += ["--uid", UID, "--gid", UID, "--cap-drop", "ALL"]
         arguments += ["--new-session", "--die-with-parent"]

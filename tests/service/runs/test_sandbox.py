@@ -29,6 +29,13 @@ if not pid:
 if pid < 0:
     raise OSError(ctypes.get_errno(), "no")
 """
+# Its grandparent is the reaper; in the sandbox it is bubblewrap, which has the first process id.
+STARTER = """
+import os
+status = open(f"/proc/{os.getppid()}/status").read()
+starter = status.partition("PPid:")[2].split()[0]
+return open(f"/proc/{starter}/environ").read().index("SECRET_OF_THE_SERVER")
+"""
 # What is tried, and the error of it in the sandbox.
 ATTEMPTS = {
     "read the data folder": (
@@ -41,10 +48,7 @@ ATTEMPTS = {
         "return open(f'/proc/{server}/environ').read()",
         "FileNotFoundError",
     ),
-    "read the environment of what started it": (
-        "import os\nreturn open(f'/proc/{os.getppid()}/environ').read().index('SECRET_OF_THE_SERVER')",
-        "ValueError",
-    ),
+    "read the environment of what started it": (STARTER, "ValueError"),
     "inherit the environment": (
         "import os\nreturn os.environ['SECRET_OF_THE_SERVER']",
         "KeyError",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
 
 from tests.service.runs.sandboxes import needs_bubblewrap, sandbox
+from warpcall_service.runs.sandboxed import CannotStart
 
 pytestmark = needs_bubblewrap
 
@@ -31,3 +36,36 @@ def test_the_data_folder_is_hidden_also_in_a_folder_that_is_shown(tmp_path: Path
 
     assert asyncio.run(hiding.probe()) == ""
     assert "the data folder can be read" in asyncio.run(showing.probe())
+
+
+@pytest.mark.parametrize(
+    ("private", "shown"),
+    [
+        ({"tls_key": "keys/key.pem"}, "keys"),
+        ({"tls_cert": "keys/cert.pem"}, "keys"),
+        ({"uds": "keys/socket"}, "keys"),
+        ({"database_url": "sqlite:///{folder}/keys/database.sqlite3"}, "keys"),
+        ({"tls_key": "linked/key.pem"}, "keys"),
+        ({}, "data"),
+        ({}, "data/inside"),
+        ({}, "home"),
+        ({}, "/etc"),
+        ({}, "/tmp"),
+    ],
+)
+def test_a_folder_that_holds_private_files_is_never_shown(
+    private: dict[str, str], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("keys", "data/inside", "home", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "linked").symlink_to("keys")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    # A file's TLS settings need each other.
+    given: dict[str, Any] = {"tls_cert": tmp_path / "certificate.pem"}
+    for name, value in private.items():
+        url = value.format(folder=tmp_path)
+        given[name] = SecretStr(url) if name == "database_url" else tmp_path / value
+
+    with pytest.raises(CannotStart, match=r"private files|move it"):
+        sandbox(tmp_path / "data", sandbox_paths=str(tmp_path / shown), **given).launch()
+    assert sandbox(tmp_path / "data", sandbox_paths=str(tmp_path / "other"), **given).launch()
