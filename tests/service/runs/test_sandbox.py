@@ -214,3 +214,82 @@ def test_root_cannot_change_the_kernel_in_the_sandbox(tmp_path: Path) -> None:
 
     assert {how for how, _ in inside.values()} == {"refused"}, inside
     assert {how for how, _ in outside.values()} == {"done"}, outside
+
+
+# Each is called with arguments that no kernel takes. Without the filter the kernel says so.
+REACHED = """
+import ctypes, errno, os, pyseccomp
+libc = ctypes.CDLL(None, use_errno=True)
+number = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name)
+if libc.syscall(number, *map(ctypes.c_long, arguments)) >= 0:
+    return "it works"
+found = errno.errorcode[ctypes.get_errno()]
+if found in ("EPERM", "ENOSYS"):
+    raise OSError(found)
+return found
+"""
+CALLS = {
+    "clone3": [0, 0],
+    "userfaultfd": [-1],
+    "io_uring_setup": [0, 0],
+    "io_uring_enter": [-1, 0, 0, 0, 0, 0],
+    "io_uring_register": [-1, 0, 0, 0],
+    "perf_event_open": [0, 0, -1, -1, 0],
+    "bpf": [-1, 0, 0],
+    "move_mount": [-1, 0, -1, 0, -1],
+    "open_tree": [-1, 0, -1],
+    "fsopen": [0, -1],
+    "fsconfig": [-1, 0, 0, 0, 0],
+    "fsmount": [-1, -1, -1],
+    "fspick": [-1, 0, -1],
+    "mount_setattr": [-1, 0, -1, 0, 0],
+    "setns": [-1, 0],
+    "pidfd_getfd": [-1, -1, -1],
+    "process_vm_writev": [-1, 0, 0, 0, 0, -1],
+    "process_madvise": [-1, 0, 0, 0, -1],
+    "open_by_handle_at": [-1, 0, 0],
+    "name_to_handle_at": [-1, 0, 0, 0, -1],
+    "keyctl": [-1, 0, 0, 0, 0],
+    "request_key": [0, 0, 0, 0],
+    "memfd_secret": [-1],
+    "shmat": [-1, 0, 0],
+}
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="outside of the sandbox only root reaches all of these"
+)
+def test_dangerous_calls_do_not_reach_the_kernel(tmp_path: Path) -> None:
+    codes = {
+        name: f"name, arguments = {name!r}, {arguments}\n{REACHED}"
+        for name, arguments in CALLS.items()
+    }
+
+    inside = tried(codes, settings(tmp_path / "data"))
+    outside = tried(codes, settings(tmp_path / "data", "trusted"))
+
+    assert {name for name, (how, _) in inside.items() if how != "refused"} == set()
+    # A kernel may be built without some of them.
+    missing = {name for name, found in outside.items() if found == ["refused", "OSError: ENOSYS"]}
+    assert {name for name, (how, _) in outside.items() if how != "done"} == missing
+    assert len(missing) < len(CALLS) / 2, missing
+
+
+FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_PACKET": 17, "AF_ALG": 38, "AF_VSOCK": 40, "AF_KEY": 15}
+
+
+def test_sockets_of_other_families_are_refused(tmp_path: Path) -> None:
+    codes = {
+        name: f"import socket\nsocket.socket({family}, socket.SOCK_DGRAM)"
+        for name, family in {**FAMILIES, "beyond": 1 << 20, "AF_LLC": 26}.items()
+    }
+
+    inside = tried(codes, settings(tmp_path / "data"))
+    outside = tried(codes, settings(tmp_path / "data", "trusted"))
+
+    refused = ["refused", "PermissionError: [Errno 1] Operation not permitted"]
+    assert {name for name, found in inside.items() if found == refused} == {
+        *codes.keys() - {"AF_UNIX", "AF_INET"}
+    }
+    assert outside["AF_VSOCK"] != refused
+    assert outside["beyond"] != refused
