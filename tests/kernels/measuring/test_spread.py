@@ -64,7 +64,7 @@ def test_cases_of_different_spread_share_a_margin_that_holds_for_all_of_them() -
 
 
 def test_a_group_of_many_runs_does_not_hide_the_spread_of_others() -> None:
-    quiet, loud = [0.0, 0.001] * 15, [[0.0, 0.1]] * 10
+    quiet, loud = [0.0, 0.001] * 15, [[0.0, 0.1]] * 5
 
     margin = between_runs([quiet, *loud], 30)
 

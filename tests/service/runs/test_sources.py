@@ -40,6 +40,8 @@ def write(file: Path, text: str = RAISES) -> None:
         ("lab", "lab/kernels/fast.py", True),
         ("lab.kernels.fast", "lab/new/more.py", True),
         ("lab.kernels.fast", "lab/__pycache__/fast.cpython-311.pyc", False),
+        ("lab.kernels.fast", "lab/__pycache__/fast.compiled-1.nbi", False),
+        ("lab.kernels.fast", "lab/kernels/fast.pyc", False),
         ("lab.kernels.fast", "lab/.git/index", False),
         ("lab.kernels.fast", "alone.py", False),
         ("alone", "alone.py", True),
