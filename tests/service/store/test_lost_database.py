@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers import running_server
 from tests.service.databases import Database
-from tests.service.job_requests import CASE, JOB, client, ended, submit
+from tests.service.job_requests import BRIEF, CASE, JOB, client, ended, submit
 from tests.service.requests import log_of, metrics, problem_of, well
 from tests.service.store.test_trouble import UNDER
 from tests.waiting import until
@@ -78,7 +78,8 @@ def test_a_job_is_refused_while_the_database_is_deleted_and_taken_once_it_is_bac
     sqlite: Database,
 ) -> None:
     key = sqlite.key("alice", "admin")
-    with running_server({**sqlite.settings, **SMALL}) as server, client(server, key) as http:
+    settings = {**sqlite.settings, **SMALL, **BRIEF}
+    with running_server(settings) as server, client(server, key) as http:
         first = ended(http, submit(http))
         away = folder(sqlite).with_name("away")
         away.mkdir()
