@@ -47,7 +47,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)#?([^)]*)\)")
 FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt|json))`")
 CONSTANT = re.compile(r"`([A-Z_]+)(?:\[(\d+)\])?` = (\([^)]*\)|\d+ to \d+|[^\s|,]+)")
-TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo", "docker")
+TOPS = ("client", "kernels", "service", "tests", "docs", "bench", "demo", "docker", "examples")
 EXAMPLE_FILES = {"kernels/warpcall_kernels/leaky_relu.py"}  # the reader is asked to write it
 
 
@@ -72,7 +72,9 @@ def examples(page: Path) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as running:
+    with running_server(
+        {"WARPCALL_ARENA_BYTES": "256MiB", "WARPCALL_UPLOADS": "trusted"}
+    ) as running:
         yield running
 
 

@@ -199,8 +199,8 @@ def microseconds(us: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with three decimals."""
-    return "" if value is None else f"{value:.3f}"
+    """A ratio with three decimals, or as a time from 100 on."""
+    return "" if value is None else f"{value:.3f}" if value < 100 else microseconds(value)
 
 
 def interval(form: Callable[[float], str], low: float | None, high: float | None) -> str:

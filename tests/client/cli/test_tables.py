@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.implementations.scripted_lab import RESULTS, row
-from warpcall._cli.tables import MAX_TRACEBACK, comparison_lines, remarks, results_lines
+from warpcall._cli.tables import MAX_TRACEBACK, comparison_lines, ratio, remarks, results_lines
 from warpcall._jobs.parse import parse
 from warpcall.jobs.results import ComparedRow, Comparison, Results
 
@@ -88,6 +88,12 @@ def test_the_tags_of_each_implementation_are_listed_once() -> None:
 
     assert "tags of ann/a: interpreted, suspect" in found
     assert not any("torch" in line for line in found)
+
+
+def test_a_large_ratio_has_few_digits() -> None:
+    assert [ratio(value) for value in (None, 0.5, 99.9994, 100, 215.9081, 12345.6)] == [
+        "", "0.500", "99.999", "100", "215.9", "12,346",
+    ]  # fmt: skip
 
 
 def test_a_traceback_is_short_however_long_the_servers_is() -> None:
