@@ -55,14 +55,16 @@ INHERITED = (
     "CC",
     "OMP_NUM_THREADS",
 )
+TMP = "/tmp"  # nosec B108  # the sandbox's own
+SHM = "/dev/shm"  # nosec B108  # likewise
 ENVIRONMENT = {
-    "HOME": "/tmp",
-    "TMPDIR": "/tmp",
+    "HOME": TMP,
+    "TMPDIR": TMP,
     "USER": "warpcall",
     "LANG": "C.UTF-8",
-    "TRITON_CACHE_DIR": "/tmp/triton",
-    "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
-    "CUDA_CACHE_PATH": "/tmp/cuda",
+    "TRITON_CACHE_DIR": f"{TMP}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{TMP}/torchinductor",
+    "CUDA_CACHE_PATH": f"{TMP}/cuda",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
 
@@ -152,7 +154,7 @@ class Sandbox:
             arguments += ["--dev-bind", device, device]
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             arguments += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
-        for folder in ("/tmp", "/dev/shm"):  # nosec B108  # the sandbox's own
+        for folder in (TMP, SHM):
             arguments += ["--perms", "1777", "--size", tmp_bytes, "--tmpfs", folder]
         arguments += self._visible(gpu)
         for name in ("passwd", "group"):
@@ -160,7 +162,7 @@ class Sandbox:
         # Also /proc: root's sandbox could otherwise write to /proc/sys, whose files root owns.
         for folder in ("/dev", "/proc", "/"):
             arguments += ["--remount-ro", folder]
-        arguments += ["--chdir", "/tmp", "--clearenv"]  # nosec B108
+        arguments += ["--chdir", TMP, "--clearenv"]
         for name, value in _environment(gpu).items():
             arguments += ["--setenv", name, value]
         return arguments
