@@ -75,7 +75,8 @@ class JobService:
         Raises:
             InvalidInput: the request cannot be measured; the error names the field.
             Busy: the user has too many jobs that are not finished.
-            Forbidden: the priority is high and the caller is not an administrator.
+            Forbidden: the priority is high and the caller is not an administrator, or the server
+                runs no uploaded code.
             Unavailable: the database cannot be written, or no lane can check the request.
         """
         if request.priority == "high":
@@ -93,7 +94,7 @@ class JobService:
         return found
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
-        """What a submission would cost. It raises as `submit`, except Busy and Forbidden."""
+        """What a submission would cost. It raises as `submit`, except Busy."""
         checked = await self._check(caller, request)
         return await self._database.lookups.read(caller.name, _preview, caller, request, checked)
 
@@ -249,12 +250,12 @@ class JobService:
         """The version of each uploaded implementation, by its name.
 
         Raises:
-            InvalidInput: there is no such implementation, or uploaded code cannot run.
+            InvalidInput: there is no such implementation.
+            Forbidden, Unavailable: uploaded code cannot run.
         """
         if not any("/" in name for name in names):
             return {}
-        if self._sandbox.refusal:
-            raise InvalidInput(f"implementations: {self._sandbox.refusal}", field="implementations")
+        self._sandbox.require()
 
         def read(session: Session) -> dict[str, str]:
             found = job_uploads.resolve(session, caller, op, names)

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TypedDict
 
+from warpcall.errors import Forbidden, Unavailable
 from warpcall_service.lanes.messages import Hello
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess
@@ -25,6 +26,7 @@ from warpcall_service.settings import Settings
 PROBE_MODULE = "warpcall_service.runs.sandbox_probe"
 PROBE_S = 30.0  # within which the sandbox must have been checked
 RETRY_S = 60.0  # after a check that failed
+BEING_CHECKED = "the sandbox is being checked; try again in a few seconds"
 PROBE_PROCESSES = 24  # the limit in the check, which tries to exceed it
 MAX_ANSWER_BYTES = 64 << 10
 
@@ -87,7 +89,7 @@ class Sandbox:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.trouble = "the sandbox is being checked; try again in a few seconds"
+        self.trouble = BEING_CHECKED
 
     @property
     def status(self) -> str:
@@ -96,19 +98,25 @@ class Sandbox:
             return f"unavailable: {self.trouble}"
         return self._settings.uploads
 
-    @property
-    def refusal(self) -> str:
-        """Why uploaded code cannot run on this server now; empty if it can."""
+    def require(self) -> None:
+        """Check that uploaded code can run on this server.
+
+        Raises:
+            Forbidden: the operator does not allow it, or the sandbox cannot start.
+            Unavailable: the server has just started, and still checks the sandbox.
+        """
         if self._settings.uploads == "off":
-            return (
+            raise Forbidden(
                 "this server runs no uploaded code: its operator would have to set "
                 "WARPCALL_UPLOADS=sandboxed"
             )
-        if self._settings.uploads == "sandboxed" and self.trouble:
-            return (
-                f"this server runs no uploaded code, since its sandbox cannot start: {self.trouble}"
-            )
-        return ""
+        if self._settings.uploads == "trusted" or not self.trouble:
+            return
+        if self.trouble == BEING_CHECKED:
+            raise Unavailable(f"uploaded code cannot run yet: {self.trouble}", retry_after_s=1)
+        raise Forbidden(
+            f"this server runs no uploaded code, since its sandbox cannot start: {self.trouble}"
+        )
 
     async def watch(self) -> None:
         """Check the sandbox if the settings need it, again and again until it can be used."""

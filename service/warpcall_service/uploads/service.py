@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.core import Metric
 from sqlalchemy.orm import Session
 
-from warpcall.errors import Forbidden, InvalidInput, TooLarge
+from warpcall.errors import InvalidInput, TooLarge
 from warpcall.implementations import (
     Environment,
     Implementation,
@@ -66,10 +66,10 @@ class ImplementationService:
             TooLarge: the source, or all sources of the user together, are too large.
             Forbidden: this server takes no uploads, or the user is disabled.
             Busy: too many checks wait.
-            Unavailable: the database cannot be used, or no process can be started.
+            Unavailable: the database cannot be used, no process can be started, or the sandbox
+                is still being checked.
         """
-        if self._sandbox.refusal:
-            raise Forbidden(self._sandbox.refusal)
+        self._sandbox.require()
         op = self._op(request.op)
         new = self._new_version(request)
 

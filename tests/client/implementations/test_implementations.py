@@ -16,6 +16,7 @@ from tests.client.flavours import Flavour
 from tests.client.implementations.answers import ENVIRONMENT, SHIPPED
 from tests.client.implementations.scripted_lab import LabServer
 from warpcall import Client, InvalidInput, NotFound, TooLarge
+from warpcall._body import json_body
 from warpcall._jobs.implementations import path_of
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import MAX_SOURCE_BYTES, source_of
@@ -88,6 +89,13 @@ def test_what_is_sent_names_only_what_was_given(lab: LabServer, tmp_path: Path) 
         {**plain, "function": "permute", "name": "best", "private": True},
         plain,
     ]
+
+
+def test_a_source_is_as_long_in_the_body_as_it_is_in_utf_8() -> None:
+    """The server bounds the body by the bytes that a source may have."""
+    source = "# é漢\n" * 1000
+
+    assert json_body({"source": source}).nbytes <= len(source.encode()) + 1000 + 16
 
 
 def test_a_function_is_sent_as_the_whole_file_that_defines_it(lab: LabServer) -> None:

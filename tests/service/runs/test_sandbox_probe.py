@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from tests.service.runs.sandboxes import needs_bubblewrap, sandbox
+from warpcall.errors import Forbidden, Unavailable
 from warpcall_service.runs.sandboxed import CannotStart
 
 pytestmark = needs_bubblewrap
@@ -18,12 +19,24 @@ pytestmark = needs_bubblewrap
 def test_the_sandbox_can_be_used_here(tmp_path: Path) -> None:
     checked = sandbox(tmp_path / "data")
     before = checked.status
+    with pytest.raises(Unavailable, match="is being checked") as raised:
+        checked.require()
 
     trouble = asyncio.run(checked.probe())
 
     assert "is being checked" in before
+    assert raised.value.retry_after_s == 1
     assert trouble == ""
     assert checked.status == "sandboxed"
+    checked.require()
+
+
+def test_a_sandbox_that_cannot_start_is_refused_with_its_reason(tmp_path: Path) -> None:
+    checked = sandbox(tmp_path / "data")
+    checked.trouble = "user namespaces are disabled"
+
+    with pytest.raises(Forbidden, match="its sandbox cannot start: user namespaces are disabled"):
+        checked.require()
 
 
 def test_the_data_folder_is_hidden_also_in_a_folder_that_is_shown(tmp_path: Path) -> None:

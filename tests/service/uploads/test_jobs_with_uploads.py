@@ -166,8 +166,9 @@ def test_a_job_that_waited_while_uploads_were_switched_off_is_invalid(sqlite: Da
         client(server, key) as ann,
     ):
         job = ended(ann, waiting)
-        refused = refusal(ann, "ann/permute")
+        refused = ann.post("/v1/jobs", json=job_of(["ann/permute"]))
 
     assert (job["state"], job["exit_class"]) == ("invalid", "invalid")
     assert job["detail"] == "it times uploaded implementations, and uploads have been switched off"
-    assert "implementations: this server runs no uploaded code" in refused
+    assert refused.status_code == 403
+    assert "this server runs no uploaded code: its operator" in refused.json()["detail"]
