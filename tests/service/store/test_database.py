@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from tests.service.databases import Database
+from tests.service.databases import REVISION, Database
 from warpcall.errors import NotFound
 from warpcall_service.auth import usage, users
 from warpcall_service.auth.usage import Amount
@@ -48,7 +48,7 @@ def test_several_that_migrate_at_once_make_one_schema(database: Database) -> Non
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(Store.migrate, stores))
 
-    assert {store.revision() for store in stores} == {"0005"}
+    assert {store.revision() for store in stores} == {REVISION}
     for store in stores:
         store.close()
 
@@ -199,7 +199,7 @@ def test_an_upgrade_from_the_first_schema_keeps_what_there_is(database: Database
 
     assert store.migrate()
 
-    assert (before, store.revision()) == ("0001", "0005")
+    assert (before, store.revision()) == ("0001", REVISION)
     with store.write() as session:
         assert [name.decode() for name in users.snapshot(session, users.Snapshot()).keys] == [
             key[3:11]

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests import forks
-from tests.service.databases import Database, environment
+from tests.service.databases import REVISION, Database, environment
 from warpcall_service.auth import users
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.tables import ApiKey, Change, Usage, User
@@ -188,7 +188,7 @@ def test_a_killed_migration_is_all_or_nothing(database: Database) -> None:
         wipe(database)
         store.close()
 
-    assert states <= {None, "0003"}
+    assert states <= {None, REVISION}
 
 
 def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]:
@@ -211,7 +211,7 @@ def killed(program: str, database: Database, seconds: float = 0.15) -> list[str]
 def whole(database: Database) -> None:
     """Check that it opens, holds together, and is of today's tables."""
     store = database.store()
-    assert store.revision() == "0003"
+    assert store.revision() == REVISION
     with store.read() as session:
         if database.kind == "sqlite":
             checked = session.connection().exec_driver_sql("PRAGMA integrity_check").scalar()
