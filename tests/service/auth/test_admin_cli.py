@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.databases import Database
+from tests.service.databases import REVISION, Database
 
 
 def test_users_and_keys_from_the_first_to_the_last_day(database: Database) -> None:
@@ -112,8 +112,8 @@ def test_wrong_usage_has_exit_status_2(words: list[str], sqlite: Database) -> No
 def test_migrate_says_what_it_did(database: Database) -> None:
     first, second = database.command("migrate"), database.command("migrate")
 
-    assert first.endswith(" brought up to schema 0003\n")
-    assert second.endswith(" is already at schema 0003\n")
+    assert first.endswith(f" brought up to schema {REVISION}\n")
+    assert second.endswith(f" is already at schema {REVISION}\n")
 
 
 def test_a_file_may_be_named(tmp_path: Path) -> None:
