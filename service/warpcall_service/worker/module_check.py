@@ -7,11 +7,8 @@ by `runs.operator_modules`. It gets a `ModuleRequest` and answers with a `Module
 from __future__ import annotations
 
 import json
-import math
 import os
-import signal
 import socket
-import threading
 import traceback
 from typing import Any
 
@@ -20,6 +17,7 @@ from warpcall_service.processes import child
 from warpcall_service.runs.messages import ModuleAnswer, ModuleRequest
 from warpcall_service.runs.sources import SourceUnknown, package_files
 from warpcall_service.text import error_text
+from warpcall_service.worker.time_limit import end_after
 
 MAX_DOC_CHARS = 200
 
@@ -32,11 +30,14 @@ def main() -> None:
         if text is None:
             return
         request: ModuleRequest = json.loads(text)
-        from warpcall_service.worker import (
-            operator_code,
-        )  # imports torch, whose time is not counted
+        # It imports torch, whose time does not count.
+        from warpcall_service.worker import operator_code
 
-        _end_after(request["limit_s"], sock)
+        def refuse() -> None:
+            reason = f"its import did not end within {request['limit_s']:g} s"
+            sock.sendall(frame({"implementations": [], "error": reason}))
+
+        end_after(request["limit_s"], refuse)
         try:
             _, found = operator_code.load(request["module"])
             answer = _described(found)
@@ -79,24 +80,6 @@ def _where(error: BaseException, module: str) -> str:
 
 def _text(error: BaseException) -> str:
     return error_text(error) if isinstance(error, Exception) else f"it raised {error!r:.200}"
-
-
-def _end_after(limit_s: float, sock: socket.socket) -> None:
-    """End this process with an answer after some time, whatever its main thread does.
-
-    Code that keeps the interpreter's lock also stops that thread. Then the kernel ends the process.
-    """
-
-    def end() -> None:
-        reason = f"its import did not end within {limit_s:g} s"
-        sock.sendall(frame({"implementations": [], "error": reason}))
-        os._exit(0)
-
-    timer = threading.Timer(limit_s, end)
-    timer.daemon = True
-    timer.start()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(math.ceil(limit_s) + 1)
 
 
 if __name__ == "__main__":

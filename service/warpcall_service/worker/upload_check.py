@@ -12,10 +12,8 @@ import importlib
 import importlib.util
 import inspect
 import json
-import math
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -30,6 +28,7 @@ from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.runs.messages import CheckRequest
 from warpcall_service.text import error_text
+from warpcall_service.worker.time_limit import end_after, lift
 
 MAX_CHARS = 1000  # of an error, and of the description
 MAX_NAMES = 12  # functions that an error lists
@@ -208,11 +207,7 @@ def _taken(parameters: Mapping[str, inspect.Parameter]) -> str:
 
 @contextlib.contextmanager
 def _limited(limit_s: float, file: Path, answers: _Answers) -> Iterator[None]:
-    """End this process with a refusal if the block takes longer.
-
-    A thread does that, since code could catch an exception. If code keeps the interpreter's lock,
-    the thread cannot run; then the kernel ends this process a second later, without a line.
-    """
+    """End this process with a refusal, which names the line, if the block takes longer."""
     main_thread = threading.get_ident()
 
     def refuse() -> None:
@@ -224,16 +219,10 @@ def _limited(limit_s: float, file: Path, answers: _Answers) -> Iterator[None]:
         where = f"line {lines[0]}: " if lines else ""
         answers.refuse(Refused(f"{where}the import did not end within {limit_s:g} s"))
         shutil.rmtree(file.parent, ignore_errors=True)
-        os._exit(0)
 
-    timer = threading.Timer(limit_s, refuse)
-    timer.daemon = True
-    timer.start()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(math.ceil(limit_s) + 1)
+    timer = end_after(limit_s, refuse)
     yield
-    signal.alarm(0)
-    timer.cancel()
+    lift(timer)
 
 
 def _drop_output() -> None:
