@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -57,6 +58,8 @@ INHERITED = (
     "CC",
     "OMP_NUM_THREADS",
 )
+# Those of them whose value is the path of a program or a folder.
+PROGRAMS = ("CC", "CUDA_HOME", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH")
 TMP = "/tmp"  # nosec B108  # the sandbox's own
 SHM = "/dev/shm"  # nosec B108  # likewise
 ENVIRONMENT = {
@@ -157,35 +160,41 @@ class Sandbox:
         arguments += ["--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"]
         arguments += ["--uid", UID, "--gid", UID, "--cap-drop", "ALL"]
         arguments += ["--new-session", "--die-with-parent"]
-        arguments += ["--proc", "/proc", "--tmpfs", "/dev"]
+        arguments += ["--proc", "/proc", *_read_only_proc(), "--tmpfs", "/dev"]
         for device in (*DEVICES, *(gpu_devices(gpu) if gpu else ())):
             arguments += ["--dev-bind", device, device]
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             arguments += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
         for folder in (TMP, SHM):
             arguments += ["--perms", "1777", "--size", tmp_bytes, "--tmpfs", folder]
-        arguments += self._visible(gpu)
+        bound = self._bound(gpu)
+        arguments += self._visible(bound)
         for name in ("passwd", "group"):
             arguments += ["--ro-bind", str(Path(__file__).with_name(name)), f"/etc/{name}"]
-        # Also /proc: root's sandbox could otherwise write to /proc/sys, whose files root owns.
-        for folder in ("/dev", "/proc", "/"):
+        for folder in ("/dev", "/"):
             arguments += ["--remount-ro", folder]
         arguments += ["--chdir", TMP, "--clearenv"]
-        for name, value in _environment(gpu).items():
+        for name, value in _environment(gpu, bound).items():
             arguments += ["--setenv", name, value]
         return arguments
 
-    def _visible(self, gpu: Gpu | None) -> list[str]:
+    def _bound(self, gpu: Gpu | None) -> list[Path]:
+        """The files and folders that are shown, each without those in it."""
+        bound: list[Path] = []
+        for path in map(Path, [*SYSTEM, *ETC, *(["/sys"] if gpu else CPUS), *self._folders()]):
+            linked = path.is_symlink() and str(path) in SYSTEM  # such as /bin, a link to usr/bin
+            if not linked and path.exists() and not _is_in(path, bound):
+                bound.append(path)
+        return bound
+
+    def _visible(self, bound: Sequence[Path]) -> list[str]:
         """Options that show files and folders, and hide the server's own ones below them."""
         arguments = []
-        paths = [*SYSTEM, *ETC, *(["/sys"] if gpu else CPUS), *self._folders()]
-        bound: list[Path] = []
-        for path in map(Path, paths):
-            if path.is_symlink() and str(path) in SYSTEM:  # such as /bin, a link to usr/bin
+        for path in map(Path, SYSTEM):
+            if path.is_symlink():
                 arguments += ["--symlink", str(path.readlink()), str(path)]
-            elif path.exists() and not any(path.is_relative_to(known) for known in bound):
-                bound.append(path)
-                arguments += ["--ro-bind", str(path), str(path)]
+        for path in bound:
+            arguments += ["--ro-bind", str(path), str(path)]
         for path in bound:
             arguments += self._masks(path)
         return arguments
@@ -240,6 +249,24 @@ class Sandbox:
         return [path.absolute() for path in files if path is not None]
 
 
+def _is_in(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _read_only_proc() -> list[str]:
+    """Options that make all of /proc read-only except the folders of the sandbox's own processes.
+
+    A server that runs as root would otherwise let its sandbox write to /proc/sys, whose files root
+    owns. CUDA does not start where a process cannot write to its own folder.
+    """
+    arguments = []
+    for path in sorted(Path("/proc").iterdir()):
+        ours = path.name.isdigit() or path.is_symlink()  # such as self and net
+        if not ours and (path.is_dir() or path.stat().st_mode & 0o222):
+            arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
+
+
 def gpu_of(device: str, lane: Hello) -> Gpu | None:
     """The GPU of a lane's device; None for the CPU.
 
@@ -271,8 +298,12 @@ def search_path() -> str:
     return ":".join(folders)
 
 
-def _environment(gpu: Gpu | None) -> dict[str, str]:
+def _environment(gpu: Gpu | None, bound: Sequence[Path]) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    for name in PROGRAMS:
+        # Triton would fail if it were told of a compiler that is not there. Otherwise it finds one.
+        if (path := inherited.get(name, ""))[:1] == "/" and not _is_in(Path(path).resolve(), bound):
+            del inherited[name]
     return {
         **ENVIRONMENT,
         "PATH": search_path(),

@@ -293,3 +293,33 @@ def test_sockets_of_other_families_are_refused(tmp_path: Path) -> None:
     }
     assert outside["AF_VSOCK"] != refused
     assert outside["beyond"] != refused
+
+
+def test_a_compiler_that_the_sandbox_does_not_show_is_not_named_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton takes the compiler that CC names, and fails if there is none."""
+    codes = {"cc": "import os\nreturn os.environ.get('CC')"}
+    hidden = tmp_path / "cc"
+    hidden.touch()
+    found = []
+
+    for compiler in (str(hidden), "/bin/cc", "cc"):
+        monkeypatch.setenv("CC", compiler)
+        found += tried(codes, settings(tmp_path / "data"))["cc"]
+
+    assert found == ["done", None, "done", "/bin/cc", "done", "cc"]
+
+
+def test_a_process_can_change_its_own_folder_of_proc_and_nothing_else_there(tmp_path: Path) -> None:
+    """CUDA does not start without the first."""
+    opened = "import os, threading\nos.close(os.open({path}, os.O_WRONLY))"
+    codes = {
+        "process": opened.format(path="'/proc/self/comm'"),
+        "thread": opened.format(path="f'/proc/self/task/{threading.get_native_id()}/comm'"),
+        "kernel": opened.format(path="'/proc/sys/vm/swappiness'"),
+    }
+
+    inside = tried(codes, settings(tmp_path / "data"))
+
+    assert [how for how, _ in inside.values()] == ["done", "done", "refused"], inside
