@@ -201,6 +201,34 @@ def test_the_limit_is_there_after_calls_that_could_not_be_captured(
         assert result.limit.median_us is not None, result.limit.error
 
 
+def _random(op: Op, params: Mapping[str, ParamValue]) -> Any:
+    """Draws random numbers on the device, as a dropout does."""
+
+    def compute(**inputs: Tensor) -> Any:
+        torch.rand(8, device=inputs["x"].device)
+        return op.function(**inputs, **params)
+
+    return compute
+
+
+def test_random_numbers_can_be_drawn_after_a_call_that_could_not_be_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for one in (
+        Implementation("waiting", "for the device", _waiting),
+        Implementation("random", "as a dropout", _random),
+    ):
+        monkeypatch.setitem(measuring._implementations._known, one.name, one)
+    case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
+
+    result = measure(case, ["waiting", "random"], "cuda", PRECISIONS["quick"])
+
+    waiting, random = result.implementations
+    assert "not captured" in waiting.tags
+    assert (random.status, random.error) == ("ok", None)
+    torch.rand(1, device="cuda")
+
+
 def test_an_error_that_sticks_ends_the_measurement_and_is_reported() -> None:
     program = """
 import json, torch

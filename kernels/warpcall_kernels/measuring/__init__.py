@@ -23,7 +23,7 @@ from warpcall_kernels.measuring._result import (
     Masked,
     Ratio,
 )
-from warpcall_kernels.measuring._rounds import compare_runs
+from warpcall_kernels.measuring._rounds import compare_runs, median_of_run
 from warpcall_kernels.measuring._spec import JobCase, count, expand, make_case
 from warpcall_kernels.measuring._spread import between_runs
 from warpcall_kernels.measuring._statistics import MARGIN, Comparison
@@ -53,6 +53,7 @@ __all__ = [
     "load",
     "make_case",
     "measure",
+    "median_of_run",
     "minor_number",
     "register",
     "shipped",

@@ -21,7 +21,6 @@ from warpcall_kernels.measuring._rounds import Rounds
 from warpcall_kernels.measuring._statistics import (
     Comparison,
     margin_from,
-    median_interval,
     percentiles,
 )
 
@@ -89,9 +88,8 @@ class ResultBuilder:
         self._nbytes = nbytes
         self._first = first
         self._margin = margin_from(a_a)
-        self._limit_us = next(
-            (self._median(i) for i, c in enumerate(candidates) if c.name == LIMIT), None
-        )
+        limits = [rounds.median(i) for i, c in enumerate(candidates) if c.name == LIMIT]
+        self._limit = limits[0] if limits else None
         # Outputs may stay in the cache, so only the rest must have come from memory.
         self._memory_bytes = max(0, nbytes - clock.cache_bytes)
         self._most_gb_per_s = theoretical_gb_per_s(device)
@@ -99,16 +97,16 @@ class ResultBuilder:
     def result_of(self, c: Candidate) -> ImplementationResult:
         """The result of one candidate."""
         number = self._candidates.index(c) if c in self._candidates else None
-        median = None if number is None else self._median(number)
-        if number is None or median is None:
+        found = None if number is None else self._rounds.median(number)
+        if number is None or found is None:
             error = c.error or "there was no round that counts"
             return ImplementationResult(
                 c.name, c.status, error, c.traceback, peak_bytes=c.peak_bytes, tags=c.tags
             )
         samples = self._rounds.counting(number)
         least, p5, p25, p75, p95 = percentiles(samples, (0, 5, 25, 75, 95))
-        low, high = median_interval(samples)
-        share = None if self._limit_us is None else self._limit_us / median
+        median = found.value
+        share = None if self._limit is None else self._limit.value / median
         tags = c.tags + c.ready.tags
         if self._on_gpu and share is not None and share > SUSPECT:
             tags += ("suspect",)
@@ -126,8 +124,8 @@ class ResultBuilder:
             p75_us=p75,
             p95_us=p95,
             min_us=least,
-            ci_low_us=low or None,
-            ci_high_us=high if np.isfinite(high) else None,
+            ci_low_us=found.low or None,
+            ci_high_us=found.high if np.isfinite(found.high) else None,
             relative=self._relative(number),
             gb_per_s=self._nbytes / median / 1000,
             share_of_limit=share,
@@ -140,11 +138,6 @@ class ResultBuilder:
             ),
             tags=tags,
         )
-
-    def _median(self, number: int) -> float | None:
-        samples = self._rounds.counting(number)
-        samples = samples[np.isfinite(samples)]
-        return float(np.median(samples)) if len(samples) else None
 
     def _relative(self, number: int) -> Ratio | None:
         if number == 0 or self._candidates[0].name != self._first:

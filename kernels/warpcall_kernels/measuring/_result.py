@@ -45,7 +45,9 @@ class ImplementationResult:
         traceback: of the exception that the implementation raised, at most 4 KB.
         method: how it was timed, such as "events", "graph of 16", "perf_counter".
         n: number of samples that are not masked.
-        median_us, p5_us ... min_us: statistics of these samples.
+        median_us: median of these samples: the geometric mean of the medians with each of the two
+            sets of inputs.
+        p5_us, p25_us, p75_us, p95_us, min_us: percentiles and minimum of all these samples.
         ci_low_us, ci_high_us: 95 % confidence interval of the median.
         relative: comparison with the first implementation of the case; None for the first.
         gb_per_s: compulsory bytes divided by the median time.

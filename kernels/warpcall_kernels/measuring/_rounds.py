@@ -22,9 +22,11 @@ from warpcall_kernels.measuring._statistics import (
     MARGIN,
     Comparison,
     Floats,
+    Median,
     compare,
     compare_apart,
     margin_from,
+    median_of,
 )
 
 Number = TypeVar("Number", int, NDArray[np.int_])
@@ -109,6 +111,12 @@ class Rounds:
         column: Floats = self._samples[self._counting(), candidate]
         return column
 
+    def median(self, candidate: int) -> Median | None:
+        """The median of the samples that count; None if there are none."""
+        counting = self._counting()
+        found = median_of(self._samples[counting, candidate], _sets(counting))
+        return None if math.isnan(found.value) else found
+
     def relative(self, candidate: int, margin: float) -> Comparison:
         """The comparison of a candidate with the first one."""
         counting = self._counting()
@@ -152,6 +160,15 @@ def _first_set(number: Number) -> Number:
 def _sets(numbers: NDArray[np.int_]) -> NDArray[np.int_]:
     """The sets of inputs of rounds; those of another candidate differ by a constant."""
     return _first_set(numbers) % SWAPPED
+
+
+def median_of_run(samples: ArrayLike) -> float:
+    """The median of the samples of one run, as its result has it; NaN if there are none.
+
+    Args:
+        samples: times in us by round, NaN where there is none.
+    """
+    return median_of(samples, _sets(np.arange(np.size(samples)))).value
 
 
 def compare_runs(

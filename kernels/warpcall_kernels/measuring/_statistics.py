@@ -167,13 +167,31 @@ def half_width(low: float, high: float) -> float:
     return (math.log(high) - math.log(low)) / 2
 
 
-def median_interval(samples: ArrayLike, seed: int = 0) -> tuple[float, float]:
-    """The 95 % confidence interval of the median of one series."""
-    values = np.asarray(samples, np.float64)
-    values = values[np.isfinite(values)]
-    if len(values) < MIN_PAIRS:
-        return 0.0, math.inf
-    return _interval(_resampled_medians(values[:, None], seed)[:, 0])
+@dataclass(frozen=True, slots=True)
+class Median:
+    """The median of a series, and its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def median_of(samples: ArrayLike, sets: ArrayLike | None = None, *, seed: int = 0) -> Median:
+    """The median of one series of times, which are above 0; NaN if there are none.
+
+    Args:
+        samples: times in one unit; NaN where there is none.
+        sets: for each time with which inputs it was measured; None where all had the same. With
+            several sets, the result is the geometric mean of the medians with each of them, as the
+            ratios of `compare` are.
+        seed: of the resampling.
+    """
+    columns = _columns(_logs(samples), sets)
+    middle = _exp(_median(columns))
+    if columns.size < MIN_PAIRS:
+        return Median(middle, 0.0, math.inf)
+    low, high = _interval(_resampled_medians(columns, seed).mean(axis=1))
+    return Median(middle, _exp(low), _exp(high))
 
 
 def percentiles(samples: ArrayLike, at: Sequence[float]) -> list[float]:
@@ -188,7 +206,7 @@ def _columns(values: Floats, sets: ArrayLike | None = None) -> Floats:
     if sets is None:
         return values[there, None]
     numbers = np.asarray(sets)
-    columns = [values[there & (numbers == one)] for one in np.unique(numbers)]
+    columns = [values[there & (numbers == one)] for one in np.unique(numbers[there])]
     shortest = min(map(len, columns), default=0)
     return np.stack([column[:shortest] for column in columns], 1) if columns else values[:, None]
 

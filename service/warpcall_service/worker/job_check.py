@@ -146,8 +146,8 @@ def _compared(name: str, a: _Series, b: _Series, margin: _Margin) -> dict[str, A
     least = max(measuring.MARGIN, margin.value or 0.0)
     found = measuring.compare_runs(a.samples[name], b.samples[name], limits=limits, margin=least)
     return {
-        "a_us": float(np.nanmedian(a.samples[name])),
-        "b_us": float(np.nanmedian(b.samples[name])),
+        "a_us": measuring.median_of_run(a.samples[name]),
+        "b_us": measuring.median_of_run(b.samples[name]),
         "ratio": found.ratio,
         "ratio_low": found.low if found.low > 0 else None,
         "ratio_high": found.high if math.isfinite(found.high) else None,

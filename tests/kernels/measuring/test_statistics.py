@@ -22,7 +22,7 @@ from warpcall_kernels.measuring._statistics import (
     compare,
     compare_apart,
     margin_from,
-    median_interval,
+    median_of,
     verdict,
 )
 
@@ -192,9 +192,45 @@ def test_an_interval_holds_the_truth() -> None:
     random = np.random.default_rng(5)
     series = [np.exp(autocorrelated(random, 400)) for _ in range(100)]
 
-    intervals = [median_interval(s) for s in series]
+    found = [median_of(s) for s in series]
 
-    assert sum(low <= 1 <= high for low, high in intervals) >= 0.85 * len(intervals)
+    assert sum(one.low <= 1 <= one.high for one in found) >= 0.85 * len(found)
+
+
+def test_a_median_lies_in_its_interval_also_if_two_sets_of_inputs_differ() -> None:
+    """All samples in one series have a median anywhere between the two sets, and there are so
+    many that neighbouring ones are reduced to their medians first.
+    """
+    random = np.random.default_rng(6)
+    sets = np.arange(6001) % 2
+    samples = np.where(sets, 17.86, 17.96) + 0.01 * random.standard_normal(6001)
+
+    found = median_of(samples, sets)
+
+    assert found.value == pytest.approx(math.sqrt(17.86 * 17.96), abs=0.002)
+    assert found.low <= found.value <= found.high
+    assert found.high - found.low < 0.005
+
+
+def test_the_ratio_is_that_of_the_medians() -> None:
+    random = np.random.default_rng(7)
+    sets = np.arange(4000) % 2
+    a = np.where(sets, 17.8, 18.2) + 0.02 * random.standard_normal(4000)
+    b = np.where(sets, 19.9, 19.1) + 0.02 * random.standard_normal(4000)
+
+    ratio = compare(a, b, sets=sets).ratio
+
+    assert median_of(b, sets).value / median_of(a, sets).value == pytest.approx(ratio, rel=1e-4)
+
+
+@pytest.mark.parametrize(("samples", "median"), [([], None), ([3.0], 3.0), ([math.nan, 2.0], 2.0)])
+def test_a_few_samples_have_a_median_without_bounds(
+    samples: list[float], median: float | None
+) -> None:
+    found = median_of(samples, np.arange(len(samples)) % 2)
+
+    assert math.isnan(found.value) if median is None else found.value == pytest.approx(median)
+    assert (found.low, found.high) == (0.0, math.inf)
 
 
 def test_a_ratio_is_of_medians_of_pairs() -> None:
