@@ -40,6 +40,7 @@ LONG = (
     "service/auth/test_access",
     "service/lanes/test_engine",
     "e2e/test_new_op",
+    "pages/test_browser",
     "e2e/test_survives",
     "kernels/test_ops",
     "kernels/test_conv_rows",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from warpcall import __version__
-from warpcall_service.api import errors, health, kernels, me, openapi, pages
+from warpcall_service.api import errors, health, kernels, me, openapi
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
@@ -30,6 +30,7 @@ from warpcall_service.oip.models import Models
 from warpcall_service.oip.reader import InferReader
 from warpcall_service.oip.shared_memory import SharedMemory
 from warpcall_service.oip.statistics import Statistics
+from warpcall_service.pages.routes import pages
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.uploads import routes as upload_routes
@@ -100,7 +101,7 @@ def create_app(
             lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages.pages(engine.catalog),
+        pages(engine, job_service),
     ):
         app.include_router(router)
     errors.add_handlers(app)

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
 from warpcall_service.api.metrics import Metrics
-from warpcall_service.auth.authenticator import OPEN, Authenticator
+from warpcall_service.auth.authenticator import Authenticator, is_open
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.formats.params import check_count
@@ -20,6 +20,7 @@ from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import RouteIO
 from warpcall_service.http.watchdog import ClientWatchdog
+from warpcall_service.pages.login import login_location, redirect_headers
 from warpcall_service.settings import Settings
 
 log = logging.getLogger("warpcall")
@@ -62,7 +63,11 @@ class Gateway:
             problem = await self._handle(exchange, watchdog)
             if problem is not None:
                 watchdog.begin_refusal()
-                await exchange.refuse(problem)
+                location = login_location(exchange.scope, problem)
+                if location is None:
+                    await exchange.refuse(problem)
+                else:
+                    await exchange.respond(303, redirect_headers(location), b"")
         except ClientGone:
             exchange.abandon()
         except asyncio.CancelledError:  # a second time, while the first problem was being sent
@@ -98,7 +103,7 @@ class Gateway:
         return None
 
     async def _run_limited(self, exchange: Exchange, watchdog: ClientWatchdog) -> None:
-        if exchange.scope["path"] in OPEN:  # probes have no user, and no limits
+        if is_open(exchange.scope["path"]):  # probes have no user, and no limits
             await self._serve(exchange, watchdog)
             return
         account = self._limits.acquire(exchange.caller.name, exchange.began)

@@ -1,4 +1,4 @@
-"""Error responses of FastAPI's routes: each kind of exception becomes a problem."""
+"""Error responses of FastAPI's routes: each kind of exception becomes a problem, or a page of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from starlette.routing import Match
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.problems import Internal, MethodNotAllowed, render
+from warpcall_service.pages.view import problem_page, wants_page
 from warpcall_service.store.database import StoreError
 
 MAX_REASONS = 64  # reasons to remember; a database might give a new one each time
@@ -37,6 +38,8 @@ async def _problem_response(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
     exchange: Exchange = request.scope["state"]["exchange"]
     exchange.outcome = problem.code
+    if wants_page(request):
+        return problem_page(request, problem, exchange.request_id)
     status, headers, body = render(problem, exchange.request_id, request.url.path)
     response = Response(body, status)
     response.raw_headers = headers

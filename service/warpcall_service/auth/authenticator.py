@@ -19,7 +19,8 @@ from warpcall_service.http.exchange import Exchange
 from warpcall_service.identity import LOCAL
 
 # These routes need no key: probes of an orchestrator have none.
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login"})
+OPEN_FOLDER = "/static/"  # the files that the page to log in loads
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
 RETRY_S = 5  # Retry-After of a refusal because keys cannot be checked
 FAILURES = 10  # wrong keys that an address may send at once
@@ -27,6 +28,11 @@ FAILURE_S = 6.0  # seconds after which the address may send one more
 MAX_ADDRESSES = 4096  # remembered; the one that failed longest ago is forgotten first
 
 log = logging.getLogger("warpcall.auth")
+
+
+def is_open(path: str) -> bool:
+    """Whether a route needs no key."""
+    return path in OPEN or path.startswith(OPEN_FOLDER)
 
 
 class Authenticator:
@@ -58,7 +64,7 @@ class Authenticator:
             exchange.identify(LOCAL)
             self._active[LOCAL.key_id].add(exchange)
             return
-        if exchange.scope["path"] in OPEN:
+        if is_open(exchange.scope["path"]):
             return
         if self.keys_unusable:
             raise Unavailable(self.keys_unusable, retry_after_s=RETRY_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -28,6 +28,9 @@ from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.uploads import job_uploads
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
@@ -97,6 +100,20 @@ class JobService:
         """What a submission would cost. It raises as `submit`, except Busy."""
         checked = await self._check(caller, request)
         return await self._database.lookups.read(caller.name, _preview, caller, request, checked)
+
+    async def read(
+        self,
+        caller: Caller,
+        function: Callable[Concatenate[Session, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a function that only reads, on the threads for what users read in one piece.
+
+        Raises:
+            StoreError: the database cannot be read, or does not answer.
+        """
+        return await self._database.lookups.read(caller.name, function, *args, **kwargs)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
         """One job with its details.

@@ -22,6 +22,7 @@ class DeviceLease:
         is_busy: tells whether the worker process has calls.
         has_waiting: tells whether calls wait in the lane's queue.
         resume: sends waiting calls to the worker process.
+        on_block: called with the seconds for which a job had the device.
         calls_window_s: the longest time that a block waits for calls in the queue.
 
     Attributes:
@@ -34,6 +35,7 @@ class DeviceLease:
         is_busy: Callable[[], bool],
         has_waiting: Callable[[], bool],
         resume: Callable[[], None],
+        on_block: Callable[[float], None] = lambda seconds: None,
         calls_window_s: float = CALLS_WINDOW_S,
     ) -> None:
         self.blocks_calls = False
@@ -41,6 +43,7 @@ class DeviceLease:
         self._is_busy = is_busy
         self._has_waiting = has_waiting
         self._resume = resume
+        self._on_block = on_block
         self._calls_window_s = calls_window_s
         self._changed: asyncio.Future[None] | None = None  # set while a job waits
 
@@ -61,6 +64,8 @@ class DeviceLease:
 
     def release(self) -> None:
         """Return the device to the lane. The operation is idempotent."""
+        if self.since is not None:
+            self._on_block(time.monotonic() - self.since)
         self.since = None
         if self.blocks_calls:
             self.blocks_calls = False

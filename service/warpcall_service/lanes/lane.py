@@ -13,6 +13,7 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
 from warpcall_service.identity import LOCAL
+from warpcall_service.lanes.activity import Activity
 from warpcall_service.lanes.arena import Arena
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
@@ -47,6 +48,7 @@ class Lane:
     Attributes:
         hello: the first message of the last worker process that became ready.
         device_lease: gives a job the device between calls.
+        activity: what the lane did during the last hour.
     """
 
     def __init__(self, device: str, settings: Settings, on_change: Callable[[Lane], None]) -> None:
@@ -63,8 +65,12 @@ class Lane:
         self._worker: WorkerHandle | None = None
         self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
+        self.activity = Activity()
         self.device_lease = DeviceLease(
-            self._occupied, lambda: self._queue.count > 0, self._send_waiting
+            self._occupied,
+            lambda: self._queue.count > 0,
+            self._send_waiting,
+            self.activity.add_block,
         )
         self._sent_nbytes = 0
         self._freed: list[int] = []  # stored tensors that the worker does not know to be free yet
@@ -327,6 +333,7 @@ class Lane:
         self._sent_nbytes -= call.nbytes
         self._deaths = 0
         call.release()
+        self.activity.add_call((h2d_ms + kernel_ms + d2h_ms) * 1e-3)
         if len(packet) > DONE.size:
             members = json.loads(packet[DONE.size :])
             call.fail(Problem.from_json(members["status"], members))

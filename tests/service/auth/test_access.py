@@ -347,9 +347,9 @@ def test_pages_allow_nothing_from_elsewhere(guarded: Guarded) -> None:
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
-        assert "script-src 'unsafe-inline'" not in policy
+        assert "unsafe-" not in policy
         assert page.headers["x-content-type-options"] == "nosniff"
-        assert page.headers["referrer-policy"] == "no-referrer"
+        assert page.headers["referrer-policy"] == "same-origin"
         assert page.headers["x-frame-options"] == "DENY"
 
 

@@ -1,0 +1,1 @@
+"""The web pages: templates, their files, and the routes that fill them from the services."""

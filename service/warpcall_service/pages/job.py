@@ -1,0 +1,99 @@
+"""The page of a job: where it stands, and what it has measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import UNFINISHED, JobDetails
+from warpcall_service.jobs import results as job_results
+from warpcall_service.jobs import submissions, views
+from warpcall_service.pages import results
+from warpcall_service.pages.phases import doing, last_sequence, phases
+from warpcall_service.pages.sizes import panels
+from warpcall_service.pages.view import View, render
+from warpcall_service.store.tables import Job, JobCase
+
+PAGE_CASES = 20  # whose rows are on one page
+FEW_CASES = 8  # up to here, the rows come before the overviews
+HEAT_FROM = 4  # cases from which on there is a heat map
+HEAT_ROWS = 32  # of a part of the heat map; the parts stand side by side
+# Facts of an environment that a reader looks for first.
+FIRST_FACTS = ("device", "driver", "torch", "triton", "cuda", "python")
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Links to other cases of a job: the position of the first case of a page, or None."""
+
+    first: int
+    before: int | None
+    after: int | None
+
+
+def job_page(session: Session, view: View, job_id: str, devices: int, first: int) -> str:
+    """The page as text.
+
+    Args:
+        first: position of the first case whose rows are shown.
+
+    Raises:
+        NotFound: there is no such job, or the caller may not see it.
+    """
+    row = submissions.find(session, view.caller, job_id)
+    job = views.job(session, view.caller, job_id, devices)
+    answers, heat = results.answers(session, row)
+    blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
+    running = row.state in UNFINISHED
+    return render(
+        "job.html",
+        view,
+        job=job,
+        running=running,
+        doing=doing(session, row) if running else None,
+        sequence=last_sequence(session, row) if running else 0,
+        phases=phases(session, row),
+        current=_case_now(session, row) if running else "",
+        answers=answers,
+        heat=heat if len(heat) >= HEAT_FROM else [],
+        blocks=blocks[:PAGE_CASES],
+        axis=axis,
+        limited=any(block.limit_at is not None for block in blocks),
+        paging=_paging(row, first, len(blocks)),
+        panels=panels(session, row),
+        remarks=job_results.remarks(row),
+        request=json.dumps(job.request, indent=2, ensure_ascii=False),
+        facts=_facts(job),
+        colours=results.colours(job.implementations),
+        rivals=results.rivals_of(job.implementations),
+        lead=results.lead(job.implementations[0], answers),
+        FEW_CASES=FEW_CASES,
+        HEAT_ROWS=HEAT_ROWS,
+    )
+
+
+def _paging(row: Job, first: int, found: int) -> Paging:
+    before = max(0, first - PAGE_CASES) if first > 0 else None
+    return Paging(first, before, first + PAGE_CASES if found > PAGE_CASES else None)
+
+
+def _case_now(session: Session, row: Job) -> str:
+    """The name of the first case without a result."""
+    key = session.scalars(
+        sa.select(JobCase.key)
+        .where(JobCase.job_number == row.number, JobCase.result.is_(None))
+        .order_by(JobCase.position)
+        .limit(1)
+    ).one_or_none()
+    return "" if key is None else results.case_name(row.op, key)
+
+
+def _facts(job: JobDetails) -> list[tuple[str, Any]]:
+    """The facts of the environment, those that matter most first."""
+    known = job.fingerprint or {}
+    order = [*FIRST_FACTS, *sorted({*known} - {*FIRST_FACTS})]
+    return [(name.replace("_", " "), known[name]) for name in order if known.get(name) is not None]

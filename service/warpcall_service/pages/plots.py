@@ -1,0 +1,103 @@
+"""Positions in plots, as percentages of the width or height, so that a plot fits any window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from warpcall_service.pages.numbers import significant
+
+MOST_TICKS = 7
+STEPS = (1.0, 2.0, 5.0)  # of ticks within a decade
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark of an axis: its value, where it is, and its text."""
+
+    value: float
+    at: float
+    label: str
+
+    def named(self, label: str) -> Tick:
+        """The same mark with another text."""
+        return Tick(self.value, self.at, label)
+
+
+@dataclass(frozen=True, slots=True)
+class LogAxis:
+    """A logarithmic axis from `low` to `high`."""
+
+    low: float
+    high: float
+    ticks: Sequence[Tick]
+
+    def at(self, value: float) -> float:
+        """The position of a value in percent, at most at the end of the axis."""
+        return _position(value, self.low, self.high)
+
+
+def log_axis(
+    values: Iterable[float | None], unit: str = "", *, around: float | None = None
+) -> LogAxis:
+    """An axis on which all values have a place; values that are not positive are ignored.
+
+    Args:
+        unit: what follows the number of each tick.
+        around: a value that the axis must show as well.
+    """
+    known = [value for value in values if value is not None and 0 < value < math.inf]
+    if around is not None:
+        known.append(around)
+    low, high = (min(known), max(known)) if known else (1.0, 1.0)
+    room = max(1.04, (high / low) ** 0.06)
+    low, high = low / room, high * room
+    labels = _tick_values(low, high)
+    ticks = [Tick(value, _position(value, low, high), _label(value) + unit) for value in labels]
+    return LogAxis(low, high, ticks)
+
+
+def _position(value: float, low: float, high: float) -> float:
+    share = math.log(max(value, 1e-12) / low) / math.log(high / low)
+    return round(100 * min(max(share, 0.0), 1.0), 2)
+
+
+def _tick_values(low: float, high: float) -> list[float]:
+    """Round numbers between two values, at most MOST_TICKS."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in (STEPS, (1.0, 3.0), (1.0,)):
+        found = [step * 10**decade for decade in decades for step in steps]
+        found = [value for value in found if low <= value <= high]
+        if 3 <= len(found) <= MOST_TICKS:
+            return found
+        if len(found) < 3:
+            return _even_values(low, high)
+    return found[:: math.ceil(len(found) / MOST_TICKS)]
+
+
+def _even_values(low: float, high: float) -> list[float]:
+    """Multiples of a round step between two values that are near to each other."""
+    rough = (high - low) / 5
+    decade = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * decade for s in (1, 2, 5, 10) if s * decade >= rough)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _label(value: float) -> str:
+    if value >= 1e6:
+        return f"{significant(value / 1e6, 3).rstrip('0').rstrip('.')}M"
+    text = significant(value, 3)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def histogram(values: Sequence[float], bins: int) -> tuple[list[int], float, float]:
+    """Counts of values in bins of the same width, and the ends of the first and the last bin."""
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 1e-3, high + 1e-3
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
+    return counts, low, high

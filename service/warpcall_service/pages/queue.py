@@ -1,0 +1,134 @@
+"""The first page: the devices, the queue of all users, and what the caller's jobs wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import JobInfo, Queue, QueueEntry
+from warpcall_service.jobs import views
+from warpcall_service.jobs.submissions import Filter
+from warpcall_service.lanes.activity import STEP_S, STEPS, Step
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.pages.numbers import count, span
+from warpcall_service.pages.view import View, render
+
+LATEST = 8  # finished jobs that are shown
+LOOKED_AT = 20  # jobs before them that may not have ended
+MOST_ENTRIES = 100  # of the queue
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One step of the strip of the last hour: its place, and shares of the time, in percent."""
+
+    at: float
+    calls: float
+    blocks: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStrip:
+    """A device with what it did during the last hour."""
+
+    status: LaneStatus
+    job: QueueEntry | None
+    columns: list[Column]
+    calls: int
+    calls_s: float
+    blocks_s: float
+
+
+def strips(engine: LocalEngine) -> list[DeviceStrip]:
+    """All devices of this server, without their jobs."""
+    return [_strip(lane.status(), lane.activity.last_hour()) for lane in engine.all_lanes]
+
+
+def queue_page(
+    session: Session, view: View, devices: Sequence[DeviceStrip], job_devices: int
+) -> str:
+    """The page as text."""
+    queue = views.whole_queue(session, job_devices)
+    latest = views.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
+    recent = [job for job in latest if job.finished_at][:LATEST]
+    running = {entry.device: entry for entry in queue.entries if entry.position == 0}
+    return render(
+        "now.html",
+        view,
+        devices=[
+            DeviceStrip(
+                one.status,
+                running.get(one.status.name),
+                one.columns,
+                one.calls,
+                one.calls_s,
+                one.blocks_s,
+            )
+            for one in devices
+        ],
+        queue=queue,
+        shown=queue.entries[:MOST_ENTRIES],
+        hidden=max(0, len(queue.entries) - MOST_ENTRIES),
+        answer=_answer(view.caller.name, queue, devices),
+        recent=recent,
+        has_jobs=bool(latest),
+        step_share=round(100 / STEPS, 4),
+    )
+
+
+def _strip(status: LaneStatus, steps: Sequence[Step]) -> DeviceStrip:
+    columns = [
+        Column(
+            round(100 * (STEPS - 1 + step.number) / STEPS, 3),
+            round(min(100.0, 100 * step.calls_s / STEP_S), 1),
+            round(min(100.0, 100 * step.blocks_s / STEP_S), 1),
+        )
+        for step in steps
+    ]
+    return DeviceStrip(
+        status,
+        None,
+        columns,
+        sum(step.calls for step in steps),
+        sum(step.calls_s for step in steps),
+        sum(step.blocks_s for step in steps),
+    )
+
+
+def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:
+    """The page in one or two sentences: is a device free, and when does the caller's job start."""
+    ready = sum(one.status.state == "ready" for one in devices)
+    if not ready:
+        return "No device is ready."
+    running = [entry for entry in queue.entries if entry.position == 0]
+    waiting = [entry for entry in queue.entries if entry.position > 0]
+    if not running and not waiting:
+        return "Free: a job that you submit now starts at once."
+    own = [entry for entry in queue.entries if entry.user == user]
+    free = queue.devices - len(running)
+    first = (
+        f"{count(free, 'device')} free."
+        if free > 0
+        else f"Busy: {count(len(running), 'job')} running, {len(waiting)} waiting."
+    )
+    if not own:
+        if free > 0 and not waiting:
+            return first
+        ends = max(entry.ends_in_s for entry in queue.entries)
+        return f"{first} All of them are done in about {span(ends)}."
+    if own[0].position == 0:
+        return f"{first} Your job runs, and ends in about {span(own[0].ends_in_s)}."
+    before = sum(entry.position < own[0].position for entry in queue.entries)
+    return (
+        f"{first} Your next job starts in about {span(own[0].starts_in_s)}, after "
+        f"{count(before, 'other job')}."
+    )
+
+
+def headline(job: JobInfo) -> str:
+    """What was timed, for lists."""
+    first, *others = job.implementations
+    return f"{first} against {', '.join(others)}" if others else first

@@ -1,0 +1,371 @@
+"""The results of a job as its page shows them: the answer, a row for each measurement, and why."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic_core
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs.results import Measurement
+from warpcall_service.jobs.results import measurement
+from warpcall_service.pages import numbers
+from warpcall_service.pages.plots import LogAxis, log_axis
+from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
+
+COLOURS = 7  # of implementations; the eighth, grey, is for the copy
+VERDICTS = ("faster", "same", "slower", "inconclusive")
+# What a tag of a case or an implementation means, for readers.
+TAGS = {
+    "suspect": "more than 1.03 times as fast as a copy of the same bytes: not to be relied on until a "
+    "run in another process agrees",
+    "unstable": "more than a fifth of the rounds were disturbed",
+    "power capped": "the GPU ran at its power limit, which is a steady state: the times count",
+    "cache warm": "the inputs are so small that they do not fill the L2 cache, and may be in it",
+    "not captured": "its calls cannot be captured in a CUDA graph, so launches are part of the time",
+    "interpreted": "Triton interprets this kernel, because there is no GPU",
+}
+STATUSES = {
+    "error": "raised an exception",
+    "wrong_result": "wrong result",
+    "compile_error": "does not compile",
+    "oom": "out of memory",
+    "cuda_error": "CUDA error",
+    "invalid": "invalid time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """A measurement with its places in the plot, in percent."""
+
+    row: Measurement
+    colour: int
+    at: float | None
+    low: float | None
+    high: float | None
+    why: list[str]
+
+    @property
+    def status(self) -> str:
+        """Why there is no time, in words; empty if there is one."""
+        return "" if self.row.status == "ok" else STATUSES.get(self.row.status, self.row.status)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A case with its rows.
+
+    Attributes:
+        name: its key without the op.
+        limit_at: place of a copy's time in the plot, in percent.
+        band: place and width of the times that count as the same as the first one's.
+        why: what a reader should know about the whole case.
+    """
+
+    position: int
+    name: str
+    rows: list[Plotted]
+    limit_at: float | None
+    limit_us: float | None
+    band: tuple[float, float] | None
+    why: list[str]
+
+
+@dataclass(slots=True)
+class Answer:
+    """How an implementation compares with the first one over all cases.
+
+    Attributes:
+        counts: number of cases by verdict, and those without a time as "failed".
+        logs: logarithms of its ratios.
+    """
+
+    name: str
+    colour: int
+    counts: Counter[str] = field(default_factory=Counter)
+    logs: list[float] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Number of cases."""
+        return sum(self.counts.values())
+
+    @property
+    def typical(self) -> float | None:
+        """The geometric mean of its ratios."""
+        return math.exp(sum(self.logs) / len(self.logs)) if self.logs else None
+
+    @property
+    def least(self) -> float:
+        """Its lowest ratio."""
+        return math.exp(min(self.logs))
+
+    @property
+    def most(self) -> float:
+        """Its highest ratio."""
+        return math.exp(max(self.logs))
+
+    @property
+    def segments(self) -> list[tuple[str, float, float]]:
+        """Each verdict that occurs, with place and width in a bar in percent."""
+        found, begin = [], 0.0
+        for verdict in (*VERDICTS, "failed"):
+            if share := 100 * self.counts[verdict] / self.total:
+                found.append((verdict, round(begin, 2), round(share, 2)))
+                begin += share
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """Its comparison with the first one in words, from the first one's point of view."""
+        parts = [
+            f"{words} in {self.counts[verdict]}"
+            for verdict, words in (
+                ("slower", "slower"),
+                ("same", "the same"),
+                ("faster", "faster"),
+                ("inconclusive", "undecided"),
+                ("failed", "without a time"),
+            )
+            if self.counts[verdict]
+        ]
+        return ", ".join(parts) + f" of {numbers.count(self.total, 'case')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A ratio in the heat map. `level` is the class of its colour."""
+
+    text: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """A case in the heat map."""
+
+    position: int
+    name: str
+    cells: list[Cell]
+
+
+def colours(implementations: Sequence[str]) -> dict[str, int]:
+    """The number of each implementation's colour. The copy is always grey."""
+    others = [name for name in implementations if name != LIMIT]
+    return {LIMIT: COLOURS, **{name: number % COLOURS for number, name in enumerate(others)}}
+
+
+def rivals_of(implementations: Sequence[str]) -> list[str]:
+    """The implementations that are compared with the first one, without the copy."""
+    return [name for name in implementations[1:] if name != LIMIT]
+
+
+def lead(first: str, answers: Sequence[Answer]) -> str:
+    """The answer in a sentence or two, from the first implementation's point of view."""
+    rivals = [one for one in answers if one.name != LIMIT and one.typical]
+    if not rivals:
+        return ""
+    parts = []
+    for one in rivals[:3]:
+        words, number = max(
+            (("faster than", one.counts["slower"]), ("slower than", one.counts["faster"])),
+            key=lambda found: found[1],
+        )
+        if not number:
+            words, number = "level with", one.counts["same"]
+        if not number:
+            words, number = "not to be distinguished from", one.counts["inconclusive"]
+        assert one.typical is not None
+        cases = f" in {number} of {one.total} cases" if one.total > 1 else ""
+        parts.append(f"{words} {one.name}{cases} ({numbers.times(one.typical)} the time)")
+    return f"{first} is {'; '.join(parts)}."
+
+
+def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
+    """The comparison of each implementation with the first one, and the heat map of the ratios."""
+    names: list[str] = json.loads(job.implementations)
+    chosen = colours(names)
+    others = sorted(names[1:], key=lambda name: name == LIMIT)  # the limit is the last one
+    rivals = rivals_of(names)
+    found = {name: Answer(name, chosen[name]) for name in others}
+    grid: dict[int, dict[str, Cell]] = {}
+    keys: dict[int, str] = {}
+    rows = session.execute(
+        sa.select(Row.position, JobCase.key, Row.implementation, Row.status, Row.summary)
+        .join(
+            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
+        )
+        .where(Row.job_number == job.number, Row.implementation != names[0])
+        .order_by(Row.position)
+    )
+    for position, key, name, status, summary in rows:
+        keys[position] = key
+        relative = (
+            (pydantic_core.from_json(summary).get("relative") or {}) if status == "ok" else {}
+        )
+        verdict = relative.get("verdict")
+        answer = found[name]
+        answer.counts[verdict if verdict in VERDICTS else "failed"] += 1
+        if relative.get("ratio"):
+            answer.logs.append(math.log(relative["ratio"]))
+        grid.setdefault(position, {})[name] = _cell(relative.get("ratio"), verdict, status)
+    none = Cell("", "no")
+    heat = [
+        HeatRow(
+            position, case_name(job.op, key), [grid[position].get(name, none) for name in rivals]
+        )
+        for position, key in keys.items()
+        if rivals
+    ]
+    return [answer for answer in found.values() if answer.total], heat
+
+
+def _cell(ratio: float | None, verdict: str | None, status: str) -> Cell:
+    if ratio is None:
+        return Cell(STATUSES.get(status, ""), "x")
+    text = numbers.ratio(ratio)
+    if verdict not in ("faster", "slower"):
+        return Cell(text, "no")
+    distance = abs(math.log2(ratio))
+    strength = 1 if distance < math.log2(1.1) else 2 if distance < 1 else 3
+    return Cell(text, f"{verdict[0]}{strength}")
+
+
+def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Block], LogAxis]:
+    """Measured cases with their rows, from position `first` on, and the axis of their ratios."""
+    names: list[str] = json.loads(job.implementations)
+    cases = session.execute(
+        sa.select(JobCase.position, JobCase.key, JobCase.result)
+        .where(
+            JobCase.job_number == job.number,
+            JobCase.result.is_not(None),
+            JobCase.position >= first,
+        )
+        .order_by(JobCase.position)
+        .limit(most)
+    ).all()
+    rows = session.execute(
+        sa.select(Row.position, Row.implementation, Row.source_sha256, Row.summary).where(
+            Row.job_number == job.number, Row.position.in_([case.position for case in cases])
+        )
+    ).all()
+    by_case: dict[int, list[Measurement]] = {case.position: [] for case in cases}
+    keys = {case.position: case.key for case in cases}
+    for position, name, sha256, summary in rows:
+        by_case[position].append(measurement(position, keys[position], name, sha256, summary))
+    for found in by_case.values():
+        found.sort(key=lambda row: names.index(row.implementation))
+    results = {
+        case.position: pydantic_core.from_json(zlib.decompress(case.result)) for case in cases
+    }
+    scales = {position: _scale(found) for position, found in by_case.items()}
+    axis = log_axis(
+        [
+            value
+            for position, found in by_case.items()
+            for value in (
+                *(end for row in found for end in _ends(row, scales[position])),
+                _share(_limit_us(results[position]), scales[position]),
+            )
+        ],
+        "×",
+        around=1.0,
+    )
+    chosen = colours(names)
+    return [
+        _block(job.op, keys[position], found, results[position], scales[position], axis, chosen)
+        for position, found in by_case.items()
+    ], axis
+
+
+def _scale(rows: Sequence[Measurement]) -> float | None:
+    """The time to which a case's times are relative in its plot: that of the first with a time."""
+    return next((row.median_us for row in rows if row.median_us), None)
+
+
+def _ends(row: Measurement, scale: float | None) -> tuple[float | None, float | None, float | None]:
+    """The time relative to the first one's, and its interval."""
+    if row.ratio is not None:
+        return row.ratio, row.ratio_low or row.ratio, row.ratio_high or row.ratio
+    middle = _share(row.median_us, scale)
+    return middle, _share(row.ci_low_us, scale) or middle, _share(row.ci_high_us, scale) or middle
+
+
+def _share(value: float | None, scale: float | None) -> float | None:
+    return value / scale if value and scale else None
+
+
+def _limit_us(result: Mapping[str, Any]) -> float | None:
+    limit = result["limit"]
+    found: float | None = None if limit is None else limit["median_us"]
+    return found
+
+
+def _block(
+    op: str,
+    key: str,
+    rows: Sequence[Measurement],
+    result: Mapping[str, Any],
+    scale: float | None,
+    axis: LogAxis,
+    chosen: Mapping[str, int],
+) -> Block:
+    margin = float(result["margin"])
+    plotted = []
+    for row in rows:
+        at, low, high = (None if end is None else axis.at(end) for end in _ends(row, scale))
+        if row.status != "ok":
+            at = low = high = None
+        colour = chosen.get(row.implementation, COLOURS)
+        plotted.append(Plotted(row, colour, at, low, high, _why(row, margin)))
+    limit_us = _limit_us(result)
+    limit = _share(limit_us, scale)
+    begin, end = axis.at(math.exp(-margin)), axis.at(math.exp(margin))
+    return Block(
+        position=rows[0].position,
+        name=case_name(op, key),
+        rows=plotted,
+        limit_at=None if limit is None else axis.at(limit),
+        limit_us=limit_us,
+        band=(begin, round(end - begin, 2)) if len(rows) > 1 else None,
+        why=case_remarks(result),
+    )
+
+
+def case_remarks(result: Mapping[str, Any]) -> list[str]:
+    """What a reader should know about a case besides its rows."""
+    found = [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in result["tags"]]
+    reasons = Counter(masked["reason"] for masked in result["masked"])
+    for reason, number in reasons.most_common(3):
+        found.append(f"{numbers.count(number, 'round')} of {result['rounds']} masked: {reason}")
+    if not result["converged"] and result["rounds"]:
+        found.append("the time was up before all intervals were as narrow as asked for")
+    return found
+
+
+def _why(row: Measurement, margin: float) -> list[str]:
+    found = []
+    if row.error and row.status == "ok":
+        found.append(row.error)
+    if row.verdict == "inconclusive" and row.ratio_low and row.ratio_high:
+        found.append(
+            f"undecided: its interval {numbers.ratio(row.ratio_low)} to "
+            f"{numbers.ratio(row.ratio_high)} crosses the margin of ± {100 * margin:.1f} %"
+        )
+    found += [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in row.tags]
+    return found
+
+
+def case_name(op: str, key: str) -> str:
+    """The key of a case without the op, which the page names above."""
+    return key.removeprefix(op).strip() or key

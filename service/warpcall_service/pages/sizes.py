@@ -1,0 +1,132 @@
+"""Time and bandwidth over the size of a job's cases, with a line for each implementation."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pydantic_core
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall_service.pages import numbers
+from warpcall_service.pages.plots import LogAxis, log_axis
+from warpcall_service.pages.results import colours
+from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
+
+FEWEST = 3  # sizes from which on there are lines
+MOST_PANELS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One implementation. `points` are places in percent: x from the left, y from the top."""
+
+    name: str
+    colour: int
+    points: list[tuple[float, float, str]]
+
+    @property
+    def path(self) -> str:
+        """The line as the points of a polyline in a square of 100."""
+        return " ".join(f"{x},{y}" for x, y, _ in self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One diagram."""
+
+    title: str
+    x: LogAxis
+    y: LogAxis
+    lines: list[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    nbytes: int
+    us: float
+    limit_us: float | None
+
+
+def panels(session: Session, job: Job) -> list[Panel]:
+    """Two diagrams, bandwidth and time, for each group of cases that differ only in shapes."""
+    groups: dict[str, dict[str, list[_Point]]] = defaultdict(lambda: defaultdict(list))
+    rows = session.execute(
+        sa.select(Row.implementation, Row.summary, Row.limit_us, JobCase.spec)
+        .join(
+            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
+        )
+        .where(Row.job_number == job.number, Row.status == "ok", Row.median_us > 0)
+        .order_by(Row.position)
+    )
+    for name, summary, limit_us, spec in rows:
+        stored = pydantic_core.from_json(summary)
+        median_us, gb_per_s = stored.get("median_us"), stored.get("gb_per_s")
+        if median_us and gb_per_s:
+            # The bandwidth is the bytes over the median, so that this is a whole number.
+            point = _Point(round(gb_per_s * median_us * 1e3), median_us, limit_us)
+            groups[_group(spec)][name].append(point)
+    chosen = colours(json.loads(job.implementations))
+    found = []
+    for title, by_name in groups.items():
+        sizes = {point.nbytes for points in by_name.values() for point in points}
+        if len(sizes) >= FEWEST:
+            found += _panels(title, by_name, chosen)
+    return found[: 2 * MOST_PANELS]
+
+
+def _group(spec: str) -> str:
+    """What cases have in common that differ only in their shapes: dtypes and parameters."""
+    given = json.loads(spec)
+    dtypes = dict.fromkeys(one.get("dtype", "") for one in given.get("inputs", {}).values())
+    params = [
+        f"{name}={_plain(value)}"
+        for name, value in given.get("params", {}).items()
+        if value is not None
+    ]
+    return " ".join((*dtypes, *params))
+
+
+def _plain(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _panels(
+    title: str, by_name: Mapping[str, Sequence[_Point]], chosen: Mapping[str, int]
+) -> list[Panel]:
+    points = [point for found in by_name.values() for point in found]
+    limits = {point.nbytes: point.limit_us for point in points if point.limit_us}
+    series = {name: sorted(found, key=lambda one: one.nbytes) for name, found in by_name.items()}
+    series[LIMIT] = [_Point(nbytes, us, None) for nbytes, us in sorted(limits.items())]
+    x = log_axis([point.nbytes for point in points])
+    x = LogAxis(x.low, x.high, [tick.named(numbers.nbytes(tick.value)) for tick in x.ticks])
+    found = []
+    for what, unit, value in (("GB/s", "GB/s", _gb_per_s), ("time", "µs", _us)):
+        y = log_axis([value(point) for points in series.values() for point in points])
+        lines = [
+            Line(name, chosen[name], [_place(name, one, x, y, value(one), unit) for one in ones])
+            for name, ones in series.items()
+        ]
+        found.append(Panel(f"{what} over bytes moved, {title}", x, y, lines))
+    return found
+
+
+def _gb_per_s(point: _Point) -> float:
+    return point.nbytes / point.us / 1e3
+
+
+def _us(point: _Point) -> float:
+    return point.us
+
+
+def _place(
+    name: str, one: _Point, x: LogAxis, y: LogAxis, value: float, unit: str
+) -> tuple[float, float, str]:
+    """Where a point is, and what it says."""
+    text = f"{name}: {numbers.microseconds(value)} {unit} at {numbers.nbytes(one.nbytes)}"
+    return x.at(one.nbytes), round(100 - y.at(value), 2), text

@@ -1,0 +1,66 @@
+// What pages do besides showing what the server has sent. Without it they show the same, once.
+"use strict";
+
+// Parts with data-refresh ask for themselves again, every so many milliseconds, while they are seen.
+function refreshAll() {
+  for (const part of document.querySelectorAll("[data-refresh]")) {
+    const due = Number(part.dataset.due || 0);
+    if (!document.hidden && Date.now() >= due) {
+      part.dataset.due = Date.now() + Number(part.dataset.refresh);
+      htmx.trigger(part, "refresh");
+    }
+  }
+}
+setInterval(refreshAll, 500);
+
+// A part with data-events follows a stream of events, and asks for itself when something happened,
+// at most once a second.
+let stream = null;
+let asked = 0;
+let waiting = 0;
+
+function changed() {
+  if (waiting) return;
+  waiting = setTimeout(() => {
+    waiting = 0;
+    asked = Date.now();
+    const part = document.querySelector("[data-events]");
+    if (part) htmx.trigger(part, "refresh");
+  }, Math.max(0, 1000 - (Date.now() - asked)));
+}
+
+function follow() {
+  const part = document.querySelector("[data-events]");
+  if (!part) {
+    if (stream) {
+      stream.close();
+      stream = null;
+    }
+    return;
+  }
+  if (stream) return;
+  stream = new EventSource(part.dataset.events);
+  for (const kind of ["state", "case", "progress"]) stream.addEventListener(kind, changed);
+}
+
+// Selects of filters are sent when they change; the button is for browsers without scripts.
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form.filter");
+  if (form && event.target.tagName === "SELECT") form.requestSubmit();
+});
+
+// Times are shown in the reader's time zone on demand.
+function localTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    time.title = new Date(time.dateTime).toLocaleString();
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  localTimes(document);
+  follow();
+});
+document.addEventListener("htmx:afterSettle", (event) => {
+  localTimes(event.target);
+  follow();
+});

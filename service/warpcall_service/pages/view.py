@@ -1,0 +1,131 @@
+"""What all pages share: who looks, how links are written, and how a template becomes a response."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from warpcall import __version__
+from warpcall.errors import Problem
+from warpcall_service.http.caller import caller_of
+from warpcall_service.identity import LOCAL, Caller
+from warpcall_service.pages import numbers
+from warpcall_service.pages.static import static_path
+
+# Only files of this server, no inline script, no inline style, no eval, and in no frame.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    # With "no-referrer", browsers would send forms with the header "Origin: null".
+    "referrer-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+YEAR_S = 31_536_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One request for a page.
+
+    Attributes:
+        base: relative URL of the server's root, such as "../". Links that begin with it work below
+            any path prefix of a proxy.
+        path: path of the page.
+        caller: who looks; nobody on pages that need no key.
+    """
+
+    base: str
+    path: str
+    caller: Caller
+
+    @classmethod
+    def of(cls, request: Request) -> View:
+        """The view of a request."""
+        path: str = request.scope["path"]
+        return cls("../" * (path.count("/") - 1) or "./", path, caller_of(request.scope))
+
+    @property
+    def section(self) -> str:
+        """The first part of the path, which the navigation marks as the current one."""
+        return self.path.split("/")[1]
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the caller is a user who can log out."""
+        return bool(self.caller.name) and self.caller is not LOCAL
+
+    def url(self, *parts: str, **query: object) -> str:
+        """A link to another page; values of the query that are None or empty are left out."""
+        path = self.base + "/".join(quote(part, safe="") for part in parts)
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return f"{path}?{urlencode(given)}" if given else path
+
+
+@functools.cache
+def _environment() -> Environment:
+    folder = str(files("warpcall_service.pages") / "templates")
+    made = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals |= {"static_path": static_path, "version": __version__}
+    made.filters |= {
+        name: getattr(numbers, name)
+        for name in (
+            "microseconds",
+            "ratio",
+            "times",
+            "percent",
+            "gb_per_s",
+            "nbytes",
+            "span",
+            "ago",
+            "day",
+            "count",
+        )
+    }
+    made.globals["plus_minus"] = numbers.plus_minus
+    return made
+
+
+def render(template: str, view: View, **context: Any) -> str:
+    """A page as text."""
+    return _environment().get_template(template).render(view=view, **context)
+
+
+def page(request: Request, text: str, status: int = 200) -> Response:
+    """The response with a page."""
+    headers = dict(HEADERS)
+    if request.url.scheme == "https":
+        headers["strict-transport-security"] = f"max-age={YEAR_S}"
+    return HTMLResponse(text, status, headers)
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a person looks: a GET of a browser, and not of the API."""
+    path: str = request.scope["path"]
+    accepted = request.headers.get("accept", "")
+    in_api = path.startswith(("/v1/", "/v2/")) or path in ("/v1", "/v2")
+    return request.method == "GET" and "text/html" in accepted and not in_api
+
+
+def problem_page(request: Request, problem: Problem, request_id: str) -> Response:
+    """A problem as a page."""
+    text = render("problem.html", View.of(request), problem=problem, request_id=request_id)
+    return page(request, text, problem.status)

@@ -1,0 +1,86 @@
+"""A server with the lab's jobs, which every test of the pages reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.pages import lab
+from tests.servers import Server, running_server
+from warpcall_service.store.database import Store
+
+# The job that runs is one of another server, and of the user whose jobs wait: none of these is
+# started here.
+SETTINGS = {
+    "WARPCALL_ARENA_BYTES": "16MiB",
+    "WARPCALL_USER_RUNNING_JOBS": "1",
+    "WARPCALL_JOB_LEASE_S": "86400",
+}
+MARKUP = '<img src=x onerror="alert(1)">'
+NAMES = ("warpcall", "torch", "ann/tiles", "copy")
+SPEEDS = {"warpcall": 0.96, "torch": 0.2, "ann/tiles": 0.955, "copy": 1.0}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The server, and the ids of its jobs."""
+
+    server: Server
+    done: str
+    failed: str
+    many: str
+    running: str
+    queued: str
+    marked: str
+
+    @property
+    def jobs(self) -> list[str]:
+        return [self.done, self.failed, self.many, self.running, self.queued, self.marked]
+
+
+@pytest.fixture(scope="session")
+def pages_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("lab")
+    jobs = filled(folder)
+    with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(folder)}) as server:
+        yield Lab(server, **jobs)
+
+
+@pytest.fixture
+def browser_http(pages_lab: Lab) -> Iterator[httpx.Client]:
+    """A client that asks as a browser does."""
+    headers = {"accept": "text/html"}
+    with httpx.Client(base_url=pages_lab.server.url, headers=headers, timeout=30) as client:
+        yield client
+
+
+def filled(folder: Path) -> dict[str, str]:
+    """Fill a database, and return the ids of its jobs by name."""
+    store = Store(None, folder)
+    store.migrate()
+    lab.upload(store, "ann", "permute", "tiles", "def permute(x, dims):\n    return x\n")
+    found = {}
+    lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES, tags=["nightly"])
+    masked = [{"round": number, "reason": "thermal slowdown"} for number in range(40)]
+    unstable = {"tags": ["unstable"], "masked": masked}
+    found["done"] = lab.measure(store, SPEEDS, changes={1: unstable})
+    lab.submit(store, "alice", "permute", lab.permute_cases((512,)), ["warpcall", "torch"])
+    found["failed"] = lab.measure(store, {"warpcall": 0.9}, state="failed")
+    sizes = tuple(range(100, 700, 25))
+    lab.submit(store, "carol", "permute", lab.permute_cases(sizes), ["warpcall", "torch"])
+    found["many"] = lab.measure(store, {"warpcall": 0.9, "torch": 0.88}, rounds=40)
+    lab.submit(store, "carol", "permute", lab.permute_cases((64,)), ["warpcall"], note=MARKUP)
+    marked = {"tags": [MARKUP], "masked": [{"round": 0, "reason": MARKUP}]}
+    facts = {**lab.H200, "device": MARKUP}
+    found["marked"] = lab.measure(store, {}, facts=facts, error=MARKUP, changes={0: marked})
+    lab.submit(store, "bob", "permute", lab.permute_cases(), ["warpcall", "torch"])
+    found["running"] = lab.measure(store, {"warpcall": 0.9, "torch": 0.2}, cases=2)
+    found["queued"] = lab.submit(
+        store, "bob", "permute", lab.permute_cases(), ["warpcall", "torch"]
+    )
+    store.close()
+    return found

@@ -1,0 +1,151 @@
+"""The pages in a real browser: scripts under the strict policy, live jobs, and small windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
+from tests.pages.conftest import Lab
+from tests.servers import Server, running_server
+from tests.service.job_requests import BRIEF, client, submit
+
+pytestmark = needs_chromium
+expect.set_options(timeout=WAIT_MS)
+
+# The lowest contrast of a text with what is behind it, by the formula of WCAG 2; level AA is 4.5.
+CONTRAST = """
+() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b]
+    .map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  let found = [99, ""];
+  for (const element of document.querySelectorAll("body *:not(svg, svg *, .swagger *)")) {
+    const texts = [...element.childNodes].filter((n) => n.nodeType === 3 && n.data.trim());
+    if (!texts.length || !element.getClientRects().length) continue;
+    let behind = element;
+    while (behind && rgb(getComputedStyle(behind).backgroundColor)[3] < 255) behind = behind.parentElement;
+    const back = light(rgb(behind ? getComputedStyle(behind).backgroundColor : "white"));
+    const text = light(rgb(getComputedStyle(element).color));
+    const ratio = (Math.max(back, text) + 0.05) / (Math.min(back, text) + 0.05);
+    if (ratio < found[0]) found = [ratio, texts[0].data.trim() + " in " + element.className];
+  }
+  return found;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def live_server() -> Iterator[Server]:
+    """A server that runs jobs, which are brief."""
+    with running_server({"WARPCALL_ARENA_BYTES": "16MiB", **BRIEF}) as server:
+        yield server
+
+
+def paths(lab: Lab) -> list[str]:
+    return ["/", "/jobs", "/docs", "/login", *(f"/jobs/{job}" for job in lab.jobs)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_fits_its_window_and_can_be_read(
+    pages_lab: Lab, browser: Browser, scheme: str, width: int
+) -> None:
+    window = {"width": width, "height": 800}
+    with opened(browser, viewport=window, color_scheme=scheme) as tab:
+        for path in paths(pages_lab):
+            tab.page.goto(pages_lab.server.url + path)
+
+            wide = tab.page.evaluate("document.documentElement.scrollWidth")
+            contrast, where = tab.page.evaluate(CONTRAST)
+            assert wide <= width, path
+            assert contrast >= 4.5, f"{path}: {where}"
+
+
+def test_no_page_asks_another_host_or_breaks_its_policy(pages_lab: Lab, browser: Browser) -> None:
+    with opened(browser) as tab:
+        for path in paths(pages_lab):
+            tab.page.goto(pages_lab.server.url + path)
+        tab.page.goto(f"{pages_lab.server.url}/docs")
+        expect(tab.page.locator(".opblock").first).to_be_visible()
+
+        assert tab.faults == []
+        assert len(tab.asked) > len(paths(pages_lab))
+        assert all(url.startswith(pages_lab.server.url) for url in tab.asked)
+
+
+def test_a_job_is_seen_live_from_the_queue_to_its_results(
+    live_server: Server, browser: Browser
+) -> None:
+    with client(live_server) as http, opened(browser) as tab:
+        cases = [{"shape": [n, 8], "dtype": "F32", "params": {"dims": [1, 0]}} for n in (8, 9, 10)]
+        job = submit(http, implementations=["warpcall", "torch"], cases=cases)
+        tab.page.goto(f"{live_server.url}/jobs/{job['id']}")
+        tab.page.evaluate("window.notReloaded = true")
+
+        expect(tab.page.locator(".badge.succeeded")).to_be_visible()
+
+        expect(tab.page.locator("tr.case")).to_have_count(3)
+        assert tab.page.evaluate("window.notReloaded")
+        assert tab.faults == []
+        assert sum("/events" in url for url in tab.asked) == 1
+        expect(tab.page.locator("[data-events]")).to_have_count(0)
+        tab.page.goto(live_server.url)
+        expect(tab.page.locator("svg.hour rect.blocks").first).to_be_attached()
+
+
+def test_the_first_page_follows_the_queue(live_server: Server, browser: Browser) -> None:
+    with client(live_server) as http, opened(browser) as tab:
+        tab.page.goto(live_server.url)
+        tab.page.evaluate("window.notReloaded = true")
+        job = submit(http, fresh=True)
+
+        expect(tab.page.locator(f"table a[href$='{job['id']}']").first).to_be_visible()
+
+        assert tab.page.evaluate("window.notReloaded")
+        assert tab.faults == []
+
+
+def test_everything_is_there_without_scripts(pages_lab: Lab, browser: Browser) -> None:
+    with opened(browser, java_script_enabled=False) as tab:
+        tab.page.goto(f"{pages_lab.server.url}/jobs/{pages_lab.done}")
+
+        expect(tab.page.locator("tr.case")).to_have_count(8)
+        expect(tab.page.locator(".lead")).to_contain_text("faster than torch")
+        tab.page.get_by_role("link", name="Jobs").click()
+        tab.page.select_option("#state", "failed")
+        tab.page.get_by_role("button", name="Filter").click()
+        expect(tab.page.locator("tbody tr")).to_have_count(1)
+        tab.page.locator("tbody a").first.click()
+        expect(tab.page.locator(".badge.failed")).to_be_visible()
+
+
+def test_a_page_is_used_by_keyboard_alone(pages_lab: Lab, browser: Browser) -> None:
+    with opened(browser) as tab:
+        tab.page.goto(f"{pages_lab.server.url}/jobs")
+        tab.page.keyboard.press("Tab")
+        assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        tab.page.keyboard.press("Enter")
+        for _ in range(5):  # the op, the state, the user, the tag, the button
+            tab.page.keyboard.press("Tab")
+        assert tab.page.evaluate("document.activeElement.tagName") == "BUTTON"
+        tab.page.keyboard.press("Tab")
+        tab.page.keyboard.press("Enter")
+
+        expect(tab.page.locator("h1")).to_have_text("permute")

@@ -1,0 +1,87 @@
+"""How a browser without a session gets to the page to log in, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.servers import running_server
+from tests.service.databases import Database
+from warpcall_service.pages.login import local_path
+
+HTML = {"accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.fixture(scope="module")
+def guarded_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client without a key, of a server that has keys."""
+    folder: Path = tmp_path_factory.mktemp("guarded")
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
+    database.key("alice")
+    settings = {**database.settings, "WARPCALL_ARENA_BYTES": "16MiB"}
+    with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
+        yield http
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/", "login?next=%2F"),
+        ("/jobs?state=failed", "login?next=%2Fjobs%3Fstate%3Dfailed"),
+        ("/jobs/0123456789ab", "../login?next=%2Fjobs%2F0123456789ab"),
+        ("//elsewhere.example/", "../../login?next=%2F"),
+    ],
+)
+def test_a_browser_without_a_key_is_sent_to_log_in(
+    guarded_http: httpx.Client, path: str, location: str
+) -> None:
+    answer = guarded_http.send(
+        guarded_http.build_request("GET", "/", headers=HTML, extensions={"target": path.encode()})
+    )
+
+    assert answer.status_code == 303
+    assert answer.headers["location"] == location
+
+
+def test_programs_get_a_problem_instead(guarded_http: httpx.Client) -> None:
+    answers = [
+        guarded_http.get("/jobs"),
+        guarded_http.get("/v1/jobs", headers=HTML),
+        guarded_http.post("/jobs", headers=HTML),
+        guarded_http.get("/v2/models/permute", headers=HTML),
+    ]
+
+    assert [answer.status_code for answer in answers] == [401] * 4
+
+
+def test_the_page_to_log_in_and_its_files_need_no_key(guarded_http: httpx.Client) -> None:
+    page = guarded_http.get("/login", headers=HTML)
+
+    assert page.status_code == 200
+    assert 'name="key" type="password"' in page.text
+    assert "<nav" not in page.text  # of pages that need a key
+    assert guarded_http.get("/static/app.css").status_code == 200
+    assert guarded_http.get("/static/").status_code in (401, 404)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "//elsewhere.example",
+        "/\\elsewhere.example",
+        "\\\\elsewhere.example",
+        "https://elsewhere.example",
+        "javascript:alert(1)",
+        "/\t/elsewhere.example",
+        "/a\nb",
+        "",
+        "jobs",
+        "/" + "a" * 2000,
+    ],
+)
+def test_only_local_paths_are_gone_back_to(text: str) -> None:
+    assert local_path(text) == "/"
+    assert local_path("/jobs?user=bob&tag=a%20b") == "/jobs?user=bob&tag=a%20b"

@@ -1,0 +1,247 @@
+"""What every page is: complete without scripts, closed to other hosts, and free of markup of users."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from html.parser import HTMLParser
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import pytest
+
+from tests.pages.conftest import MARKUP, Lab
+from tests.servers import running_server
+from tests.service.requests import well
+from warpcall_service.pages import static
+
+MOST_PAGES = 200  # that are followed from link to link
+
+
+class Links(HTMLParser):
+    """The links of a page, and the attributes and elements that its policy forbids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.forbidden: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "a":
+            self.links.append(given["href"] or "")
+        if tag in ("script", "link", "img"):
+            self.loaded.append(given.get("src") or given.get("href") or "")
+        inline = tag == "style" or (tag == "script" and "src" not in given)
+        if inline or "style" in given or any(name.startswith("on") for name in given):
+            self.forbidden.append(f"{tag} {attrs}")
+
+
+def links_of(page: httpx.Response) -> Links:
+    found = Links()
+    found.feed(page.text)
+    return found
+
+
+def paths(lab: Lab) -> list[str]:
+    """One address of each page."""
+    return ["/", "/jobs", "/docs", "/login", *(f"/jobs/{job}" for job in lab.jobs)]
+
+
+def test_every_page_forbids_inline_code_and_has_none(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    for path in paths(pages_lab):
+        page = browser_http.get(path)
+
+        assert page.status_code == 200, path
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe-" not in policy
+        assert links_of(page).forbidden == []
+        assert page.headers["cache-control"] == "no-store"
+
+
+def test_every_link_leads_to_a_page_of_this_server(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    waiting, seen = paths(pages_lab), set()
+
+    while waiting and len(seen) < MOST_PAGES:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        page = browser_http.get(path)
+        assert page.status_code == 200, path
+        if page.headers["content-type"].startswith("text/html"):
+            found = links_of(page)
+            for link in (*found.links, *found.loaded):
+                assert not urlsplit(link).netloc, link
+                target = urlsplit(urljoin(path, link))
+                waiting.append(target.path + (f"?{target.query}" if target.query else ""))
+
+    assert len(seen) > len(paths(pages_lab))
+
+
+def test_links_work_below_any_path_prefix(pages_lab: Lab, browser_http: httpx.Client) -> None:
+    for path in paths(pages_lab):
+        found = links_of(browser_http.get(path))
+
+        for link in (*found.links, *found.loaded):
+            below = urljoin(f"http://host/prefix{path}", link)
+            assert link.startswith("#") or below.startswith("http://host/prefix/"), link
+
+
+def test_markup_of_users_stays_text(pages_lab: Lab, browser_http: httpx.Client) -> None:
+    pages = [
+        browser_http.get(f"/jobs/{pages_lab.marked}"),
+        browser_http.get("/jobs"),
+        browser_http.get("/jobs", params={"user": MARKUP}),
+        browser_http.get(f"/jobs/{MARKUP}"),
+        browser_http.get("/login", params={"next": MARKUP, "failed": MARKUP}),
+    ]
+
+    assert [MARKUP in page.text for page in pages] == [False] * len(pages)
+    assert "&lt;img src=x" in pages[0].text
+    # As the note, as the facts of the device, twice as a remark on a case, and as an error.
+    assert pages[0].text.count("&lt;img src=x") >= 5
+
+
+def test_a_problem_is_a_page_for_browsers_and_json_for_programs(pages_lab: Lab) -> None:
+    with httpx.Client(base_url=pages_lab.server.url) as http:
+        for_browser = http.get("/jobs/0123456789ab", headers={"accept": "text/html"})
+        for_program = http.get("/jobs/0123456789ab", headers={"accept": "application/json"})
+        of_the_api = http.get("/v1/jobs/0123456789ab", headers={"accept": "text/html"})
+
+    assert {for_browser.status_code, for_program.status_code, of_the_api.status_code} == {404}
+    assert "there is no job" in for_browser.text
+    assert "<h1>" in for_browser.text
+    assert for_program.json()["title"] == of_the_api.json()["title"] == "Not found"
+
+
+def test_the_vendored_files_are_those_of_the_list() -> None:
+    found = static.static_files()
+
+    hashes = {name: hashlib.sha256(found[name].content).hexdigest() for name in static.VENDORED}
+    assert hashes == {name: one.sha256 for name, one in static.VENDORED.items()}
+    assert {*found} - {*static.VENDORED} == {"app.css", "app.js", "docs.js", "icon.svg"}
+    assert all(one.license in ("0BSD", "MIT") for one in static.VENDORED.values())
+
+
+def test_a_file_may_be_kept_only_under_its_version(browser_http: httpx.Client) -> None:
+    path = f"/{static.static_path('app.css')}"
+
+    versioned, plain = browser_http.get(path), browser_http.get("/static/app.css")
+    again = browser_http.get("/static/app.css", headers={"if-none-match": plain.headers["etag"]})
+    unknown = browser_http.get("/static/app.css?v=000000000000")
+
+    assert "immutable" in versioned.headers["cache-control"]
+    assert plain.headers["cache-control"] == unknown.headers["cache-control"] == "no-cache"
+    assert (again.status_code, again.content) == (304, b"")
+    assert browser_http.get("/static/nothing.css").status_code == 404
+    assert browser_http.get("/static/..%2Fview.py").status_code == 404
+
+
+def test_a_first_visit_transfers_less_than_150_kb(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    path = f"/jobs/{pages_lab.done}"
+    page = browser_http.get(path)
+    loaded = [browser_http.get(urljoin(path, link)) for link in links_of(page).loaded]
+
+    assert len(loaded) >= 4
+    assert sum(len(one.content) for one in (page, *loaded)) < 150_000
+
+
+def test_a_job_page_gives_the_answer_in_words_and_every_row(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get(f"/jobs/{pages_lab.done}").text
+
+    assert re.search(r"warpcall is faster than torch in 8 of 8 cases \(4\.\d× the time\)", page)
+    assert "level with ann/tiles in 8 of 8 cases" in page
+    assert page.count('class="key k0">warpcall<') == 8 + 1  # a row of each case, and the legend
+    assert "40 rounds of 120 masked: thermal slowdown" in page
+    assert "unstable: more than a fifth of the rounds were disturbed" in page
+
+
+def test_a_failed_implementation_has_its_error_and_no_time(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get(f"/jobs/{pages_lab.failed}").text
+
+    assert page.count("raised an exception") == 2
+    assert "RuntimeError: no kernel for this layout" in page
+    assert "without a time in 2 of 2 cases" in page
+
+
+def test_the_rows_of_many_cases_come_in_pages(pages_lab: Lab, browser_http: httpx.Client) -> None:
+    path = f"/jobs/{pages_lab.many}"
+
+    first, last = browser_http.get(path), browser_http.get(path, params={"from": 40})
+
+    rows = [re.findall(r'<tr class="case">', page.text) for page in (first, last)]
+    assert [len(found) for found in rows] == [20, 8]
+    assert ("Further cases" in first.text, "Earlier cases" in first.text) == (True, False)
+    assert ("Further cases" in last.text, "Earlier cases" in last.text) == (False, True)
+    heat = re.findall(r'<td class="r \w+">', last.text)
+    assert len(heat) == 48  # of all cases, on every page
+
+
+def test_the_page_of_a_running_job_says_when_it_ends(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    running = browser_http.get(f"/jobs/{pages_lab.running}").text
+    queued = browser_http.get(f"/jobs/{pages_lab.queued}").text
+
+    assert re.search(r"2 of 8 cases done. It ends in about \d+", running)
+    assert "60 rounds, widest interval ± 0.81 %" in " ".join(running.split())
+    assert 'http-equiv="refresh"' in running
+    assert re.search(r"Number 1 in the queue. It starts in about \d+", queued)
+
+
+def test_the_first_page_shows_the_queue_of_all_users(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get("/").text
+
+    assert "1 job running, 1 waiting" in page
+    assert f'href="./jobs/{pages_lab.queued}"' in page
+    assert "<b>" not in page.partition("<h2>Queue")[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"user": "alice"}, {"done", "failed"}),
+        ({"state": "failed"}, {"failed"}),
+        ({"tag": "nightly"}, {"done"}),
+        ({"op": "permute", "user": "carol", "state": "", "tag": ""}, {"many", "marked"}),
+        ({"user": "nobody"}, set()),
+    ],
+)
+def test_the_list_of_jobs_can_be_filtered(
+    pages_lab: Lab, browser_http: httpx.Client, query: dict[str, str], expected: set[str]
+) -> None:
+    page = browser_http.get("/jobs", params=query)
+
+    assert page.status_code == 200
+    shown = {*re.findall(r'href="./jobs/([0-9a-f]{12})"', page.text)}
+    assert shown == {getattr(pages_lab, name) for name in expected}
+
+
+def test_a_server_without_jobs_says_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = str(tmp_path_factory.mktemp("empty"))
+    with running_server({"WARPCALL_ARENA_BYTES": "16MiB", "WARPCALL_DATA_DIR": folder}) as server:
+        pages = [server.get(path) for path in ("/", "/jobs")]
+        with httpx.Client(base_url=server.url) as http:
+            assert well(http).status_code == 200
+        after_a_call = server.get("/")[1]
+
+    assert [status for status, _ in pages] == [200, 200]
+    assert all("warpcall bench" in text for _, text in pages)
+    assert "starts at once" in pages[0][1]
+    assert ("0 calls" in pages[0][1], "1 call," in after_a_call) == (True, True)
+    assert '<rect class="calls"' in after_a_call
