@@ -66,7 +66,8 @@ def test_every_page_forbids_inline_code_and_has_none(
 def test_every_link_leads_to_a_page_of_this_server(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:
-    waiting, seen = paths(pages_lab), set()
+    seen: set[str] = set()
+    waiting = paths(pages_lab)
 
     while waiting and len(seen) < MOST_PAGES:
         path = waiting.pop()

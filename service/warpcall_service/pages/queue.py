@@ -83,8 +83,8 @@ def _strip(status: LaneStatus, steps: Sequence[Step]) -> DeviceStrip:
     columns = [
         Column(
             round(100 * (STEPS - 1 + step.number) / STEPS, 3),
-            round(min(100.0, 100 * step.calls_s / STEP_S), 1),
-            round(min(100.0, 100 * step.blocks_s / STEP_S), 1),
+            _share(step.calls_s),
+            _share(step.blocks_s),
         )
         for step in steps
     ]
@@ -96,6 +96,11 @@ def _strip(status: LaneStatus, steps: Sequence[Step]) -> DeviceStrip:
         sum(step.calls_s for step in steps),
         sum(step.blocks_s for step in steps),
     )
+
+
+def _share(seconds: float) -> float:
+    """The share of a step in percent. Whatever took any time is seen."""
+    return round(min(100.0, max(0.1, 100 * seconds / STEP_S)), 1) if seconds else 0.0
 
 
 def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:

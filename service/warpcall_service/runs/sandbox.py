@@ -301,7 +301,7 @@ def search_path() -> str:
 def _environment(gpu: Gpu | None, bound: Sequence[Path]) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for name in PROGRAMS:
-        # Triton would fail if it were told of a compiler that is not there. Otherwise it finds one.
+        # Triton would fail if the variable named a compiler that is not there. Otherwise it finds one.
         if (path := inherited.get(name, ""))[:1] == "/" and not _is_in(Path(path).resolve(), bound):
             del inherited[name]
     return {
