@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from warpcall import __version__
 from warpcall_service.api import errors, health, kernels, me, openapi
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
+from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.calls import tensor_routes
@@ -85,6 +86,7 @@ def create_app(
     for router in (
         kernels.kernels(engine),
         me.me(settings, engine, limits),
+        session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
         upload_routes.implementations(settings, implementations),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),

@@ -12,6 +12,7 @@ from warpcall.errors import Problem, Unavailable
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.authenticator import Authenticator, is_open
 from warpcall_service.auth.rate_limits import Limits
+from warpcall_service.auth.same_origin import check_same_origin
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.formats.params import check_count
 from warpcall_service.http.access_log import log_request
@@ -30,7 +31,8 @@ class Gateway:
     """Passes requests that move tensors to the handlers of `direct`, and all others to `app`.
 
     Every request is authenticated before it is dispatched, so that a new route needs a key without
-    doing anything for it. Then the limits of its user apply. Every request has a `ClientWatchdog`,
+    doing anything for it, and is refused if a page of another site caused it. Then the limits of
+    its user apply. Every request has a `ClientWatchdog`,
     so that no route waits for its client without end.
     """
 
@@ -83,6 +85,7 @@ class Gateway:
             exchange.check_head()
             if query := exchange.scope["query_string"]:
                 check_count(query)
+            check_same_origin(exchange)
             self._authenticator.authenticate(exchange)
             try:
                 await self._run_limited(exchange, watchdog)

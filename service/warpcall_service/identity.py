@@ -17,13 +17,15 @@ class Caller:
 
     Attributes:
         name: name of the user, who may have several keys.
-        role: role of the key that came with the request.
+        role: role of the key that came with the request, or that the session was opened with.
         key_id: public part of that key; empty if the server has no keys.
+        session_id: id of the session; empty if the request came with a key.
     """
 
     name: str
     role: Role
     key_id: str = ""
+    session_id: str = ""
 
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes the rights of `role`."""

@@ -98,6 +98,17 @@ class ServerSettings(BaseSettings):
         ),
     )
 
+    session_s: float = Field(
+        604_800.0,
+        gt=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description=(
+            "Seconds after which a browser that has logged in must log in again. A session ends "
+            "earlier if its key expires or is revoked."
+        ),
+    )
+
     devices: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda:\d+(,cuda:\d+)*)$",

@@ -40,6 +40,14 @@ KEY: Schema = {
     "description": "An API key, which is needed once the server has any. `x-warpcall-role` is the "
     "role that an operation needs.",
 }
+SESSION: Schema = {
+    "type": "apiKey",
+    "in": "cookie",
+    "name": "__Host-warpcall",
+    "description": "The session of a browser that has logged in; over plain HTTP the cookie is "
+    "`warpcall`. Requests of other sites' pages are refused.",
+}
+ANY: list[Schema] = [{"key": []}, {"session": []}]
 
 
 def describe(generated: Mapping[str, Any]) -> Schema:
@@ -54,9 +62,9 @@ def describe(generated: Mapping[str, Any]) -> Schema:
     schemas = {**generated["components"]["schemas"], **extra["$defs"]}
     components = {
         "schemas": {name: schema for name, schema in schemas.items() if name not in UNUSED},
-        "securitySchemes": {"key": KEY},
+        "securitySchemes": {"key": KEY, "session": SESSION},
     }
-    return {**generated, "paths": paths, "components": components, "security": [{"key": []}]}
+    return {**generated, "paths": paths, "components": components, "security": ANY}
 
 
 def _with_access(path: str, operation: Schema) -> Schema:

@@ -1,4 +1,4 @@
-"""The administrator's commands: users, keys, usage, migrate. They use the database directly.
+"""The administrator's commands: users, keys, sessions, usage, migrate. They use the database directly.
 
 Whoever may read and write the database is an administrator. A running server sees a change within
 a second.
@@ -18,7 +18,7 @@ import typer
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, NotFound
-from warpcall_service.auth import users
+from warpcall_service.auth import sessions, users
 from warpcall_service.identity import Role
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.store.database import Store, StoreError
@@ -34,12 +34,14 @@ OneUser = Annotated[
 
 user_app = typer.Typer(help="Add, list, disable and enable users.", no_args_is_help=True)
 key_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+session_app = typer.Typer(help="List and end sessions of browsers.", no_args_is_help=True)
 
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands of this file to `app`."""
     app.add_typer(user_app, name="users")
     app.add_typer(key_app, name="keys")
+    app.add_typer(session_app, name="sessions")
     app.command("usage")(show_usage)
     app.command("migrate")(migrate)
 
@@ -70,7 +72,7 @@ def list_users(as_json: Json = False) -> None:
 
 @user_app.command("disable")
 def disable_user(name: UserName) -> None:
-    """Disable all keys of a user, within a second, until `users enable`."""
+    """Disable all keys of a user, within a second, until `users enable`; their sessions end."""
     with _changing() as session:
         users.disable_user(session, name)
     _print_line(f"disabled the user {name}")
@@ -139,10 +141,50 @@ def list_keys(user: OneUser = None, as_json: Json = False) -> None:
 def revoke_key(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, such as wc_1a2b3c4d.")],
 ) -> None:
-    """Revoke a key, within a second and for ever."""
+    """Revoke a key and end its sessions, within a second and for ever."""
     with _changing() as session:
         revoked = users.revoke_key(session, key)
         message = f"revoked wc_{revoked.id} of {revoked.user_name}"
+    _print_line(message)
+
+
+@session_app.command("list")
+def list_sessions(user: OneUser = None, as_json: Json = False) -> None:
+    """List the sessions of browsers, and the keys that they were opened with."""
+    with _reading() as session:
+        rows = [
+            {
+                "session": row.id,
+                "user": row.user_name,
+                "key": f"wc_{row.key_id}",
+                "created": _time(row.created_at),
+                "used": _time(row.used_at),
+                "expires": _time(row.expires_at),
+            }
+            for row in sessions.listed(session, user)
+        ]
+    _print(rows, ("session", "user", "key", "created", "used", "expires"), as_json)
+
+
+@session_app.command("revoke")
+def revoke_session(
+    session_id: Annotated[
+        str | None,
+        typer.Argument(metavar="SESSION", help="Id of the session, from `sessions list`."),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="End all sessions of this user.")
+    ] = None,
+) -> None:
+    """End a session, or all sessions of a user, within a second."""
+    if (session_id is None) == (user is None):
+        raise typer.BadParameter("give either a session or --user")
+    with _changing() as session:
+        if user is not None:
+            users.find_user(session, user)
+            message = f"ended {sessions.end_all(session, user)} sessions of {user}"
+        else:
+            message = f"ended a session of {sessions.end(session, session_id or '')}"
     _print_line(message)
 
 

@@ -1,7 +1,7 @@
-"""Authentication: find the caller of each request, and cancel requests whose key stops being valid.
+"""Authentication: find the caller of each request, by the API key or by the session that it has.
 
-The authenticator works with a copy of the keys in memory. `auth/sync.py` renews the copy, so no
-request waits for the database.
+The authenticator works with a copy of keys and sessions in memory. `auth/sync.py` renews the copy,
+so no request waits for the database. Requests whose key or session stops being valid are cancelled.
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ import ipaddress
 import logging
 import time
 from collections import OrderedDict, defaultdict
+from dataclasses import replace
 
 from warpcall.errors import Busy, Unauthorized, Unavailable
-from warpcall_service.auth.api_keys import find
+from warpcall_service.auth import api_keys, session_tokens
+from warpcall_service.auth.session_tokens import SessionRecord
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.identity import LOCAL
+from warpcall_service.identity import LOCAL, Caller
 
-# These routes need no key: probes of an orchestrator have none.
+# These routes need no key: probes of an orchestrator have none, nor has who logs in.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login"})
 OPEN_FOLDER = "/static/"  # the files that the page to log in loads
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
+SESSION_ENDED = "the session has ended: log in again"
 RETRY_S = 5  # Retry-After of a refusal because keys cannot be checked
 FAILURES = 10  # wrong keys that an address may send at once
 FAILURE_S = 6.0  # seconds after which the address may send one more
-MAX_ADDRESSES = 4096  # remembered; the one that failed longest ago is forgotten first
+LOG_INS = 10  # log-ins of one user at once
+LOG_IN_S = 6.0  # seconds after which the user may log in once more
+USED_S = 600  # a use of a session is stored if the one before it is as long ago, in seconds
+MAX_NAMES = (
+    4096  # of addresses or users remembered; the one that came longest ago is forgotten first
+)
 
 log = logging.getLogger("warpcall.auth")
 
@@ -36,33 +44,40 @@ def is_open(path: str) -> bool:
 
 
 class Authenticator:
-    """Authenticates requests, and cancels those whose key stops being valid.
+    """Authenticates requests, and cancels those whose key or session stops being valid.
 
     Attributes:
         refused: number of wrong keys received since the start.
         keys_unusable: why no key is accepted at present; empty if keys are accepted.
+        needs_key: whether requests need a key or a session. Once there were keys, every request
+            needs one, even if all keys are deleted later.
     """
 
     def __init__(self, keys: Snapshot) -> None:
         self.refused = 0
         self.keys_unusable = ""
+        self.needs_key = bool(keys.keys)
         self._keys = keys
-        # Once there were keys, every request needs one, even if all keys are deleted later.
-        self._needs_key = bool(keys.keys)
-        self._active: defaultdict[str, set[Exchange]] = defaultdict(set)
-        self._failures = _Failures()
+        self._noted_at: dict[str, int] = {}  # by session, the last use that was noted
+        self._to_store: dict[str, int] = {}  # those of them that are not stored yet
+        self._active: defaultdict[Caller, set[Exchange]] = defaultdict(set)
+        self._failures = _Buckets(FAILURES, FAILURE_S)
+        self._log_ins = _Buckets(LOG_INS, LOG_IN_S)
 
     def authenticate(self, exchange: Exchange) -> None:
         """Identify the caller of a request. Call `release` when the request has ended.
 
+        A key in the Authorization header takes precedence over a session.
+
         Raises:
-            Unauthorized: the request has no key, a wrong one, or one that is no longer valid.
+            Unauthorized: the request has no key, a wrong one, or one that is no longer valid, or
+                the same of its session.
             Busy: too many wrong keys came from this address.
             Unavailable: keys cannot be checked at present.
         """
-        if not self._needs_key:
+        if not self.needs_key:
             exchange.identify(LOCAL)
-            self._active[LOCAL.key_id].add(exchange)
+            self._active[LOCAL].add(exchange)
             return
         if is_open(exchange.scope["path"]):
             return
@@ -70,51 +85,107 @@ class Authenticator:
             raise Unavailable(self.keys_unusable, retry_after_s=RETRY_S)
         given = exchange.headers.get(b"authorization")
         if given is None:
-            raise Unauthorized(KEY_NEEDED)
-        scheme, _, key = given.partition(b" ")
-        record = find(key.strip(b" "), self._keys.keys)
-        if record is None or scheme.lower() != b"bearer":
-            self._fail(exchange)
-            raise Unauthorized("the API key in Authorization: Bearer is not one of this server's")
-        if reason := record.refusal(time.time()):
-            raise Unauthorized(f"the API key wc_{record.caller.key_id} {reason}")
-        exchange.identify(record.caller)
-        self._active[record.caller.key_id].add(exchange)
+            caller = self._session_caller(exchange)
+        else:
+            scheme, _, key = given.partition(b" ")
+            caller = self._key_caller(
+                exchange, key.strip(b" ") if scheme.lower() == b"bearer" else b""
+            )
+        exchange.identify(caller)
+        self._active[caller].add(exchange)
+
+    def check_log_in(self, exchange: Exchange, key: str) -> Caller:
+        """The caller whose key was given to log in.
+
+        Raises:
+            Unauthorized: the key is wrong, or no longer valid.
+            Busy: too many wrong keys came from this address, or this user logs in too often.
+            Unavailable: keys cannot be checked at present.
+        """
+        if self.keys_unusable:
+            raise Unavailable(self.keys_unusable, retry_after_s=RETRY_S)
+        caller = self._key_caller(exchange, key.encode())
+        if wait_s := self._log_ins.take(caller.name):
+            raise Busy(f"{caller.name} logs in too often", retry_after_s=wait_s)
+        return caller
+
+    def session_of(self, exchange: Exchange) -> SessionRecord | None:
+        """The session that the cookie of a request opens; None if there is none."""
+        token = session_tokens.token_in(exchange)
+        return None if token is None else session_tokens.find(token, self._keys.sessions)
 
     def release(self, exchange: Exchange) -> None:
         """Forget a request whose response, or problem, has been sent."""
-        key_id = exchange.caller.key_id
-        if active := self._active.get(key_id):
+        caller = exchange.caller
+        if active := self._active.get(caller):
             active.discard(exchange)
             if not active:
-                del self._active[key_id]
+                del self._active[caller]
 
     def update(self, keys: Snapshot, unusable: str = "") -> None:
-        """Use these keys from now on, and cancel running requests whose key is no longer valid.
+        """Use these keys and sessions from now on, and cancel requests that they do not allow.
 
         Args:
             unusable: why none of the keys is accepted at present; empty if they are.
         """
+        if keys is not self._keys:
+            kept = self._noted_at.keys() & keys.sessions.keys()
+            self._noted_at = {name: self._noted_at[name] for name in kept}
         self._keys = keys
-        self._needs_key = self._needs_key or bool(keys.keys)
-        self.keys_unusable = unusable if self._needs_key else ""
+        self.needs_key = self.needs_key or bool(keys.keys)
+        self.keys_unusable = unusable if self.needs_key else ""
         if self.keys_unusable:
             for active in list(self._active.values()):
                 for exchange in list(active):
                     exchange.cancel_with(Unavailable(self.keys_unusable, retry_after_s=RETRY_S))
             return
-        for key_id, active in list(self._active.items()):
-            if refusal := self._refusal(key_id):
+        for caller, active in list(self._active.items()):
+            if refusal := self._refusal(caller):
                 for exchange in list(active):
                     exchange.cancel_with(Unauthorized(refusal))
 
-    def _refusal(self, key_id: str) -> str:
-        """Why requests with this key are cancelled; empty if the key is still valid."""
-        if key_id == LOCAL.key_id:
-            return KEY_NEEDED if self._needs_key else ""
-        record = self._keys.keys.get(key_id.encode())
-        reason = "is gone" if record is None else record.refusal(time.time())
-        return reason and f"the API key wc_{key_id} {reason}"
+    def take_uses(self) -> dict[str, int]:
+        """When sessions were used last, by their ids, in order to store it."""
+        taken, self._to_store = self._to_store, {}
+        return taken
+
+    def _key_caller(self, exchange: Exchange, key: bytes) -> Caller:
+        record = api_keys.find(key, self._keys.keys)
+        if record is None:
+            self._fail(exchange)
+            raise Unauthorized("the API key is not one of this server's")
+        if reason := record.refusal(time.time()):
+            raise Unauthorized(f"the API key wc_{record.caller.key_id} {reason}")
+        return record.caller
+
+    def _session_caller(self, exchange: Exchange) -> Caller:
+        token = session_tokens.token_in(exchange)
+        if token is None:
+            raise Unauthorized(KEY_NEEDED)
+        found = session_tokens.find(token, self._keys.sessions)
+        key = None if found is None else self._keys.keys.get(found.key_id.encode())
+        if found is None or key is None:
+            raise Unauthorized(SESSION_ENDED)
+        caller = replace(key.caller, session_id=found.id)
+        if refusal := self._refusal(caller):
+            raise Unauthorized(refusal)
+        now = int(time.time())
+        if now >= max(found.used_at, self._noted_at.get(found.id, 0)) + USED_S:
+            self._noted_at[found.id] = self._to_store[found.id] = now
+        return caller
+
+    def _refusal(self, caller: Caller) -> str:
+        """Why requests of this caller are refused; empty if the key or session is still valid."""
+        if caller is LOCAL:
+            return KEY_NEEDED if self.needs_key else ""
+        now = time.time()
+        record = self._keys.keys.get(caller.key_id.encode())
+        if reason := "is gone" if record is None else record.refusal(now):
+            return f"the API key wc_{caller.key_id} {reason}"
+        if not caller.session_id:
+            return ""
+        session = self._keys.sessions.get(caller.session_id)
+        return SESSION_ENDED if session is None or session.expires_at <= now else ""
 
     def _fail(self, exchange: Exchange) -> None:
         """Count and log that a wrong key came. The key itself is not logged: another server may
@@ -127,29 +198,41 @@ class Authenticator:
         self.refused += 1
         client = exchange.scope["client"]
         address = client[0] if client else ""
-        wait_s = self._failures.record(address)
-        if wait_s:
+        if wait_s := self._failures.take(_network(address)):
             raise Busy(f"too many wrong API keys from {address or 'here'}", retry_after_s=wait_s)
         log.warning("a wrong API key", extra={"id": exchange.request_id, "client": address})
 
 
-class _Failures:
-    """A token bucket of allowed failures for each IPv4 address and each IPv6 /64 network."""
+def _network(address: str) -> str:
+    """The address, or of an IPv6 address its /64 network: one machine may have all of these."""
+    with contextlib.suppress(ValueError):  # a proxy may forward text that is no address
+        if ":" in address:
+            return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    return address
 
-    def __init__(self) -> None:
+
+class _Buckets:
+    """A token bucket for each name.
+
+    Args:
+        size: number of tokens that can be taken at once.
+        refill_s: seconds until there is one more.
+    """
+
+    def __init__(self, size: int, refill_s: float) -> None:
+        self._size = size
+        self._refill_s = refill_s
         self._full_at: OrderedDict[str, float] = OrderedDict()  # when each bucket is full again
 
-    def record(self, address: str) -> float:
+    def take(self, name: str) -> float:
         """Take one token; 0, or if there was none the seconds until there is one."""
-        with contextlib.suppress(ValueError):  # a proxy may forward text that is no address
-            if ":" in address:
-                address = str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
         now = time.monotonic()
-        full_at = max(self._full_at.get(address, now), now) + FAILURE_S
-        if full_at - now > FAILURES * FAILURE_S:
-            return full_at - now - FAILURES * FAILURE_S
-        self._full_at[address] = full_at
-        self._full_at.move_to_end(address)
-        if len(self._full_at) > MAX_ADDRESSES:
+        full_at = max(self._full_at.get(name, now), now) + self._refill_s
+        wait_s = full_at - now - self._size * self._refill_s
+        if wait_s > 0:
+            return wait_s
+        self._full_at[name] = full_at
+        self._full_at.move_to_end(name)
+        if len(self._full_at) > MAX_NAMES:
             self._full_at.popitem(last=False)
         return 0.0

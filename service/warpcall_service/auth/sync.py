@@ -1,4 +1,4 @@
-"""Reads keys from the database and saves usage to it in the background, so that no request waits.
+"""Reads keys and sessions from the database and saves usage to it, so that no request waits.
 
 While the database fails, the server goes on with the keys that it read last, and keeps the usage
 until it can be saved. The log says when a failure begins and ends, /metrics whether there is one.
@@ -15,11 +15,13 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from sqlalchemy.orm import Session
 
-from warpcall_service.auth import usage, users
+from warpcall_service.auth import sessions, usage, users
 from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.usage import UsageCounter
@@ -35,6 +37,8 @@ LAST_SAVE_S = 3.0  # the time for saving usage when the server stops
 _PARTICIPLES = {"read": "read", "write": "written"}  # for messages
 
 log = logging.getLogger("warpcall.store")
+
+T = TypeVar("T")
 
 
 class AccountSync:
@@ -56,6 +60,7 @@ class AccountSync:
         self._store = store
         # Reading and writing have a thread each, so that a save that hangs does not delay a read.
         self._reading, self._writing = StoreThreads(store, 1), StoreThreads(store, 1)
+        self._changing = StoreThreads(store, 1)
         self._keys = keys
         self._keys_max_age_s = keys_max_age_s
         self._read_at = time.monotonic()  # the keys are those of this time or later
@@ -80,12 +85,25 @@ class AccountSync:
             if not self._saving.done():
                 self._saving.cancel()
                 log.error("usage of the last seconds is lost: the database does not answer")
-        self._reading.close()
-        self._writing.close()
+        for threads in (self._reading, self._writing, self._changing):
+            threads.close()
         # SQLite writes to disk when its last connection is closed, which may hang, too.
         closing = threading.Thread(target=self._store.close, daemon=True)
         closing.start()
         closing.join(LAST_SAVE_S)
+
+    async def change(self, function: Callable[[Session], T]) -> T:
+        """Change users, keys or sessions in one transaction, and let this server use it at once.
+
+        Other servers on the same database use it within a second.
+
+        Raises:
+            StoreError: the database cannot be written; nothing was changed. Or it cannot be read
+                again: then the change is used when it can.
+        """
+        result = await self._changing.write(function)
+        await self._refresh()
+        return result
 
     def reasons(self) -> list[str]:
         """Why the server is not ready, for /readyz. Everyone may read it: it has no addresses."""
@@ -115,23 +133,28 @@ class AccountSync:
 
     async def _read(self) -> None:
         while True:
-            began = time.monotonic()
             try:
-                self._keys = await self._reading.call(self._keys_now, READ_DEADLINE_S)
+                await self._refresh()
             except StoreError as error:
                 self._note("read", error.reason)
             except Exception:  # if this task ended, revoked keys would be accepted for ever
                 log.exception("the keys cannot be read")
             else:
-                self._read_at = began
                 self._note("read", "")
-                self.authenticator.update(self._keys)
             await asyncio.sleep(READ_S)
+
+    async def _refresh(self) -> None:
+        """Read keys and sessions, and use them. Several reads end in the order of their calls."""
+        began = time.monotonic()
+        self._keys = await self._reading.call(self._keys_now, READ_DEADLINE_S)
+        self._read_at = began
+        self.authenticator.update(self._keys)
 
     async def _save(self) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), SAVE_S)
+            await self._save_uses()
             if batch := self.usage_counter.take():
                 try:
                     await self._writing.write(functools.partial(usage.save, batch=batch))
@@ -142,6 +165,12 @@ class AccountSync:
                     log.exception("usage is lost")
                 else:
                     self._note("write", "")
+
+    async def _save_uses(self) -> None:
+        """Store when sessions were used. If that fails, they look unused for some minutes more."""
+        if used_at := self.authenticator.take_uses():
+            with contextlib.suppress(StoreError):
+                await self._writing.write(lambda session: sessions.note_uses(session, used_at))
 
     def _keys_now(self) -> Snapshot:
         self._marker.keep(self._keys)  # before the read: database and marker may both be deleted

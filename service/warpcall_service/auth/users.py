@@ -1,4 +1,4 @@
-"""Users and keys in the database, and the copy of the keys that a server works with."""
+"""Users and keys in the database, and the copy of keys and sessions that a server works with."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from sqlalchemy.orm import Session
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.auth import api_keys
 from warpcall_service.auth.api_keys import KeyRecord
+from warpcall_service.auth.session_tokens import SessionRecord
 from warpcall_service.identity import LOCAL, ROLES, Caller, Role
-from warpcall_service.store.tables import NAME_LENGTH, ApiKey, Change, Usage, User
+from warpcall_service.store.tables import NAME_LENGTH, ApiKey, BrowserSession, Change, Usage, User
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All keys at change `number`, by their public part."""
+    """All keys at change `number`, by their public part, and all sessions by their ids."""
 
     number: int = -1
     keys: dict[bytes, KeyRecord] = field(default_factory=dict)
+    sessions: dict[str, SessionRecord] = field(default_factory=dict)
 
 
 def snapshot(session: Session, known: Snapshot) -> Snapshot:
-    """The current keys; `known` itself if nothing has changed since it was read."""
+    """The current keys and sessions; `known` itself if nothing has changed since it was read."""
     number = session.scalars(sa.select(Change.number)).one()
     if number == known.number:
         return known
@@ -43,7 +45,11 @@ def snapshot(session: Session, known: Snapshot) -> Snapshot:
         found[key.id.encode()] = KeyRecord(
             Caller(key.user_name, key.role, key.id), key.salt, key.digest, key.expires_at, withdrawn
         )
-    return Snapshot(number, found)
+    opened = {
+        row.id: SessionRecord(row.id, row.key_id, row.digest, row.expires_at, row.used_at)
+        for row in session.scalars(sa.select(BrowserSession))
+    }
+    return Snapshot(number, found, opened)
 
 
 def add_user(session: Session, name: str) -> User:
@@ -62,19 +68,23 @@ def add_user(session: Session, name: str) -> User:
         raise InvalidInput(f"there is a user {name} already", field="name")
     user = User(name=name, created_at=_now())
     session.add(user)
-    _count_change(session)
+    count_change(session)
     return user
 
 
 def disable_user(session: Session, name: str, *, disabled: bool = True) -> None:
     """Disable all keys of a user, or with `disabled=False` enable them again.
 
+    Their sessions end for ever.
+
     Raises:
         NotFound: no such user.
     """
-    user = _user(session, name)
+    count_change(session)
+    user = find_user(session, name)
     user.disabled_at = (user.disabled_at or _now()) if disabled else None
-    _count_change(session)
+    if disabled:
+        session.execute(sa.delete(BrowserSession).where(BrowserSession.user_name == name))
 
 
 def list_users(session: Session) -> Sequence[tuple[User, int]]:
@@ -103,7 +113,7 @@ def create_key(
     """
     if role not in ROLES:
         raise InvalidInput(f"the role must be {', '.join(ROLES)}, got {role!r:.60}", field="role")
-    if _user(session, user_name).disabled_at is not None:
+    if find_user(session, user_name).disabled_at is not None:
         raise InvalidInput(f"the user {user_name} is disabled", field="user")
     salt = secrets.token_bytes(api_keys.SALT_BYTES)
     key_id, text = api_keys.new_key()
@@ -120,22 +130,25 @@ def create_key(
         expires_at=None if lifetime_s is None else now + lifetime_s,
     )
     session.add(key)
-    _count_change(session)
+    count_change(session)
     return key, text
 
 
 def revoke_key(session: Session, key_id: str) -> ApiKey:
-    """Revoke a key. Idempotent. `key_id` may also be the whole key, which contains its id.
+    """Revoke a key, and end its sessions. Idempotent.
+
+    `key_id` may also be the whole key, which contains its id.
 
     Raises:
         NotFound: no such key.
     """
+    count_change(session)
     key_id = key_id.removeprefix("wc_").partition("_")[0]
     key = session.get(ApiKey, key_id)
     if key is None:
         raise NotFound(f"there is no key {key_id!r:.20}", field="key")
     key.revoked_at = key.revoked_at or _now()
-    _count_change(session)
+    session.execute(sa.delete(BrowserSession).where(BrowserSession.key_id == key_id))
     return key
 
 
@@ -147,7 +160,7 @@ def list_keys(session: Session, user_name: str | None = None) -> Sequence[tuple[
     """
     wanted = sa.select(ApiKey, User).join(User, User.name == ApiKey.user_name)
     if user_name is not None:
-        _user(session, user_name)
+        find_user(session, user_name)
         wanted = wanted.where(ApiKey.user_name == user_name)
     rows = session.execute(wanted.order_by(ApiKey.created_at, ApiKey.id))
     return [(key, user) for key, user in rows]
@@ -161,14 +174,24 @@ def usage(session: Session, first_day: str, user_name: str | None = None) -> Seq
     return session.scalars(wanted.order_by(Usage.day, Usage.user_name, Usage.op)).all()
 
 
-def _user(session: Session, name: str) -> User:
+def find_user(session: Session, name: str) -> User:
+    """The user of this name.
+
+    Raises:
+        NotFound: no such user.
+    """
     user = session.get(User, name)
     if user is None:
         raise NotFound(f"there is no user {name!r:.60}; `users add` adds one", field="user")
     return user
 
 
-def _count_change(session: Session) -> None:
+def count_change(session: Session) -> None:
+    """Have every server on this database read keys and sessions again.
+
+    This locks the row of the counter until the transaction ends. A transaction that ends sessions
+    does it first: otherwise a log-in at the same time could add one that is not ended.
+    """
     session.execute(sa.update(Change).values(number=Change.number + 1))
 
 

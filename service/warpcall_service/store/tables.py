@@ -6,7 +6,17 @@ compare them alike.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    true,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from warpcall_service.identity import Role
@@ -44,8 +54,28 @@ class ApiKey(Base):
     revoked_at: Mapped[int | None] = mapped_column(BigInteger)
 
 
+class BrowserSession(Base):
+    """A session: a browser that logged in with a key. The row is deleted when the session ends.
+
+    Attributes:
+        digest: SHA-256 of the token, which has 256 random bits and is only in the browser's cookie.
+        key_id: the key that it was opened with. The session has the role of this key.
+        used_at: when it was used last, to within ten minutes.
+    """
+
+    __tablename__ = "sessions"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    digest: Mapped[bytes] = mapped_column(LargeBinary)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"), index=True)
+    user_name: Mapped[str] = mapped_column(ForeignKey("users.name"), index=True)
+    created_at: Mapped[int] = mapped_column(BigInteger)
+    used_at: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[int] = mapped_column(BigInteger)
+
+
 class Change(Base):
-    """One row with a counter of changes to users and keys. Servers poll only this row."""
+    """One row with a counter of changes to users, keys and sessions. Servers poll only this row."""
 
     __tablename__ = "changes"
 
@@ -87,6 +117,8 @@ class Job(Base):
         environment: class of machine and software, set when the first case is measured.
         sources: JSON of the SHA-256 of each implementation's source, by name. First it is what the
             submission found, then what the job's process has loaded.
+        private: whether only its user and administrators may read it. Jobs that were stored before
+            there was a choice are private, as they were.
     """
 
     __tablename__ = "jobs"
@@ -135,6 +167,7 @@ class Job(Base):
     environment: Mapped[str | None] = mapped_column(String(255))
     fingerprint: Mapped[str | None] = mapped_column(Text)
     sources: Mapped[str | None] = mapped_column(Text)
+    private: Mapped[bool] = mapped_column(server_default=true())
 
 
 class JobTag(Base):
@@ -218,6 +251,30 @@ class JobShare(Base):
 
     user_name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
     end_us: Mapped[int] = mapped_column(BigInteger)
+
+
+class ShareLink(Base):
+    """A share link, with which people without a key read one job or one comparison.
+
+    The row is deleted when the link is revoked.
+
+    Attributes:
+        id: names the link in lists; it does not open it.
+        digest: SHA-256 of the token, which has 256 random bits and is only in the link.
+        user_name: the user who made it.
+        other_number: the job that `job_number` is compared with; null for a link to one job.
+        expires_at: null if the link does not expire.
+    """
+
+    __tablename__ = "shares"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    digest: Mapped[bytes] = mapped_column(LargeBinary, unique=True)
+    user_name: Mapped[str] = mapped_column(String(NAME_LENGTH), index=True)
+    job_number: Mapped[int] = mapped_column(ForeignKey("jobs.number"), index=True)
+    other_number: Mapped[int | None] = mapped_column(ForeignKey("jobs.number"))
+    created_at: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class UploadedVersion(Base):

@@ -18,13 +18,16 @@ import pytest
 
 from tests.oip.requests import refused
 from tests.servers import Server, running_server
+from tests.service.auth.browsers import keep, log_in
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, log_of, logged, problem_of, send_raw, well
 from warpcall import Client, Unauthorized
 from warpcall_service.identity import ROLES, Role
 
+# What needs no key, and what of it has an answer for everyone.
+HEALTH = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
+OPEN = {*HEALTH, "POST /login"}
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
-OPEN = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
 NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
     "POST /v1/jobs": "bench",
@@ -35,6 +38,7 @@ NEEDS: dict[str, Role] = {
 }
 CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"),  # and each op
+    *("POST /logout", "POST /logout-everywhere"),
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
     "GET /v1/jobs/{id}/compare/{other}",
@@ -118,7 +122,8 @@ def test_without_a_key_every_route_but_health_and_readiness_is_closed(
         answers |= {path: http.get(path) for path in HIDDEN}
 
     assert len(answers) > 15
-    assert {name for name, answer in answers.items() if answer.status_code == 200} == OPEN
+    assert {name for name, answer in answers.items() if answer.status_code == 200} == HEALTH
+    assert {name for name, answer in answers.items() if answer.status_code != 401} == OPEN
     for name in answers.keys() - OPEN:
         if " /v2" in name:  # in that protocol's form
             assert "asks for an API key" in refused(answers[name], 401)
@@ -143,21 +148,29 @@ def test_no_method_is_a_way_around_the_key(
     assert set(statuses.values()) == {401}
 
 
+@pytest.mark.parametrize("way", ["with a key", "in a session"])
 def test_every_role_reaches_what_it_may_and_nothing_more(
-    guarded: Guarded, operations: dict[str, dict[str, Any]]
+    guarded: Guarded, operations: dict[str, dict[str, Any]], way: str
 ) -> None:
     ops = {name for name, operation in operations.items() if "calls" in operation["tags"]}
     assert operations.keys() == OPEN | NEEDS.keys() | CALL | ops, "a new route: who may?"
 
     for role in ROLES:
         with guarded.http(role) as http:
-            statuses = {operation: send(http, operation).status_code for operation in operations}
+            if way == "in a session":
+                keep(http, log_in(http, guarded.keys[role]))
+                del http.headers["authorization"]
+            statuses = {
+                operation: send(http, operation).status_code
+                for operation in sorted(operations, key=lambda name: "/logout" in name)
+                if operation != "POST /logout" or way == "with a key"
+            }
 
         for operation, status in statuses.items():
             needed = NEEDS.get(operation, "call")
             allowed = ROLES.index(role) >= ROLES.index(needed)
             assert (status == 403) is not allowed, (role, operation, status)
-            assert status != 401
+            assert status != 401 or operation == "POST /login"
 
 
 def test_the_description_says_which_role_a_route_needs(
@@ -168,7 +181,7 @@ def test_the_description_says_which_role_a_route_needs(
     assert {name for name, role in said.items() if role == "none"} == OPEN
     assert {name: role for name, role in said.items() if role not in ("none", "call")} == NEEDS
     for name, operation in operations.items():
-        assert ("401" in operation["responses"]) is (name not in OPEN)
+        assert ("401" in operation["responses"]) is (name not in HEALTH)
         local_only = "/infer" in name or "/systemsharedmemory/" in name  # whatever the role
         assert ("403" in operation["responses"]) is (name in NEEDS or local_only)
         assert operation.get("security") == ([] if name in OPEN else None)

@@ -1,0 +1,173 @@
+"""What pages of other sites can make a browser send: nothing that could change something."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.oip.requests import refused
+from tests.servers import Server, running_server
+from tests.service.auth.browsers import BEHIND_A_PROXY, Site, keep, log_in
+from tests.service.databases import Database
+from tests.service.requests import PERMUTE, problem_of, well
+
+HOST = "gpu-box:8000"
+SITES = (None, "same-origin", "none", "same-site", "cross-site", "", "Same-Origin")
+ORIGINS = (
+    None,
+    f"http://{HOST}",
+    "null",
+    "",
+    "https://elsewhere.example",
+    "http://gpu-box",
+    "http://gpu-box:8001",
+    f"http://{HOST}.elsewhere.example",
+    f"file://{HOST}",
+    HOST,
+)
+METHODS = ("POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("origins"))})
+    database.key("alice", "admin")
+    with running_server({**database.settings, **BEHIND_A_PROXY}) as server:
+        yield Site(server, database)
+
+
+def allowed(site: str | None, origin: str | None) -> bool:
+    """What the browser says itself comes first; without that, the origin must be this host."""
+    if site is not None:
+        return site in ("same-origin", "none")
+    return origin in (None, f"http://{HOST}")
+
+
+def headers_of(site: str | None, origin: str | None, host: str = HOST) -> dict[str, str]:
+    given = {"host": host, "sec-fetch-site": site, "origin": origin}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def test_each_combination_of_headers_is_decided_alike_with_and_without_keys(
+    site: Site, server: Server
+) -> None:
+    _, key = site.user()
+    with site.logged_in(key) as browser, httpx.Client(base_url=server.url) as local:
+        for http, (fetched, origin) in itertools.product(
+            (browser, local), itertools.product(SITES, ORIGINS)
+        ):
+            answer = http.delete("/v1/tensors/x", headers=headers_of(fetched, origin))
+
+            if allowed(fetched, origin):
+                assert answer.status_code == 404, (fetched, origin)
+            else:
+                field = "origin" if fetched is None else "sec-fetch-site"
+                said = problem_of(answer, 403, "forbidden", field)
+                assert "a page of another site must not send this request" in said
+                assert "Authorization: Bearer" in said
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "status"),
+    [
+        ("https://gpu.example", "gpu.example", 404),
+        ("https://gpu.example", "gpu.example:443", 404),
+        ("https://gpu.example:443", "gpu.example", 404),
+        ("http://gpu.example", "gpu.example:80", 404),
+        ("HTTP://GPU.example", "gpu.EXAMPLE", 404),
+        ("http://[::1]:8000", "[::1]:8000", 404),
+        ("http://gpu.example", "gpu.example:443", 403),
+        ("http://gpu.example:443", "gpu.example", 403),
+        ("http://[::1]:8000", "[::1]:8001", 403),
+        ("http://", "gpu.example", 403),
+    ],
+)
+def test_an_origin_has_the_host_and_the_port_of_the_server(
+    server: Server, origin: str, host: str, status: int
+) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        answer = http.delete("/v1/tensors/x", headers=headers_of(None, origin, host))
+
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_that_could_change_something_is_left_out(server: Server, method: str) -> None:
+    with httpx.Client(base_url=server.url, headers={"sec-fetch-site": "cross-site"}) as http:
+        assert http.request(method, PERMUTE).status_code == 403
+
+
+def test_reading_is_not_restricted_since_no_answer_can_be_read_by_the_other_page(
+    server: Server,
+) -> None:
+    headers = {"sec-fetch-site": "cross-site", "origin": "https://elsewhere.example"}
+    with httpx.Client(base_url=server.url, headers=headers) as http:
+        answers = [http.request(method, "/v1/kernels") for method in ("GET", "HEAD", "OPTIONS")]
+
+    assert [answer.status_code for answer in answers] == [200, 405, 405]
+    for answer in answers:
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+def test_every_route_that_may_change_something_refuses_other_sites_before_it_looks(
+    site: Site,
+) -> None:
+    _, key = site.user("admin")
+    with site.logged_in(key) as http:
+        paths = http.get("/openapi.json").json()["paths"]
+        http.headers["sec-fetch-site"] = "cross-site"
+        answers = {
+            f"{method} {path}": http.request(method, path)
+            for path, methods in paths.items()
+            for method in methods
+            if method not in ("get", "head", "options")
+        }
+
+    assert len(answers) > 15
+    assert "post /login" in answers
+    assert "post /logout" in answers
+    for name, answer in answers.items():
+        if " /v2" in name:  # in that protocol's form
+            assert "a page of another site" in refused(answer, 403), name
+        else:
+            problem_of(answer, 403, "forbidden", "sec-fetch-site")
+
+
+def test_another_site_cannot_log_a_browser_in_with_its_own_key(site: Site) -> None:
+    _, key = site.user()
+
+    with site.browser(**{"sec-fetch-site": "cross-site"}) as http:
+        answer = log_in(http, key)
+
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [("Bearer {key}", 200), ("bearer {key}", 200), ("Bearer wrong", 401), ("Basic {key}", 403)],
+)
+def test_a_key_in_a_header_is_a_programs_and_is_not_affected(
+    site: Site, authorization: str, status: int
+) -> None:
+    _, key = site.user()
+    headers = headers_of("cross-site", "https://elsewhere.example")
+
+    with site.browser(authorization=authorization.format(key=key), **headers) as http:
+        assert well(http).status_code == status
+
+
+def test_a_browser_without_the_first_header_is_known_by_its_origin(site: Site) -> None:
+    _, key = site.user()
+    with site.browser() as http:
+        keep(http, log_in(http, key))
+        own = str(http.base_url).rstrip("/")
+        statuses = [
+            http.post("/logout", headers={"origin": origin}).status_code
+            for origin in ("null", "https://elsewhere.example", own, own)
+        ]
+
+    assert statuses == [403, 403, 303, 401]
