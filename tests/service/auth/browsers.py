@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -41,13 +41,16 @@ class Site:
             until(lambda: http.get("/v1/me").status_code == 200)
         return key
 
-    def browser(self, *, https: bool = False, **headers: str) -> httpx.Client:
+    def browser(
+        self, given: Mapping[str, str] | None = None, *, https: bool = False, **more: str
+    ) -> httpx.Client:
         """A browser at an address of its own, so that the failures of others do not count."""
         number = next(_numbers)
         headers = {
             "x-forwarded-for": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
             "x-forwarded-proto": "https" if https else "http",
-            **headers,
+            **(given or {}),
+            **more,
         }
         return httpx.Client(base_url=self.server.url, headers=headers, timeout=30)
 

@@ -139,7 +139,7 @@ def test_every_route_that_may_change_something_refuses_other_sites_before_it_loo
 def test_another_site_cannot_log_a_browser_in_with_its_own_key(site: Site) -> None:
     _, key = site.user()
 
-    with site.browser(**{"sec-fetch-site": "cross-site"}) as http:
+    with site.browser({"sec-fetch-site": "cross-site"}) as http:
         answer = log_in(http, key)
 
     assert answer.status_code == 403
@@ -156,7 +156,7 @@ def test_a_key_in_a_header_is_a_programs_and_is_not_affected(
     _, key = site.user()
     headers = headers_of("cross-site", "https://elsewhere.example")
 
-    with site.browser(authorization=authorization.format(key=key), **headers) as http:
+    with site.browser(headers, authorization=authorization.format(key=key)) as http:
         assert well(http).status_code == status
 
 
