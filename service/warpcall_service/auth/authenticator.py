@@ -20,8 +20,11 @@ from warpcall_service.auth.users import Snapshot
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.identity import LOCAL, Caller
 
-# These routes need no key: probes of an orchestrator have none, nor has who logs in.
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login"})
+# These routes need no key: probes of an orchestrator have none, and a session that a browser logs in
+# or out of is not valid yet, or any more.
+OPEN = frozenset(
+    {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login", "/logout"}
+)
 OPEN_FOLDER = "/static/"  # the files that the page to log in loads
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
 SESSION_ENDED = "the session has ended: log in again"

@@ -117,16 +117,12 @@ def sessions_of(settings: Settings, account_sync: AccountSync) -> APIRouter:
         return _redirect(f".{next_path}", cookie)
 
     @router.post("/logout", status_code=303, response_class=Response, responses=changed)
-    async def log_out(request: Request, caller: CurrentCaller) -> Response:
+    async def log_out(request: Request) -> Response:
         """End the session that the request came with, for every copy of its cookie."""
         if not authenticator.needs_key:
             return _redirect("./")
-        if caller.session_id:
-            # This request must not be cancelled because its session ends.
-            authenticator.release(_exchange_of(request))
-            await account_sync.change(
-                functools.partial(sessions.end_if_open, session_id=caller.session_id)
-            )
+        if (found := authenticator.session_of(_exchange_of(request))) is not None:
+            await account_sync.change(functools.partial(sessions.end_if_open, session_id=found.id))
         return _redirect("login", session_tokens.set_cookie(request.scope, "", 0))
 
     @router.post("/logout-everywhere", status_code=303, response_class=Response, responses=changed)
@@ -134,6 +130,7 @@ def sessions_of(settings: Settings, account_sync: AccountSync) -> APIRouter:
         """End all sessions of the caller, in all browsers. API keys stay valid."""
         if not authenticator.needs_key:
             return _redirect("./")
+        # Otherwise this request would be cancelled, because its session ends.
         authenticator.release(_exchange_of(request))
         await account_sync.change(functools.partial(sessions.end_all, user_name=caller.name))
         return _redirect("login", session_tokens.set_cookie(request.scope, "", 0))

@@ -8,27 +8,16 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Scope
 
 from warpcall.errors import Problem, Unauthorized
+from warpcall_service.auth.session_routes import local_path
 from warpcall_service.http.problems import Headers
 from warpcall_service.pages.view import View, page, render, wants_page
 
-MAX_NEXT = 2000  # characters
 # Why a log-in failed, by the word in the query of the page.
 FAILURES = {
     "key": "This is not a key of this server, or it is no longer valid.",
     "busy": "Too many wrong keys came from your address. Wait a minute.",
     "unavailable": "The server cannot check keys at present. Try again soon.",
 }
-
-
-def local_path(text: str) -> str:
-    """The path of this server in `text`, or "/" if it might lead a browser elsewhere.
-
-    Browsers treat a backslash as a slash and ignore control characters, so that several spellings
-    of a text lead to another host.
-    """
-    is_local = text.startswith("/") and not text.startswith("//")
-    is_plain = all("!" <= character <= "~" and character != "\\" for character in text)
-    return text if is_local and is_plain and len(text) <= MAX_NEXT else "/"
 
 
 def login_location(scope: Scope, problem: Problem) -> str | None:

@@ -26,7 +26,7 @@ from warpcall_service.identity import ROLES, Role
 
 # What needs no key, and what of it has an answer for everyone.
 HEALTH = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
-OPEN = {*HEALTH, "POST /login"}
+OPEN = {*HEALTH, "POST /login", "POST /logout"}
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
@@ -38,7 +38,7 @@ NEEDS: dict[str, Role] = {
 }
 CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"),  # and each op
-    *("POST /logout", "POST /logout-everywhere"),
+    "POST /logout-everywhere",
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
     "GET /v1/jobs/{id}/compare/{other}",
@@ -181,7 +181,7 @@ def test_the_description_says_which_role_a_route_needs(
     assert {name for name, role in said.items() if role == "none"} == OPEN
     assert {name: role for name, role in said.items() if role not in ("none", "call")} == NEEDS
     for name, operation in operations.items():
-        assert ("401" in operation["responses"]) is (name not in HEALTH)
+        assert ("401" in operation["responses"]) is (name not in {*HEALTH, "POST /logout"})
         local_only = "/infer" in name or "/systemsharedmemory/" in name  # whatever the role
         assert ("403" in operation["responses"]) is (name in NEEDS or local_only)
         assert operation.get("security") == ([] if name in OPEN else None)

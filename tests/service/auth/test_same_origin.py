@@ -170,4 +170,4 @@ def test_a_browser_without_the_first_header_is_known_by_its_origin(site: Site) -
             for origin in ("null", "https://elsewhere.example", own, own)
         ]
 
-    assert statuses == [403, 403, 303, 401]
+    assert statuses == [403, 403, 303, 303]

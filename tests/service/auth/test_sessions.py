@@ -255,6 +255,7 @@ def test_a_stolen_cookie_is_worth_nothing_after_the_log_out(site: Site) -> None:
         with site.browser(cookie=stolen) as thief:
             assert problem_of(thief.get("/v1/me"), 401, "unauthorized", None) == ENDED
         assert who(elsewhere) == name, "the user's other browsers stay logged in"
+        assert http.post("/logout").headers["location"] == "login", "a second time, too"
 
 
 def test_a_log_out_everywhere_ends_the_users_sessions_and_no_others(site: Site) -> None:
