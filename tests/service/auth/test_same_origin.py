@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.oip.requests import refused
-from tests.servers import Server, running_server
-from tests.service.auth.browsers import BEHIND_A_PROXY, Site, keep, log_in
-from tests.service.databases import Database
+from tests.servers import Server
+from tests.service.auth.browsers import Site, keep, log_in
 from tests.service.requests import PERMUTE, problem_of, well
 
 HOST = "gpu-box:8000"
@@ -29,14 +27,6 @@ ORIGINS = (
     HOST,
 )
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("origins"))})
-    database.key("alice", "admin")
-    with running_server({**database.settings, **BEHIND_A_PROXY}) as server:
-        yield Site(server, database)
 
 
 def allowed(site: str | None, origin: str | None) -> bool:
@@ -171,3 +161,20 @@ def test_a_browser_without_the_first_header_is_known_by_its_origin(site: Site) -
         ]
 
     assert statuses == [403, 403, 303, 303]
+
+
+def test_no_answer_invites_other_origins(site: Site) -> None:
+    asks = {"origin": "https://elsewhere.example", "access-control-request-method": "POST"}
+
+    with site.browser(asks, authorization=f"Bearer {site.user('admin')[1]}") as http:
+        answers = [
+            http.options(PERMUTE),
+            http.get("/v1/kernels"),
+            http.get("/"),
+            http.get("/healthz"),
+            http.post(PERMUTE, json={}),
+        ]
+
+    for answer in answers:
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+        assert answer.headers["x-content-type-options"] == "nosniff"
