@@ -11,6 +11,9 @@ from tests.forks import Forked
 
 __all__ = ["Server", "running_server"]
 
+# A server writes to its whole arena once when it starts. The default is 2 GiB, which takes 2 to 3 s of CPU.
+SMALL = {"WARPCALL_ARENA_BYTES": "64MiB"}
+
 
 def running_server(
     settings: Mapping[str, str] | None = None,
@@ -18,7 +21,7 @@ def running_server(
     *,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> AbstractContextManager[Server]:
-    """As `demo.server.running_server`, without the time of the imports."""
+    """As `demo.server.running_server`, without the time of the imports and of a large arena."""
     return demo.server.running_server(
-        settings, under, start_timeout_s=start_timeout_s, popen=Forked
+        {**SMALL, **(settings or {})}, under, start_timeout_s=start_timeout_s, popen=Forked
     )
