@@ -20,6 +20,15 @@ def pytest_configure(config: pytest.Config) -> None:
         patches.install()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread(pytestconfig: pytest.Config) -> None:
+    """Compute references with one thread: idle threads of torch spin, and take the time of other tests."""
+    import torch  # not above: this file is read before TRITON_INTERPRET is set
+
+    if pytestconfig.getoption("--device") == "cpu":
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _memory_has_no_luck() -> Iterator[None]:
     """Fill every `torch.empty` with NaN (integers: their maximum), so that a missed store fails.
@@ -27,7 +36,7 @@ def _memory_has_no_luck() -> Iterator[None]:
     The random numbers are also the same in each run, so that a failure can be repeated.
     tests/gpu/test_properties.py draws new ones in each run and prints what it drew.
     """
-    import torch  # not above: this file is read before TRITON_INTERPRET is set
+    import torch
 
     torch.manual_seed(0)
     before = torch.are_deterministic_algorithms_enabled()

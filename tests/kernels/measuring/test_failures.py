@@ -24,7 +24,15 @@ from warpcall_kernels.measuring import (
 )
 
 SPEC = {"shape": [4, 6], "dtype": "F32", "params": {"dims": [1, 0]}}
-FAST = Precision("test", 1, 6, 0, 6, 0.01, 0.02, extras=False)
+FAST = Precision(
+    *("test", 1),
+    min_rounds=6,
+    min_seconds=0,
+    max_rounds=6,
+    warm_window_s=0.01,
+    warm_seconds=0.02,  # nothing here asks for times
+    extras=False,
+)
 NUMBERS = itertools.count()
 
 
