@@ -7,7 +7,7 @@ it is in the state in which `python -m` is after its imports. It has its own env
 descriptors and exit status, as a process started with exec has.
 
 `Forked` takes the place of `subprocess.Popen`. It starts with exec what would not be the same: see
-`is_forkable`. Real servers serve the shared fixture of tests/e2e and its tests of load, crowds and
+`is_forkable`. What `unshare` and such commands start is a fork as well: see tests/likeness.py. Real servers serve the shared fixture of tests/e2e and its tests of load, crowds and
 new ops, those of tests/image, of the docs' examples and tests/service/test_stalls.py.
 """
 
@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tests.template import ROOT, SERVER, TEMPLATE, Child, send
+from tests import likeness
+from tests.likeness import COMMANDS
+from tests.template import ROOT, SERVER, TEMPLATE, Child, has_path_of_forks, send
 
 TITLE_BYTES = 4000  # for the command lines of forks
 ENVIRONMENT_BYTES = 16_000  # for the variables of forks that the template has not
@@ -43,7 +45,7 @@ def is_forkable(args: Sequence[str], env: Mapping[str, str]) -> bool:
         return False
     if list(args[:3]) != [sys.executable, "-m", SERVER] and args[:2] != [sys.executable, "-c"]:
         return False
-    return env.get("PYTHONPATH", ROOT) == ROOT and not any(
+    return has_path_of_forks(env) and not any(
         name.startswith(READ_AT_START) and name != "PYTHONPATH" and os.environ.get(name) != value
         for name, value in env.items()
     )
@@ -60,22 +62,30 @@ class Forked(subprocess.Popen[Any]):
         _, gid, gids, uid, umask, new_session, group = identity
         special = (executable, preexec, pass_fds, cwd, shell, gid, gids, uid, new_session)
         plain = not any(special) and (umask, group) == (-1, -1) and close_fds
-        if not plain or not is_forkable(args, os.environ if env is None else env):
+        env = os.environ if env is None else env
+        begin = args.index(sys.executable) if sys.executable in args else 0
+        under, command = args[:begin], args[begin:]
+        ours = plain and is_forkable(command, env) and (not under or under[0] in COMMANDS)
+        like = likeness.example(under, env) if ours and under else None
+        if not ours or (under and like is None):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         fds = [
             given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))
         ]
         request = {
-            "args": args,
-            "env": {**(os.environ if env is None else env)},
+            "args": command,
+            "env": {**env},
             "cwd": str(Path.cwd()),
+            "like": like.pid if like else 0,
         }
         self._status, theirs = socket.socketpair()
         with theirs:
             send(_template(), request, [theirs.fileno(), *fds])
         self._child_created = True
         self.pid = int.from_bytes(self._status.recv(4, socket.MSG_WAITALL), "little")
+        if like:
+            likeness.ended(like)
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
     def _try_wait(self, flags: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import fcntl
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -28,17 +29,24 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests import likeness
+
 ROOT = str(Path(__file__).parents[1])
+BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file there
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_service.runs.reaper"
 BELOW_REAPERS = {
     f"warpcall_service.worker.{name}" for name in ("job_main", "module_check", "upload_check")
 }
 TEMPLATE = "template of workers"  # the command line of a server's second template
+INSTALLED = [
+    folder for folder in sys.path if folder not in ("", ROOT)
+]  # what -P leaves, and no PYTHONPATH
+OTHERS = ("warpcall", "warpcall_kernels", "warpcall_service", "sitecustomize.py")
 PACKET_BYTES = 100_000  # of a request: arguments and environment
 MAX_FDS = 32  # in a request
 # A worker's environment has these: glibc has read the template's, but can be set in another way.
@@ -53,6 +61,16 @@ COMMAND_LINE, ENVIRONMENT = 45, 47
 PR_GET_TID_ADDRESS = 40
 SYS_CLONE = 56
 CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+
+
+def has_path_of_forks(env: Mapping[str, str]) -> bool:
+    """Whether nothing in PYTHONPATH takes the place of what the template has imported or run."""
+    folders = {*_path(env)} - {ROOT, BRIEF_JOBS}
+    return not any(Path(folder, name).exists() for folder in folders for name in OTHERS)
+
+
+def _path(env: Mapping[str, str]) -> list[str]:
+    return [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 def send(to: socket.socket, request: dict[str, Any], fds: Sequence[int]) -> None:
@@ -77,7 +95,7 @@ class Child(subprocess.Popen[Any]):
         (_, _, _, pass_fds, _, env, _, _, _, *others) = rest
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, group = others
         ours = list(args[:3]) == [sys.executable, "-P", "-m"] and args[3] in (WORKER, REAPER)
-        if not ours or env.get("PYTHONPATH", ROOT) != ROOT:
+        if not ours or not has_path_of_forks(env):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         request = {"args": args, "env": {**env}, "cwd": str(Path.cwd()), "fds": [*pass_fds]}
@@ -108,8 +126,8 @@ class _BelowReaper(subprocess.Popen[Any]):
             request = {"args": args, "env": {**os.environ}, "cwd": str(Path.cwd())}
             fds = {0: p2cread, 1: 1, 2: 2, **{fd: fd for fd in pass_fds}}
             _become(request, fds, [])
-            if os.environ.get("BRIEF_JOBS"):
-                import tests.service.brief_jobs  # noqa: F401
+            if BRIEF_JOBS in sys.path:
+                runpy.run_path(f"{BRIEF_JOBS}/sitecustomize.py")
             _run(sys.modules[args[3]].main)
         self._child_created = True
         self._close_pipe_fds(p2cread, *rest[10:15])  # type: ignore[attr-defined]
@@ -117,6 +135,8 @@ class _BelowReaper(subprocess.Popen[Any]):
 
 def template(fd: int) -> None:
     """Import what the server's processes need, and fork them until pytest's process has ended."""
+
+    import alembic.command  # noqa: F401  # each server migrates a database
 
     import warpcall_kernels
     import warpcall_kernels.measuring
@@ -160,6 +180,8 @@ def template(fd: int) -> None:
                     status.sendall(pid.to_bytes(4, "little"))
                 continue
             if not (pid := os.fork()):
+                if request["like"]:
+                    likeness.join(request["like"])
                 (_serve if request["args"][1] == "-m" else _run_program)(request, fds)
             status = socket.socket(fileno=theirs)
             for other in fds:
@@ -251,6 +273,8 @@ def _become(request: dict[str, Any], fds: dict[int, int], kept: list[int]) -> No
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     args = request["args"]
+    first = {"-P": [], "-c": [""]}.get(args[1], [request["cwd"]])
+    sys.path[:] = [*first, *_path(request["env"]), *INSTALLED]
     _set_title(args)
     _write(ENVIRONMENT, [f"{name}={value}" for name, value in reversed(request["env"].items())])
     sys.orig_argv[:] = args

@@ -27,6 +27,7 @@ import pytest
 from bench.kernels.report import markdown
 from demo.server import Server, running_server
 from tests.oip import environments
+from tests.service.job_requests import BRIEF
 from warpcall import wire
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
@@ -73,7 +74,7 @@ def examples(page: Path) -> list[Example]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with running_server(
-        {"WARPCALL_ARENA_BYTES": "256MiB", "WARPCALL_UPLOADS": "trusted"}
+        {"WARPCALL_ARENA_BYTES": "256MiB", "WARPCALL_UPLOADS": "trusted", **BRIEF}
     ) as running:
         yield running
 

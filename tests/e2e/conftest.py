@@ -8,11 +8,12 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.e2e.command import Warpcall, command_for
+from tests.service.job_requests import BRIEF
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    with running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as running:
+    with running_server({"WARPCALL_ARENA_BYTES": "256MiB", **BRIEF}) as running:
         yield running
 
 

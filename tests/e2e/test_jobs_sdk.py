@@ -20,7 +20,7 @@ from warpcall.jobs import JobPreview
 from warpcall.jobs.results import History
 
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
-LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]  # takes a minute or two
+LONG = [{**CASE, "shape": [8, n]} for n in range(9, 29)]
 BENCH = ("bench", "permute", "--shape", "8x8", "--dtype", "fp32", "--dims", "1,0")
 NO_GPU = "no GPU: warpcall runs plain torch here, so nothing can be concluded about its kernels"
 QUICK = (*BENCH, "--vs", "copy", "--precision", "quick")
@@ -111,7 +111,7 @@ def test_a_series_and_what_a_job_would_come_to(
 def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Server) -> None:
     async def scenario() -> None:
         async with AsyncClient(server.url) as gpu:
-            job = await gpu.jobs.submit("permute", cases=LONG, precision="quick", tags=["async"])
+            job = await gpu.jobs.submit("permute", cases=LONG, precision="publish", tags=["async"])
             queue = await gpu.jobs.queue()
             watching = asyncio.create_task(job.wait())
             async for event in job.events():
@@ -200,7 +200,7 @@ def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
     gpu: Client, server: Server
 ) -> None:
     first = gpu.jobs.submit("permute", cases=LONG[:1], precision="publish", fresh=True)
-    job = gpu.jobs.submit("permute", cases=LONG, precision="quick", note="interrupted")
+    job = gpu.jobs.submit("permute", cases=LONG, precision="publish", note="interrupted")
     watching, ours = on_terminal(server, "watch", job.id)
 
     queued = shown_until(b"queued, number 1, starts in some", ours)
@@ -222,7 +222,7 @@ def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> N
     watching, ours = on_terminal(server, "top")
 
     shown_until(b"0 running, 0 waiting, on 1 for jobs", ours)
-    job = gpu.jobs.submit("permute", cases=LONG, precision="quick")
+    job = gpu.jobs.submit("permute", cases=LONG, precision="publish")
     shown_until(job.id.encode(), ours)
     job.cancel()
     shown_until(b"0 running, 0 waiting", ours)

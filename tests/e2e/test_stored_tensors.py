@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from demo.server import Server, running_server
+from tests.servers import Server, running_server
 from warpcall import AsyncClient, Busy, Client, InvalidInput, NotFound, StoredTensor
 from warpcall._arrays import NUMPY_DTYPES
 

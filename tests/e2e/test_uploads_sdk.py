@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import Server, running_server
 from tests.e2e.command import command_for
+from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF
 from tests.waiting import until
@@ -62,7 +62,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         "eve": database.key("eve", "upload"),
         "bob": database.key("bob", "bench"),
     }
-    settings = {"WARPCALL_ARENA_BYTES": "256MiB", "WARPCALL_UPLOADS": UPLOADS}
+    settings = {"WARPCALL_UPLOADS": UPLOADS}
     with running_server({**database.settings, **settings, **BRIEF}) as server:
         until(lambda: json.loads(server.get("/readyz")[1])["uploads"] == UPLOADS, "no uploads")
         yield Lab(server, keys)
@@ -208,7 +208,7 @@ def test_a_server_takes_no_uploads_unless_its_operator_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(SOURCE)
-    with running_server({"WARPCALL_ARENA_BYTES": "256MiB"}) as server:
+    with running_server() as server:
         warpcall = command_for(server, monkeypatch, capsys)
         code, out, err = warpcall(*BENCH, "--mine", tmp_path / "mine.py")
         listed = json.loads(warpcall("implementations", "list", "--json")[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,13 +13,14 @@ import httpx
 import psutil
 
 from demo.server import Server
-from tests.template import TEMPLATE
+from tests.template import BRIEF_JOBS, TEMPLATE
 from warpcall.jobs import UNFINISHED
 
 WAIT_S = 60.0
 # In the command lines of processes below a server that belong to no job.
 NO_JOBS = ("warpcall_service.worker.main", "warpcall_service.worker.module_check", TEMPLATE)
-BRIEF = {"BRIEF_JOBS": "1"}  # variables of a server: see tests/service/brief_jobs.py
+# Variables of a server whose quick jobs end soon: see tests/service/brief_jobs/sitecustomize.py
+BRIEF = {"PYTHONPATH": os.pathsep.join([BRIEF_JOBS, *filter(None, [os.environ.get("PYTHONPATH")])])}
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 JOB = {"op": "permute", "implementations": ["warpcall"], "cases": [CASE], "precision": "quick"}
 

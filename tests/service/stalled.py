@@ -31,11 +31,7 @@ SETTINGS = {
     "WARPCALL_DRAIN_TIMEOUT_S": str(DRAIN_S),
 }
 PIPE_BYTES = 4096
-BRIEF_JOBS = """
-import sys
-if "warpcall_service.worker.job_main" in sys.orig_argv[:4]:
-    import tests.service.brief_jobs
-"""
+BRIEF = "import tests.service.brief_jobs.sitecustomize\n"
 
 
 class FullPipe:
@@ -144,5 +140,5 @@ def at_start_of_python(folder: Path, program: str) -> dict[str, str]:
 
     Its jobs are brief.
     """
-    (folder / "sitecustomize.py").write_text(BRIEF_JOBS + program)
+    (folder / "sitecustomize.py").write_text(BRIEF + program)
     return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}

@@ -7,12 +7,10 @@ The monotonic clock stays as it is, as it does when a machine's time of day is s
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 
-if os.environ.get("BRIEF_JOBS") and "warpcall_service.worker.job_main" in sys.orig_argv[:4]:
-    import tests.service.brief_jobs  # noqa: F401
+import tests.service.brief_jobs.sitecustomize  # noqa: F401
 
 FILE = Path(os.environ["CLOCK"])
 real_ns = time.time_ns

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.forks import forked_workers
 from tests.servers import Server, running_server
 from tests.service.job_requests import JOB, client, ended, reached, results, show, submit
 from tests.service.requests import well
@@ -41,6 +42,12 @@ from warpcall_service.store.database import Store
 
 X = TensorInfo("x", "F32", (64, 64))
 PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers_are_forks() -> Iterator[None]:
+    with forked_workers():
+        yield
 
 
 class Watched(DeviceLease):

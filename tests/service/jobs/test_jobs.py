@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers import Server, running_server
 from tests.service.databases import Database
-from tests.service.job_requests import CASE, JOB, Job, client, ended, events, reached, submit
+from tests.service.job_requests import BRIEF, CASE, JOB, Job, client, ended, events, reached, submit
 from tests.service.requests import metrics, problem_of, well
 from warpcall import jobs
 from warpcall.jobs import PRECISIONS, ExitClass
@@ -23,7 +23,11 @@ from warpcall_kernels import measuring
 from warpcall_service.jobs.models import JobRequest
 
 SWEEP = {"shapes": [[8, 8]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
-LONG: dict[str, Any] = {**JOB, "cases": [{**CASE, "shape": [8, n]} for n in range(2, 40)]}
+LONG: dict[str, Any] = {
+    **JOB,
+    "cases": [{**CASE, "shape": [8, n]} for n in range(2, 40)],
+    "precision": "publish",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
     keys = {user: database.key(user, "bench") for user in ("alice", "bob")}
     keys |= {"caller": database.key("caller", "call"), "root": database.key("root", "admin")}
-    limits = {"WARPCALL_USER_MAX_JOBS": "3", "WARPCALL_ARENA_BYTES": "16MiB"}
+    limits = {"WARPCALL_USER_MAX_JOBS": "3", "WARPCALL_ARENA_BYTES": "16MiB", **BRIEF}
     with running_server({**database.settings, **limits}) as server:
         with client(server, keys["alice"]) as http:
             asked: dict[str, Any] = {

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.servers import Server, running_server
-from tests.service.job_requests import CASE, Job, client, ended, results, submit
+from tests.service.job_requests import BRIEF, CASE, Job, client, ended, results, submit
 from tests.service.requests import problem_of, well
 
 GOOD = """
@@ -32,8 +32,9 @@ IMPLEMENTATIONS = ()
 import no_such_package
 """
 ENDLESS = """
+import time
 while True:
-    pass
+    time.sleep(1)
 """
 
 
@@ -59,7 +60,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         "WARPCALL_ARENA_BYTES": "16MiB",
         "WARPCALL_JOB_MODULES": "endless_lab,broken_lab,my_lab.kernels",
         "WARPCALL_JOB_MODULE_S": "3",
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": os.pathsep.join([BRIEF["PYTHONPATH"], str(folder)]),
     }
     with running_server(settings) as server:
         yield Lab(server, folder)

@@ -62,9 +62,8 @@ def beside(
         "WARPCALL_ARENA_BYTES": "16MiB",
         "WARPCALL_JOB_LEASE_S": str(LEASE_S),
         "WARPCALL_JOB_MODULES": "tests.service.misbehaving",
-        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "PYTHONPATH": os.pathsep.join([BRIEF["PYTHONPATH"], str(Path(__file__).parents[3])]),
         "CONTINUE_FILE": str(folder.parent / "continue_file"),
-        **BRIEF,
     }
     with running_server({**database.settings, **own, **settings}, under) as server:
         yield server

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.service.job_requests import BRIEF
 from tests.service.runs.sandboxes import needs_bubblewrap, settings
 from tests.waiting import until
 from warpcall_service.lanes.device_lease import DeviceLease
@@ -45,6 +46,11 @@ for _ in range(12):
         time.sleep(600)
 time.sleep(600)
 """
+
+
+@pytest.fixture(autouse=True)
+def _jobs_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", BRIEF["PYTHONPATH"])
 
 
 def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[RunEvent]]:
@@ -112,7 +118,7 @@ def arguments(process: psutil.Process) -> list[str]:
         ("import os\nos._exit(3)", "killed", "exit status 3"),
         ("import os\nos.abort()", "killed", "SIGABRT"),
         (FORKS, "oom", "its processes together took more than"),
-        ("while True: pass", "timeout", "did not start within 12 s"),
+        ("import time\nwhile True: time.sleep(1)", "timeout", "did not start within 12 s"),
         (CONNECTION + "send({'result': {}})", "invalid", "its process sent"),
         (CONNECTION + "send(HELLO); send({'release': True})", "invalid", "a release at the wrong"),
         (CONNECTION + "server.sendall(bytes([255]) * 4)", "invalid", "more than 2097152"),

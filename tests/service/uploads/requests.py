@@ -11,10 +11,10 @@ import httpx
 
 from tests.servers import Server, running_server
 from tests.service.databases import Database
-from tests.service.job_requests import client
+from tests.service.job_requests import BRIEF, client
 
 PATH = "/v1/implementations"
-SETTINGS = {"WARPCALL_UPLOADS": "trusted", "WARPCALL_ARENA_BYTES": "16MiB"}
+SETTINGS = {"WARPCALL_UPLOADS": "trusted", "WARPCALL_ARENA_BYTES": "16MiB", **BRIEF}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.service.job_requests import BRIEF
 from tests.service.uploads.sources import PLAIN, TRITON, WRONG
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.runs.messages import Task
@@ -44,7 +45,7 @@ def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, d
         process = subprocess.Popen(
             [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
             pass_fds=[theirs.fileno()],
-            env={**environment, "TRITON_INTERPRET": "1", "TMPDIR": str(folder)},
+            env={**environment, **BRIEF, "TRITON_INTERPRET": "1", "TMPDIR": str(folder)},
         )
         theirs.close()
         ours.settimeout(120)
