@@ -395,7 +395,5 @@ def test_failures_are_distinguished(error: Exception, found: str) -> None:
 
 
 def test_a_failure_of_torch_compile_is_one_of_a_compiler() -> None:
-    # Not a parameter above: each process that collects the tests would import the compiler, for 1.7 s.
-    error = torch._dynamo.exc.TorchDynamoException("no such thing")
-
-    assert class_of(error) == "compile_error"
+    # Not a parameter above: each process that collects the tests would import torch's compiler.
+    assert class_of(torch._dynamo.exc.TorchDynamoException("no such thing")) == "compile_error"
