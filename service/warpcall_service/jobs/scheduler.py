@@ -269,6 +269,7 @@ class Scheduler:
             "device": device,
             "modules": {},  # see `_outcome`
             "uploads": uploads,
+            "problem": None,
             "sandboxed": bool(uploads) and settings.uploads == "sandboxed",
             "op": job.op,
             "implementations": json.loads(job.implementations),

@@ -41,6 +41,7 @@ class Checked(TypedDict):
         implementation_s: seconds for one implementation of one case at the job's precision.
         environment: the class of the machine and its software.
         kernels_sha256: hash of the kernels' code that would be measured.
+        memory_bytes: the most memory that a case may need.
         sources: hash of the source of each implementation that would be measured; the server adds
             it to the lane's reply.
     """
@@ -49,12 +50,23 @@ class Checked(TypedDict):
     implementation_s: float
     environment: str
     kernels_sha256: str
+    memory_bytes: int
     sources: dict[str, str]
 
 
 def version_of(op: str, function: str, source: str) -> str:
     """The version of an uploaded implementation: a SHA-256 in hex."""
     return hashlib.sha256(json.dumps([op, function, source]).encode()).hexdigest()
+
+
+def problem_version(source: str) -> str:
+    """The version of a problem: the SHA-256 of its source in hex."""
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def problem_version(source: str) -> str:
+    """The version of a problem: the SHA-256 of its source, in hex."""
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 class Upload(TypedDict):
@@ -93,6 +105,56 @@ class CheckRequest(TypedDict):
     limit_s: float
 
 
+class ProblemSource(TypedDict):
+    """A problem on which a job is, such as "ann/row-norm"."""
+
+    name: str
+    source: str
+
+
+class ProblemRequest(TypedDict):
+    """The check of a problem, or of cases of a job on it; `worker.problem_check` has the answers.
+
+    Attributes:
+        name: such as "ann/row-norm", for keys of cases and for messages.
+        job: None for the check of an upload; otherwise `cases` or a `sweep`, `max_cases`, the
+            `device` and the `memory_bytes` that a case may have on it.
+        limit_s: seconds that the import and all calls of the problem's functions may take.
+    """
+
+    name: str
+    source: str
+    job: Mapping[str, Any] | None
+    limit_s: float
+
+
+class ProblemRequest(TypedDict):
+    """A question about a problem's source: whether it can be stored, or which cases a job has.
+
+    Without `job` the answer has `doc`, the first line of the module's docstring, `function`, the
+    name of the reference, and `declaration`, from `Op.describe`. With `job` it has `cases`, each a
+    `CheckedCase`. A refusal has `error` and `field`: "source", or the part of the job that is wrong.
+
+    Attributes:
+        name: the problem's, such as "ann/row-norm"; keys of cases begin with it.
+        job: None, or `cases` or a `sweep`, with `max_cases`, `memory_bytes` (the most that one case
+            may need) and `device` (its name in messages).
+        limit_s: seconds that everything may take which runs code of the source.
+    """
+
+    name: str
+    source: str
+    job: Mapping[str, Any] | None
+    limit_s: float
+
+
+class ProblemSource(TypedDict):
+    """The problem that a job measures: its name, such as "ann/row-norm", and its source."""
+
+    name: str
+    source: str
+
+
 class ModuleRequest(TypedDict):
     """The import of one of the operator's modules.
 
@@ -126,7 +188,8 @@ class Task(TypedDict):
         modules: the operator's modules to import, and the names of the implementations that the
             job times from each.
         uploads: uploaded implementations, to import as well.
-        sandboxed: whether the process runs in the sandbox, because of its uploads.
+        problem: the problem whose op is measured; None for a shipped op.
+        sandboxed: whether the process runs in the sandbox, because of its uploads or problem.
         seed: seed of the inputs' values.
         cases: position and spec of each case.
         memory_bytes: the most memory that the job may use.
@@ -136,6 +199,7 @@ class Task(TypedDict):
     device: str
     modules: dict[str, list[str]]
     uploads: list[Upload]
+    problem: ProblemSource | None
     sandboxed: bool
     op: str
     implementations: list[str]
