@@ -60,11 +60,6 @@ def version_of(op: str, function: str, source: str) -> str:
 
 
 def problem_version(source: str) -> str:
-    """The version of a problem: the SHA-256 of its source in hex."""
-    return hashlib.sha256(source.encode()).hexdigest()
-
-
-def problem_version(source: str) -> str:
     """The version of a problem: the SHA-256 of its source, in hex."""
     return hashlib.sha256(source.encode()).hexdigest()
 
@@ -126,33 +121,6 @@ class ProblemRequest(TypedDict):
     source: str
     job: Mapping[str, Any] | None
     limit_s: float
-
-
-class ProblemRequest(TypedDict):
-    """A question about a problem's source: whether it can be stored, or which cases a job has.
-
-    Without `job` the answer has `doc`, the first line of the module's docstring, `function`, the
-    name of the reference, and `declaration`, from `Op.describe`. With `job` it has `cases`, each a
-    `CheckedCase`. A refusal has `error` and `field`: "source", or the part of the job that is wrong.
-
-    Attributes:
-        name: the problem's, such as "ann/row-norm"; keys of cases begin with it.
-        job: None, or `cases` or a `sweep`, with `max_cases`, `memory_bytes` (the most that one case
-            may need) and `device` (its name in messages).
-        limit_s: seconds that everything may take which runs code of the source.
-    """
-
-    name: str
-    source: str
-    job: Mapping[str, Any] | None
-    limit_s: float
-
-
-class ProblemSource(TypedDict):
-    """The problem that a job measures: its name, such as "ann/row-norm", and its source."""
-
-    name: str
-    source: str
 
 
 class ModuleRequest(TypedDict):
