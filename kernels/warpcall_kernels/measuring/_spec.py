@@ -144,6 +144,7 @@ def make_case(op: Op | str, spec: Mapping[str, Any]) -> JobCase:
         inputs = _derived(op, given, params)
     case = JobCase(op, inputs, params)
     outputs = op.check(case.metas, params)
+    op.bytes_moved(**case.metas, **params)  # a problem's may raise, which is better known now
     if not any(math.prod(meta.shape) for meta in outputs.values()):
         field = "sizes" if op.dtypes else "shape"
         raise InvalidInput(field, f"{case.key} gives nothing: there is no time to measure")

@@ -111,7 +111,7 @@ class Run:
         options = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
         # Triton interprets uploaded kernels where there is no GPU. It reads the variable when it is
         # imported.
-        interprets = bool(task["uploads"]) and task["device"] == "cpu"
+        interprets = bool(task["uploads"] or task["problem"]) and task["device"] == "cpu"
         more = {"TRITON_INTERPRET": "1"} if interprets else {}
         if task["sandboxed"]:
             launch = Sandbox(self._settings).launch(gpu=gpu_of(task["device"], self._lane))

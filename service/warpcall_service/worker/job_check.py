@@ -27,15 +27,22 @@ Floats = NDArray[np.float64]
 
 
 def check_job(request: Mapping[str, Any], device: str) -> Checked:
-    """Check the cases of a submission, or raise InvalidInput, which names the field."""
+    """Check the cases of a submission, or raise InvalidInput, which names the field.
+
+    Those of a job on a problem are checked elsewhere, see `problem_check`. Its `op` is None here, and
+    the reply has no cases.
+    """
     memory_bytes = _memory_bytes(device)
     if device == "cpu":
         memory_bytes = min(memory_bytes, request["host_bytes"])
     return {
-        "cases": check_cases(request["op"], request, device, memory_bytes),
+        "cases": []
+        if request["op"] is None
+        else check_cases(request["op"], request, device, memory_bytes),
         "implementation_s": PRECISIONS[request["precision"]].seconds,
         "environment": measuring.environment_class(_fingerprint(device)),
         "kernels_sha256": measuring.kernels_sha256(),  # of what the next job will import
+        "memory_bytes": memory_bytes,
         "sources": {},
     }
 

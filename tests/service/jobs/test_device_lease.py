@@ -152,6 +152,7 @@ def task() -> Task:
         "device": "cpu",
         "modules": {},
         "uploads": [],
+        "problem": None,
         "sandboxed": False,
         "op": "permute",
         "implementations": ["warpcall"],

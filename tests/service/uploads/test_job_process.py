@@ -28,6 +28,7 @@ def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, d
             {"name": name, "op": "permute", "function": "permute", "source": source}
             for name, source in sources.items()
         ],
+        "problem": None,
         "sandboxed": False,
         "op": "permute",
         "implementations": [*others, *sources],
