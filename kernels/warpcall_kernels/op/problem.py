@@ -81,7 +81,9 @@ class Problem:
             "params": fields.params(self.params),
             "dtypes": fields.dtypes(self.dtypes),
             "tolerance": fields.tolerance(self.tolerance),
-            "bytes_moved": self.bytes_moved and fields.function("bytes_moved", self.bytes_moved),
+            "bytes_moved": None
+            if self.bytes_moved is None
+            else fields.function("bytes_moved", self.bytes_moved),
             "equivalent": fields.line("equivalent", self.equivalent),
         }
         for name, value in checked.items():
@@ -101,7 +103,8 @@ class Problem:
         Raises:
             InvalidInput: what the functions return cannot be used.
         """
-        fields.line("name", name)
+        if not fields.line("name", name):
+            raise InvalidInput("name", "name must not be empty")
         declared = _Declared(self, name)
         return Op(
             name=name,
@@ -135,7 +138,7 @@ class _Declared:
         self._drawn = {dtype: self.derive(dtype, **self._sizes) for dtype in problem.dtypes}
         names = self._names = tuple(self._drawn[problem.dtypes[0]])
         params = list(self._params)
-        fields.distinct("inputs", names, [*params, *self._sizes])
+        fields.distinct("inputs", names, params)
         fields.signature("reference", problem.reference, [], [*names, *params])
         if problem.bytes_moved is not None:
             fields.signature("bytes_moved", problem.bytes_moved, [], [*names, *params])

@@ -91,12 +91,10 @@ def names(field: str, given: Iterable[object]) -> None:
 
 
 def distinct(field: str, given: Sequence[str], others: Sequence[str]) -> None:
-    """Names of two kinds, which are options of one command."""
+    """Names of two kinds, which are arguments of one function or options of one command."""
     for name in given:
         if name in others:
-            raise InvalidInput(
-                field, f"{field} must not have the name {name}, which is another's already"
-            )
+            raise InvalidInput(field, f"{field} must not have the name {name}, another has it")
 
 
 def sizes(value: object) -> tuple[Size, ...]:
