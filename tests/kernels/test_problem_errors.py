@@ -12,6 +12,7 @@ from tests.kernels.row_norm import SIZES, problem
 from warpcall_kernels import InvalidInput, Param, Sample, Size, measuring
 from warpcall_kernels.op.problem_fields import MAX_ENTRIES
 
+
 def wrong(value: Any) -> Any:
     """A value of a type that a checker of types would refuse."""
     return value
@@ -208,9 +209,9 @@ WRONG_RESULTS = [
         (
             {"bytes_moved": lambda x, eps, value=value: value},
             "bytes_moved",
-            f"bytes_moved must return an integer of at least 0, got {value}",
+            f"bytes_moved must return an integer between 0 and {2**62}, got {value}",
         )
-        for value in (-1, 1.5, True, 2**63, None)
+        for value in (-1, 1.5, True, 2**62 + 1, None)
     ),
 ]
 

@@ -196,6 +196,13 @@ def test_bytes_that_cannot_be_counted_fail_the_case() -> None:
     assert set(map(type, asked)) == {Meta}
 
 
+def test_memory_for_the_copy_of_many_bytes_is_counted() -> None:
+    op = problem(bytes_moved=lambda x, eps: 1 << 40).op("p")
+
+    assert measuring.make_case(op, {}).device_bytes > 1 << 41
+    assert measuring.make_case(problem().op("p"), {}).device_bytes < 1 << 30
+
+
 def test_only_a_tolerance_of_none_is_bit_exact() -> None:
     given = problem(tolerance={torch.float32: 1})
 

@@ -112,7 +112,7 @@ class _Measurement:
         self._progress = progress
         self._half_width: float | None = None  # at the last check for convergence
         self._reported_at = 0.0
-        self._nbytes = 0
+        self._nbytes = case.bytes_moved
         self._clock = clock(device)
         self._observer = observer(device)
 
@@ -136,7 +136,6 @@ class _Measurement:
 
     def _check(self) -> None:
         """Check each implementation against the reference, with random inputs."""
-        self._nbytes = self._case.op.bytes_moved(**self._case.metas, **self._case.params)
         for check in Checker(self._case, self._device).draws():
             for c in self.candidates:
                 if c.function is not None and c.status == "ok":

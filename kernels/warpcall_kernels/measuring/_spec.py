@@ -72,6 +72,11 @@ class JobCase:
         """Shapes and dtypes of the outputs."""
         return self.op.infer(**self.metas, **self.params)
 
+    @functools.cached_property
+    def bytes_moved(self) -> int:
+        """The compulsory traffic in bytes."""
+        return self.op.bytes_moved(**self.metas, **self.params)
+
     @property
     def spec(self) -> dict[str, Any]:
         """This case as JSON. `make_case` makes the same case of it, also if defaults of the op
@@ -111,7 +116,7 @@ class JobCase:
             wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
         checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
         # Inputs as drawn and two more sets; two outputs; source and result of the limit's copy.
-        timed = 3 * inputs + 2 * outputs + 2 * (inputs + outputs)
+        timed = 3 * inputs + 2 * outputs + 2 * max(inputs + outputs, self.bytes_moved)
         if inputs + outputs <= SHORT_BYTES:  # short calls are rotated over several sets
             timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
         return max(checked, timed) + ROOM_BYTES
@@ -144,10 +149,10 @@ def make_case(op: Op | str, spec: Mapping[str, Any]) -> JobCase:
         inputs = _derived(op, given, params)
     case = JobCase(op, inputs, params)
     outputs = op.check(case.metas, params)
-    op.bytes_moved(**case.metas, **params)  # a problem's may raise, which is better known now
     if not any(math.prod(meta.shape) for meta in outputs.values()):
         field = "sizes" if op.dtypes else "shape"
         raise InvalidInput(field, f"{case.key} gives nothing: there is no time to measure")
+    _ = case.bytes_moved  # a problem's may raise, which is better known now
     return case
 
 

@@ -35,6 +35,7 @@ from warpcall_kernels.op.errors import InvalidInput, brief, listed
 from warpcall_kernels.op.sources import unwrapped
 
 DEFAULT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MAX_BYTES_MOVED = 2**62
 SMALL_ELEMENTS = 256 * 256  # of the inputs of a small case
 
 Samples = dict[str, Sample]
@@ -182,10 +183,12 @@ class _Declared:
             outputs = self.infer(**metas, **values)
             return sum(meta.nbytes for meta in (*metas.values(), *outputs.values()))
         found = self._problem.bytes_moved(**metas, **values)
-        if type(found) is int and 0 <= found <= INT64_MAX:
+        if type(found) is int and 0 <= found <= MAX_BYTES_MOVED:
             return found
         raise InvalidInput(
-            "bytes_moved", f"bytes_moved must return an integer of at least 0, got {brief(found)}"
+            "bytes_moved",
+            f"bytes_moved must return an integer between 0 and {MAX_BYTES_MOVED}, got "
+            f"{brief(found)}",
         )
 
     def inputs(self) -> tuple[Input, ...]:
