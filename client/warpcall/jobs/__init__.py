@@ -67,8 +67,8 @@ class JobRequest(TypedDict, total=False):
     """What a job measures and how, besides its op. Give either `cases` or `sweep`.
 
     Attributes:
-        implementations: names of what is timed, ["warpcall", "torch"] by default. The others are
-            compared with the first.
+        implementations: names of what is timed, by default ["warpcall", "torch"], and ["torch"]
+            for a problem. The others are compared with the first.
         cases: each with `inputs`, or with the `shape` and `dtype` of the first input; of a problem
             with its `dtype` and `sizes`.
         sweep: `shapes`, `dtypes`, `params` and `sizes`, whose product are the cases. A problem has

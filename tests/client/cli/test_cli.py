@@ -181,7 +181,7 @@ def test_an_address_that_is_none_is_one_line(url: str, message: str, warpcall: C
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "../../readyz", "a?b", "a\udcff"], ids=ascii)
+@pytest.mark.parametrize("name", ["", "a/b/c", "..", "../../readyz", "a?b", "a\udcff"], ids=ascii)
 @pytest.mark.parametrize(
     "command", [["kernels"], ["run", "x.npy"]], ids=lambda arguments: arguments[0]
 )

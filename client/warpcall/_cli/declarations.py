@@ -1,0 +1,67 @@
+"""Declarations of ops and of problems, for commands that take the name of either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from warpcall import Client
+from warpcall._cli.op_args import option, size_option
+from warpcall._cli.sweep_args import dtype_names
+from warpcall._jobs.names import is_problem, without_version
+from warpcall.dtypes import DTYPES
+
+CODES = {dtype.name: dtype.code for dtype in DTYPES}
+
+
+def declaration_of(gpu: Client, op: str) -> dict[str, Any]:
+    """The declaration of an op such as "permute", or of a problem such as "ann/row-norm".
+
+    Raises:
+        NotFound: there is none, or the problem is private to another user.
+    """
+    if is_problem(op):
+        return {**gpu.problems.get(op).declaration, "name": without_version(op)}
+    return gpu.kernel(op)
+
+
+def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:
+    """What an op takes and returns, for readers."""
+    yield f"{op['name']}: {op['summary']}" if op["summary"] else str(op["name"])
+    if op["equivalent"]:
+        yield f"equivalent to {op['equivalent']}"
+    yield ""
+    for i in op["inputs"]:
+        yield f"  {input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
+    for p in op["params"]:
+        yield f"  {option_label(p)}  {p['doc']}{_default(p['default'])}"
+    for o in op["outputs"]:
+        yield f"  -> {o['name']} {o['shape']}  {o['doc']}"
+    sizes = op.get("sizes", [])  # older servers do not send them
+    if sizes or "dtypes" in op:
+        yield "options of `warpcall bench`:"
+    for size in sizes:
+        yield f"  {size_option(size)}  {size['doc']}{_default(size['default'])}"
+    if "dtypes" in op:
+        first, *others = map(_typed, op["dtypes"])
+        yield f"  --dtype {','.join((first, *others))}  (default {first})"
+
+
+def input_label(declared: Mapping[str, Any]) -> str:
+    """The name of an input, in brackets if it is optional."""
+    return f"[{declared['name']}]" if declared["optional"] else str(declared["name"])
+
+
+def option_label(declared: Mapping[str, Any]) -> str:
+    """A parameter as an option, in brackets if it is optional."""
+    return option(declared) if declared["required"] else f"[{option(declared)}]"
+
+
+def _default(default: object) -> str:
+    return "" if default is None or default is False else f" (default {default})"
+
+
+def _typed(dtype: str) -> str:
+    """A dtype as options have it, such as bf16 for "bfloat16"."""
+    code = CODES.get(dtype)
+    return next((name for name, known in dtype_names().items() if known == code), dtype)
