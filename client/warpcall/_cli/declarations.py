@@ -9,9 +9,6 @@ from warpcall import Client
 from warpcall._cli.op_args import option, size_option
 from warpcall._cli.sweep_args import dtype_names
 from warpcall._jobs.names import is_problem, without_version
-from warpcall.dtypes import DTYPES
-
-CODES = {dtype.name: dtype.code for dtype in DTYPES}
 
 
 def declaration_of(gpu: Client, op: str) -> dict[str, Any]:
@@ -43,8 +40,9 @@ def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:
     for size in sizes:
         yield f"  {size_option(size)}  {size['doc']}{_default(size['default'])}"
     if "dtypes" in op:
-        first, *others = map(_typed, op["dtypes"])
-        yield f"  --dtype {','.join((first, *others))}  (default {first})"
+        names = {code: name for name, code in dtype_names().items()}
+        dtypes = [names.get(code, code) for code in op["dtypes"]]
+        yield f"  --dtype {','.join(dtypes)}  (default {dtypes[0]})"
 
 
 def input_label(declared: Mapping[str, Any]) -> str:
@@ -59,9 +57,3 @@ def option_label(declared: Mapping[str, Any]) -> str:
 
 def _default(default: object) -> str:
     return "" if default is None or default is False else f" (default {default})"
-
-
-def _typed(dtype: str) -> str:
-    """A dtype as options have it, such as bf16 for "bfloat16"."""
-    code = CODES.get(dtype)
-    return next((name for name, known in dtype_names().items() if known == code), dtype)

@@ -17,7 +17,7 @@ DECLARATION: dict[str, Any] = {
     "name": "ann/row-norm", "summary": "Each row over its length.", "description": "",
     "equivalent": "", "limits": "",
     "inputs": [
-        {"name": "x", "dtypes": ["float32", "bfloat16"], "shape": "[4096, 1024]",
+        {"name": "x", "dtypes": ["F32", "BF16"], "shape": "[4096, 1024]",
          "doc": "with default sizes", "optional": False},
     ],
     "outputs": [
@@ -33,7 +33,7 @@ DECLARATION: dict[str, Any] = {
         {"name": "values", "doc": "what to draw", "default": "normal", "minimum": 0,
          "choices": ["normal", "special"]},
     ],
-    "dtypes": ["float32", "bfloat16"], "source_sha256": SHA256,
+    "dtypes": ["F32", "BF16"], "source_sha256": SHA256,
 }  # fmt: skip
 DETAILS: dict[str, Any] = {
     **PROBLEM, "source": SOURCE, "declaration": DECLARATION, "versions": [VERSION],
