@@ -36,6 +36,8 @@ def main() -> None:
 def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str, Any]:
     """Check a problem, or cases of a job on it."""
     # These import torch and Triton, whose time does not count as the source's.
+    import torch
+
     from warpcall.errors import InvalidInput
     from warpcall_kernels import InvalidInput as RefusedByOp
     from warpcall_service.worker import problem_source
@@ -44,6 +46,7 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
 
     file = folder / problem_source.file_name(request["name"])
     source_check.write_source(request["source"], file)
+    _ = torch.empty(1, device="meta") + 1  # the first such call imports for two seconds
     with source_check.limited(request["limit_s"], file, answers, "the problem's code"):
         module = source_check.import_source(file)
         try:
