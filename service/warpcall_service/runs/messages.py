@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 TAG_VARIABLE = (
     "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
@@ -44,6 +44,7 @@ class Checked(TypedDict):
         memory_bytes: the most memory that a case may need.
         sources: hash of the source of each implementation that would be measured; the server adds
             it to the lane's reply.
+        problem_sha256: version of the problem that would be measured; the server adds it.
     """
 
     cases: list[CheckedCase]
@@ -52,6 +53,7 @@ class Checked(TypedDict):
     kernels_sha256: str
     memory_bytes: int
     sources: dict[str, str]
+    problem_sha256: NotRequired[str]
 
 
 def version_of(op: str, function: str, source: str) -> str:

@@ -16,25 +16,32 @@ from warpcall_service.identity import LOCAL, Caller
 from warpcall_service.runs.messages import version_of
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import JobUpload, UploadedVersion
-from warpcall_service.uploads import database, job_uploads
-from warpcall_service.uploads.database import NewVersion, Quota
+from warpcall_service.uploads import job_uploads
+from warpcall_service.uploads.database import IMPLEMENTATIONS
+from warpcall_service.uploads.new_versions import NewImplementation, Quota
 
 ANN, BOB = Caller("ann", "upload"), Caller("bob", "upload")
 QUOTA = Quota(versions=3, nbytes=100)
+
+
+def version(source: str, private: bool | None = None) -> NewImplementation:
+    return NewImplementation(
+        op="permute", function="permute", name="mine", source=source, private=private
+    )
 
 
 def put(
     store: Store, source: str = "x", *, caller: Caller = ANN, private: bool | None = None
 ) -> bool:
     """Store a version of `mine`; whether it is new."""
-    new = NewVersion("permute", "permute", "mine", source, private)
     with store.write() as session:
-        return database.store(session, caller, new, "doc", QUOTA)[1]
+        new = version(source, private)
+        return IMPLEMENTATIONS.store(session, caller, new, {"doc": "doc"}, QUOTA)[1]
 
 
-def delete(store: Store, version: str | None = None) -> None:
+def delete(store: Store) -> None:
     with store.write() as session:
-        database.delete(session, ANN, "ann", "mine", version)
+        IMPLEMENTATIONS.delete(session, ANN, "ann", "mine", None)
 
 
 def stored(store: Store) -> list[str]:
@@ -66,10 +73,8 @@ def test_a_disabled_user_stores_nothing(store: Store) -> None:
 
 
 def test_a_version_that_was_not_checked_is_not_stored(store: Store) -> None:
-    new = NewVersion("permute", "permute", "mine", "x", None)
-
     with pytest.raises(Unavailable), store.write() as session:
-        database.store(session, ANN, new, None, QUOTA)
+        IMPLEMENTATIONS.store(session, ANN, version("x"), None, QUOTA)
 
     assert stored(store) == []
 
@@ -93,7 +98,9 @@ def test_uploads_of_a_user_at_the_same_time_are_stored_one_after_the_other(
 
 def test_the_quota_holds_for_bytes_too_and_for_each_user_alone(store: Store) -> None:
     put(store, "a" * 60)
-    with pytest.raises(TooLarge, match=r"60 bytes of implementations stored, with this .* 110,"):
+    with pytest.raises(
+        TooLarge, match=r"60 bytes of implementations and problems stored, with this .* 110,"
+    ):
         put(store, "b" * 50)
     put(store, "b" * 50, caller=BOB)
     put(store, "é" * 20)  # 40 bytes
