@@ -8,6 +8,9 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.e2e.command import Warpcall, command_for
+from tests.e2e.lab import lab
+
+__all__ = ["lab", "server", "warpcall"]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, write_lines
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import described, job_names, upload_of
-from warpcall._jobs.names import without_version
+from warpcall._jobs.names import is_problem, without_version
 from warpcall.errors import InvalidInput
 from warpcall.jobs import PRECISIONS, PRIORITIES, JobRequest
 
@@ -26,6 +26,7 @@ OPTIONS = {  # the option for each field that an error of the server can name
     "note": "--note",
     "sweep": "--shape, --dtype",
 }
+OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype"}
 
 app = typer.Typer()
 
@@ -155,7 +156,8 @@ def bench(
             "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
             **wanted,
         }  # fmt: skip
-        with _options_named([p["name"] for p in declaration["params"]]):
+        options = OF_PROBLEMS if is_problem(op) else OPTIONS
+        with _options_named(options, [p["name"] for p in declaration["params"]]):
             if dry_run:
                 print_preview(gpu.jobs.preview(op, **request), as_json=as_json)
                 return
@@ -167,8 +169,13 @@ def bench(
 
 
 @contextmanager
-def _options_named(params: Collection[str]) -> Iterator[None]:
-    """Raise errors of the server as usage errors that name the option at fault, not the field."""
+def _options_named(options: Mapping[str, str], params: Collection[str]) -> Iterator[None]:
+    """Raise errors of the server as usage errors that name the option at fault, not the field.
+
+    Args:
+        options: the option for each field.
+        params: names of the op's parameters, each of which is an option.
+    """
     try:
         yield
     except InvalidInput as error:
@@ -178,7 +185,7 @@ def _options_named(params: Collection[str]) -> Iterator[None]:
         elif "sizes" in (error.field or "").split("."):
             known = "--size"
         else:
-            known = OPTIONS.get(field)
+            known = options.get(field)
         if known is None:
             raise
         raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None

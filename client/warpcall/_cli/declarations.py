@@ -35,13 +35,14 @@ def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:
     for o in op["outputs"]:
         yield f"  -> {o['name']} {o['shape']}  {o['doc']}"
     sizes = op.get("sizes", [])  # older servers do not send them
-    if sizes or "dtypes" in op:
+    codes = op.get("dtypes", [])  # only problems have them
+    if sizes or codes:
         yield "options of `warpcall bench`:"
     for size in sizes:
         yield f"  {size_option(size)}  {size['doc']}{_default(size['default'])}"
-    if "dtypes" in op:
+    if codes:
         names = {code: name for name, code in dtype_names().items()}
-        dtypes = [names.get(code, code) for code in op["dtypes"]]
+        dtypes = [names.get(code, code) for code in codes]
         yield f"  --dtype {','.join(dtypes)}  (default {dtypes[0]})"
 
 
