@@ -44,7 +44,7 @@ class Answer(Strict):
     """What all answers have: why the request is refused, and which part of it is wrong."""
 
     error: Line | None = None
-    field: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]{1,200}$")] = "source"
+    field: Line = "source"
 
     @property
     def is_complete(self) -> bool:
