@@ -39,7 +39,7 @@ def warpcall(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WARPCALL_API_KEY", lab.keys["ann"])
     Path("row_norm.py").write_text(PROBLEM)
-    Path("fast_row_norm.py").write_text((EXAMPLES / "fast_row_norm.py").read_text())
+    Path("my_row_norm.py").write_text((EXAMPLES / "my_row_norm.py").read_text())
     Path("kernels.py").write_text(KERNELS)
     return command_for(lab.server, monkeypatch, capsys)
 
@@ -48,7 +48,7 @@ def test_a_problem_of_a_users_own_ends_in_a_table(warpcall: Command, lab: Lab) -
     added = warpcall("problems", "add", "row_norm.py")
     shown = warpcall("kernels", "ann/row-norm")
     bench = ("bench", "ann/row-norm", "--size", "rows=3,columns=4,37", "--dtype", "bf16",
-             "--mine", "fast_row_norm.py", "--precision", "quick")  # fmt: skip
+             "--mine", "my_row_norm.py", "--precision", "quick")  # fmt: skip
     code, out, err = warpcall(*bench)
     again = warpcall(*bench)
 
@@ -57,12 +57,12 @@ def test_a_problem_of_a_users_own_ends_in_a_table(warpcall: Command, lab: Lab) -
     assert "  --dtype fp32,bf16  (default fp32)\n" in shown[1]
     assert (code, err) == (0, "")
     uploaded, explained, _head, *rows = out.splitlines()
-    assert uploaded.startswith("fast_row_norm.py is ann/fast_row_norm@")
+    assert uploaded.startswith("my_row_norm.py is ann/my_row_norm@")
     assert "ratio and verdict: to torch" in explained
     assert [row for row in rows if row.startswith("ann/row-norm ")] == [
         f"ann/row-norm x=BF16[3,{columns}] eps=1e-06" for columns in (4, 37)
     ]
-    names = ("torch", "ann/fast_row_norm")
+    names = ("torch", "ann/my_row_norm")
     assert [first for row in rows if (first := row.partition("  ")[2].split(" ")[0]) in names] == [
         *names, *names,
     ]  # fmt: skip

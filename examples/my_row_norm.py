@@ -1,7 +1,7 @@
 """Your own kernel for the problem that row_norm.py declares, as a file to start from.
 
     warpcall problems add examples/row_norm.py
-    warpcall bench ann/row-norm --mine examples/fast_row_norm.py \
+    warpcall bench ann/row-norm --mine examples/my_row_norm.py \
         --size rows=4096,columns=1000,1024 --dtype bf16 --vs torch,torch.compile,copy
 
 The function has the name of the reference and takes what the reference takes. The kernel reads each
