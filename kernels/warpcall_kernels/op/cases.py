@@ -79,7 +79,7 @@ class Sample:
                     f"{field}.{name} must be one of {listed(allowed)}, got {brief(value)}",
                 )
         low, high = self.low, self.high
-        if not all(isinstance(n, int) and abs(n) < 2**62 for n in (low, high)) or low >= high:
+        if not all(type(n) is int and abs(n) < 2**62 for n in (low, high)) or low >= high:
             raise InvalidInput(
                 f"{field}.low",
                 f"{field}.low and high must be integers, low below high, got {brief((low, high))}",

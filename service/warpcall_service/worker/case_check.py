@@ -10,6 +10,8 @@ from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import Op, measuring
 from warpcall_service.runs.messages import CheckedCase
 
+MAX_KEY_CHARS = 4096  # of the name of a case
+
 
 def check_cases(
     op: Op | str, request: Mapping[str, Any], device: str, memory_bytes: int
@@ -52,6 +54,12 @@ def _checked(
         except RefusedByOp as error:
             name = error.argument if error.argument == "op" else f"{field}.{error.argument}"
             raise InvalidInput(f"{field}: {error}", field=name) from None
+        if len(case.key) > MAX_KEY_CHARS:
+            raise InvalidInput(
+                f"{field}: the name of a case must have at most {MAX_KEY_CHARS} characters, that of "
+                f"this one has {len(case.key)}: {case.key[:60]}...",
+                field=field,
+            )
         if case.device_bytes > memory_bytes:
             raise InvalidInput(
                 f"{field}: {case.key} needs up to {case.device_bytes} bytes, more than the "

@@ -3,7 +3,7 @@
 It gets a `ProblemRequest` as a frame and answers with one frame:
 
 - without `job`, the check of an upload: `doc`, the first line of the module's docstring, `function`,
-  the name of the reference (empty if it is no identifier), and `declaration`, the op as in
+  the name of the reference (empty if it is no ASCII identifier), and `declaration`, the op as in
   `GET /v1/kernels/{name}` with `sizes` and `dtypes`;
 - with `job`: `cases`, each with `spec`, `key` and `device_bytes`;
 - if something is wrong: `error`, a sentence that names the line, and `field`: "source" if the problem
@@ -67,7 +67,7 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
 def _declaration(op: Op, described: Mapping[str, Any]) -> dict[str, Any]:
     texts = {name: source_check.text(described[name]) for name in ("summary", "description")}
     function = getattr(op.reference, "__name__", "")
-    known = isinstance(function, str) and function.isidentifier()
+    known = isinstance(function, str) and function.isidentifier() and function.isascii()
     return {
         "doc": texts["summary"],
         "function": function[:MAX_NAME_CHARS] if known else "",

@@ -40,7 +40,7 @@ def test_a_problem_is_declared_with_the_codes_of_dtypes(tmp_path: Path) -> None:
 def test_texts_that_are_no_unicode_or_have_no_end_are_made_so(tmp_path: Path) -> None:
     odd = ROW_NORM.replace("Row norm", "\\udc80<b>").replace("More text", "x" * 10_000)
 
-    answer = check(tmp_path, odd.replace("reference=row_norm", "reference=lambda x, eps: x"))
+    answer = check(tmp_path, odd.replace("row_norm", "größe"))
 
     assert answer is not None
     assert answer["doc"].startswith("\\udc80<b>: each")
@@ -100,6 +100,20 @@ def test_cases_of_a_job_are_named_and_their_memory_is_known(tmp_path: Path) -> N
             ROW_NORM,
             {"cases": [{"sizes": {"rows": 10**12}}]},
             "cases.0: ann/row-norm x=F32[1000000000000,8] eps=1e-06 needs up to",
+            "cases.0",
+        ),
+        (
+            with_inputs("return {'x': Sample((1,) * 64, dtype)} if rows < 17 else {'x': 3}"),
+            {"cases": [{"params": {"eps": 1}, "sizes": {"rows": 17}}]},
+            "cases.0: line 14: inputs.x must be a Sample, got 3",
+            "cases.0.inputs.x",
+        ),
+        (
+            ROW_NORM.replace(
+                "1e-6)", "1e-6), *(Param(f'p{i}', 'ints', '') for i in range(9))"
+            ).replace("(x, eps)", "(x, eps, **more)"),
+            {"cases": [{"params": {f"p{i}": [2**60] * 64 for i in range(9)}}]},
+            "cases.0: the name of a case must have at most 4096 characters, that of this one has 11",
             "cases.0",
         ),
         (
