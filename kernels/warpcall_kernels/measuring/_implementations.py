@@ -150,7 +150,7 @@ _not_loaded: dict[str, str] = {}  # modules of entry points that cannot be impor
 
 def _names(op: Op) -> tuple[str, ...]:
     found = (i.name for i in _known.values() if not i.ops or op.name in i.ops)
-    return (*(name for name in found if op.has_kernels or name != KERNELS), LIMIT)
+    return (*(name for name in found if name != KERNELS or ops().get(op.name) is op), LIMIT)
 
 
 def _load_entry_points() -> None:

@@ -266,11 +266,6 @@ class Op:
     doc: str = ""
     tags: tuple[str, ...] = ()
 
-    @property
-    def has_kernels(self) -> bool:
-        """Whether there is more than the reference, as for shipped ops but not for problems."""
-        return self.function is not self.reference
-
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""
         known = {p.name: p for p in self.params}

@@ -98,6 +98,10 @@ class Problem:
         It calls `inputs` with the default sizes, and with each choice of a size, for each dtype; and
         for each dtype the other functions, without memory for tensors.
 
+        A problem becomes an op of this library when its file is moved here, with
+        `OP = PROBLEM.op("row-norm")` as its last line. `dataclasses.replace` adds what such an op
+        should have: kernels as its `function`, and small cases for tests.
+
         Args:
             name: such as "row-norm", or "ann/row-norm" if it is not of this library.
 

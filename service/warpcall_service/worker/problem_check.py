@@ -40,6 +40,7 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
 
     from warpcall.errors import InvalidInput
     from warpcall_kernels import InvalidInput as RefusedByOp
+    from warpcall_kernels import measuring
     from warpcall_service.worker import problem_source
     from warpcall_service.worker.case_check import check_cases
     from warpcall_service.worker.description import describe
@@ -55,7 +56,7 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
             raise Refused(str(error)) from None
         job = request["job"]
         if job is None:
-            return _declaration(op, describe(op))
+            return _declaration(op, describe(op, measuring.CODES))
         try:
             return {"cases": check_cases(op, job, job["device"], job["memory_bytes"])}
         except InvalidInput as refused:

@@ -37,15 +37,16 @@ def test_a_problem_is_declared_with_the_codes_of_dtypes(tmp_path: Path) -> None:
     assert declaration["description"].endswith("More text.")
 
 
-def test_texts_that_are_no_unicode_or_have_no_end_are_made_so(tmp_path: Path) -> None:
+def test_odd_texts_and_dtypes_are_sent_in_a_form_that_the_server_takes(tmp_path: Path) -> None:
     odd = ROW_NORM.replace("Row norm", "\\udc80<b>").replace("More text", "x" * 10_000)
 
-    answer = check(tmp_path, odd.replace("row_norm", "größe"))
+    answer = check(tmp_path, odd.replace("row_norm", "größe").replace("bfloat16", "complex128"))
 
     assert answer is not None
     assert answer["doc"].startswith("\\udc80<b>: each")
     assert answer["function"] == ""
     assert len(answer["declaration"]["description"]) == 1000
+    assert answer["declaration"]["dtypes"] == ["F32", "C128"], "it is not on the wire"
 
 
 def test_cases_of_a_job_are_named_and_their_memory_is_known(tmp_path: Path) -> None:
