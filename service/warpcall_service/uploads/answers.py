@@ -169,9 +169,9 @@ class CaseAnswer(Strict):
 
 
 class CasesAnswer(Answer):
-    """The cases of a job."""
+    """The cases of a job, each of which is still to be checked: it must be a `CaseAnswer`."""
 
-    cases: list[CaseAnswer] | None = None
+    cases: list[Any] | None = None
 
     @property
     def is_complete(self) -> bool:

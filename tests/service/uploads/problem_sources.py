@@ -54,9 +54,15 @@ def forging_uploads(payload: bytes) -> str:
     return f"{SCALE}{_FORGE}\nforge({payload!r})\n"
 
 
-def forging_cases(payloads: Sequence[bytes]) -> str:
-    """A problem that answers for the check of a case with FIRST_FORGED rows, and so on."""
+def forging_cases(payloads: Sequence[str]) -> str:
+    """A problem that answers for the check of a case with FIRST_FORGED rows, and so on.
+
+    Args:
+        payloads: expressions of its answers.
+    """
     source = SCALE.replace("\n\ndef scale", f"{_FORGE}\ndef scale")
-    forged = dict(enumerate(payloads, FIRST_FORGED))
-    code = f"    if rows in {forged!r}:\n        forge({forged!r}[rows])\n    return"
-    return source.replace('    return {"x"', f'{code} {{"x"')
+    forge = f"""    forged = {", ".join(payloads)},
+    if {FIRST_FORGED} <= rows < {FIRST_FORGED} + len(forged):
+        forge(forged[rows - {FIRST_FORGED}])
+"""
+    return source.replace('    return {"x"', f'{forge}    return {{"x"')

@@ -25,7 +25,7 @@ from tests.service.uploads.requests import (
     added_problem,
     problem_names,
 )
-from warpcall_service.uploads.answers import Answer, CasesAnswer, ProblemAnswer
+from warpcall_service.uploads.answers import CaseAnswer, ProblemAnswer
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +141,9 @@ CASE: dict[str, Any] = {"spec": SPEC, "key": "local/scale x=F32[8,4]", "device_b
 def test_a_declaration_of_another_form_is_refused(change: dict[str, Any]) -> None:
     answer = {"doc": "", "function": "f", "declaration": {**DECLARATION, **change}}
 
-    assert _is_answer(ProblemAnswer, {**answer, "declaration": DECLARATION})
-    assert not _is_answer(ProblemAnswer, answer)
+    ProblemAnswer.model_validate({**answer, "declaration": DECLARATION})
+    with pytest.raises(ValidationError):
+        ProblemAnswer.model_validate(answer)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +161,9 @@ def test_a_declaration_of_another_form_is_refused(change: dict[str, Any]) -> Non
 def test_a_case_of_another_form_is_refused(change: dict[str, Any]) -> None:
     spec = {"inputs": {"x": {**SPEC["inputs"]["x"], **change}}, "params": {}}
 
-    assert _is_answer(CasesAnswer, {"cases": [CASE]})
-    assert not _is_answer(CasesAnswer, {"cases": [{**CASE, "spec": spec}]})
+    CaseAnswer.model_validate(CASE)
+    with pytest.raises(ValidationError):
+        CaseAnswer.model_validate({**CASE, "spec": spec})
 
 
 def test_a_process_that_answers_for_the_check_of_a_problem_cannot_harm_the_server(
@@ -197,25 +199,32 @@ def test_a_process_that_answers_for_the_check_of_cases_cannot_harm_the_server(
     forged: list[Any] = [
         {},
         {"cases": []},
+        {"cases": [1]},
         {"cases": [CASE, {**CASE, "key": "local/scale x"}]},
         *({"cases": [{**CASE, **change}]} for change in changed),
     ]
-    payloads = [json.dumps(payload).encode() for payload in forged]
     refusal = {"error": "<b>\x1b[31m", "field": "cases.0.<b>\n"}
-    payloads += [b"[" * 5000, json.dumps(refusal).encode(), json.dumps({"cases": [CASE]}).encode()]
+    payloads = [repr(json.dumps(payload).encode()) for payload in forged]
+    payloads += ["b'[' * 5000", "b'{\"cases\": [' + b'{},' * 50_000 + b'1]}'", "b'1' * (3 << 20)"]
+    payloads += [repr(json.dumps(payload).encode()) for payload in (refusal, {"cases": [CASE]})]
     added_problem(http, forging_cases(payloads))
 
     answers = [
         http.post("/v1/jobs/preview", json=_job([FIRST_FORGED + number]))
         for number in range(len(payloads))
     ]
-    twice = http.post("/v1/jobs/preview", json=_job([FIRST_FORGED + 2] * 2))
+    twice = http.post("/v1/jobs/preview", json=_job([FIRST_FORGED + 3] * 2))
     http.delete(f"{PROBLEMS}/local/scale")
 
-    *invalid, refused, accepted = answers
+    *invalid, many_parts, long, refused, accepted = answers
     assert {problem_of(answer, 422, "invalid-input", "op") for answer in invalid} == {
         "op: local/scale cannot be measured: it cannot be checked: its process gave no valid answer"
     }
+    said = problem_of(many_parts, 422, "invalid-input", "op")
+    assert said.endswith(
+        "the descriptions of its cases are too large together; ask for fewer cases"
+    )
+    assert "its answer has 3145728 bytes" in problem_of(long, 422, "invalid-input", "op")
     assert problem_of(refused, 422, "invalid-input", "cases.0.<b> ") == "<b> [31m"
     assert (accepted.status_code, accepted.json()["device_bytes"]) == (200, 1000)
     assert twice.status_code == 200, "these are two cases"
@@ -223,10 +232,3 @@ def test_a_process_that_answers_for_the_check_of_cases_cannot_harm_the_server(
 
 def _job(rows: list[int]) -> dict[str, Any]:
     return {"op": "local/scale", "sweep": {"sizes": {"rows": rows}}, "precision": "quick"}
-
-
-def _is_answer(form: type[Answer], payload: dict[str, Any]) -> bool:
-    try:
-        return form.model_validate_json(json.dumps(payload)).is_complete
-    except ValidationError:
-        return False

@@ -26,7 +26,12 @@ from tests.service.uploads.requests import (
 )
 
 MANY = [{**CASE, "shape": [8, 8 + number]} for number in range(20)]
-BUSY = {"op": "permute", "cases": MANY, "precision": "publish", "implementations": ["torch"]}
+BUSY: dict[str, Any] = {
+    "op": "permute",
+    "cases": MANY,
+    "precision": "publish",
+    "implementations": ["torch"],
+}
 MINE = "def scale(x):\n    return x + x\n"
 
 
