@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import warpcall_kernels
-from tests.kernels.row_norm import problem, row_norm, rows
+from tests.kernels.problems.row_norm import problem, row_norm, rows
 from warpcall_kernels import InvalidInput, Problem, Sample, Size, measuring
 from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.problem_fields import DEFAULT_TOLERANCE

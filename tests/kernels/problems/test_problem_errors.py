@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.row_norm import SIZES, problem
+from tests.kernels.problems.row_norm import SIZES, problem
 from warpcall_kernels import InvalidInput, Param, Sample, Size, measuring
 from warpcall_kernels.op.problem_fields import MAX_ENTRIES
 
