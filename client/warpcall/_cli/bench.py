@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ app = typer.Typer()
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
+    context: typer.Context,
     op: Annotated[
         str,
         typer.Argument(
@@ -144,6 +145,7 @@ def bench(
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)
+        _check_options(context, declaration)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         name = without_version(op)
         found = [upload.send(gpu, name, private=private or None) for upload in uploads]
@@ -166,6 +168,23 @@ def bench(
             print_detached(job, as_json=as_json)
         else:
             wait_and_print(job, as_json=as_json)
+
+
+def _check_options(context: typer.Context, declaration: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option was given that is also the name of a parameter.
+
+    The author of a problem may call a parameter like an option of this command, which would then
+    take the value in its place.
+    """
+    params = {p["name"].replace("_", "-") for p in declaration["params"]}
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        for flag in option.opts:
+            if source and source.name == "COMMANDLINE" and flag.removeprefix("--") in params:
+                raise UsageError(
+                    f"{flag} is an option of bench and a parameter of {declaration['name']}: "
+                    "give the parameter from Python"
+                )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from warpcall import Client
 from warpcall._cli.op_args import option, size_option
 from warpcall._cli.sweep_args import dtype_names
 from warpcall._jobs.names import is_problem, without_version
+from warpcall.errors import NotFound
 
 
 def declaration_of(gpu: Client, op: str) -> dict[str, Any]:
@@ -19,7 +20,13 @@ def declaration_of(gpu: Client, op: str) -> dict[str, Any]:
     """
     if is_problem(op):
         return {**gpu.problems.get(op).declaration, "name": without_version(op)}
-    return gpu.kernel(op)
+    try:
+        return gpu.kernel(op)
+    except NotFound as error:
+        raise NotFound(
+            f"{error.detail}; problems have the name of their user, such as ann/row-norm: "
+            "`warpcall problems list`"
+        ) from None
 
 
 def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:

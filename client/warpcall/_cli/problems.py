@@ -51,7 +51,7 @@ def add(
     warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024
     """
     path = Path(file)
-    with Client(url) as gpu, errors_naming(path):
+    with Client(url) as gpu, errors_naming(path, name):
         uploaded = gpu.problems.add(path, name=name, private=private)
     if as_json:
         print_json(asdict(uploaded))

@@ -45,19 +45,25 @@ class Upload:
         Raises:
             UsageError: the file, or the source in it, is refused; the message names the file.
         """
-        with errors_naming(self.path):
+        with errors_naming(self.path, name):
             return gpu.implementations.add(
                 op, self.path, function=self.function, name=name, private=private
             )
 
 
 @contextmanager
-def errors_naming(path: Path) -> Iterator[None]:
-    """Raise refusals of a file, or of the source in it, as usage errors that name the file."""
+def errors_naming(path: Path, name: str | None) -> Iterator[None]:
+    """Raise refusals of a file, or of the source in it, as usage errors that name the file.
+
+    Args:
+        name: the value of --name, which such an error names instead if it is the one that is wrong.
+    """
     try:
         yield
     except InvalidInput as error:
-        label, detail = str(path), error.detail.removeprefix(f"{error.field}: ")
+        by_option = error.field == "name" and name is not None
+        label = "--name" if by_option else str(path)
+        detail = error.detail.removeprefix(f"{error.field}: ")
         named = detail.startswith(label)
         raise UsageError(detail if named else f"{label}: {detail}") from None
 

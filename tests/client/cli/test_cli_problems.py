@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.command import Command
 from tests.client.implementations.scripted_lab import row
-from tests.client.problems.answers import SOURCE
+from tests.client.problems.answers import DECLARATION, SOURCE
 from tests.client.problems.scripted_problems import ProblemsServer
 from warpcall.errors import InvalidInput
 
@@ -83,6 +83,16 @@ def test_a_name_and_privacy_are_taken_from_the_command_line(
     warpcall("problems", "add", "row_norm.py", "--name", "best", "--private")
 
     assert lab.seen.params == {"source": SOURCE, "name": "best", "private": True}
+
+
+def test_a_name_that_is_refused_is_not_the_files(lab: ProblemsServer, warpcall: Command) -> None:
+    lab.refusal = InvalidInput("name: it is too long", field="name")
+
+    by_option = warpcall("problems", "add", "row_norm.py", "--name", "x" * 49)
+    by_function = warpcall("problems", "add", "row_norm.py")
+
+    assert (by_option.code, by_option.err) == (2, "warpcall: --name: it is too long\n")
+    assert (by_function.code, by_function.err) == (2, "warpcall: row_norm.py: it is too long\n")
 
 
 def test_a_refused_problem_names_the_file(lab: ProblemsServer, warpcall: Command) -> None:
@@ -197,6 +207,35 @@ def test_a_size_of_an_op_of_the_server_is_explained_too(warpcall: Command) -> No
     )
 
     assert (result.code, result.err) == (2, "warpcall: taps is a size of conv: --size taps=...\n")
+
+
+def test_a_parameter_that_is_named_like_an_option_of_bench_is_not_set_by_it(
+    lab: ProblemsServer, warpcall: Command, added: str
+) -> None:
+    param = {**DECLARATION["params"][0], "name": "dry_run"}
+    lab.problems = [{**lab.problems[0], "declaration": {**DECLARATION, "params": [param]}}]
+
+    taken = warpcall("bench", OP, "--dry-run")
+    left_out = warpcall("bench", OP)
+
+    assert taken.code == 2
+    assert taken.err == (
+        "warpcall: --dry-run is an option of bench and a parameter of ann/row-norm: give the "
+        "parameter from Python\n"
+    )
+    assert left_out.code == 0
+    assert len(lab.jobs) == 1
+
+
+def test_a_problem_without_its_user_is_explained(warpcall: Command) -> None:
+    for command in ("bench", "kernels"):
+        result = warpcall(command, "row-norm")
+
+        assert result.code == 1
+        assert result.err == (
+            "warpcall: there is no kernel 'row-norm'; problems have the name of their user, such as "
+            "ann/row-norm: `warpcall problems list`\n"
+        )
 
 
 def test_history_is_of_torch(warpcall: Command) -> None:
