@@ -13,7 +13,8 @@ from tests.service import job_rows
 from warpcall.errors import Forbidden, InvalidInput, TooLarge, Unavailable
 from warpcall_service.auth import users
 from warpcall_service.identity import LOCAL, Caller
-from warpcall_service.jobs import submissions
+from warpcall_service.jobs import lifecycle, submissions
+from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.runs.messages import problem_version, version_of
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobUpload, StoredProblem, UploadedVersion
@@ -183,11 +184,11 @@ def put_problem(store: Store, source: str, *, private: bool | None = None) -> No
         PROBLEMS.store(session, ANN, new, columns, QUOTA)
 
 
-def submit_problem(store: Store, user: str, source: str) -> str:
+def submit_problem(store: Store, user: str, source: str, *, fresh: bool = True) -> str:
     """Submit a job on the version of `ann/op` with this source."""
     with store.write() as session:
         checked = {**job_rows.checked(), "problem_sha256": problem_version(source)}
-        asked = job_rows.request(op="ann/op", cases=[{}], implementations=["torch"], fresh=True)
+        asked = job_rows.request(op="ann/op", cases=[{}], implementations=["torch"], fresh=fresh)
         job, _ = submissions.submit(session, job_rows.caller(user), asked, checked, None, 9)  # type: ignore[arg-type]  # with one more member
         return job.id
 
@@ -235,6 +236,21 @@ def test_a_job_is_on_the_version_that_was_checked_and_not_on_a_later_one(store: 
     with store.read() as session:
         problem = job_uploads.problem_of_job(session, job)
     assert problem == {"name": "ann/op", "source": "checked"}
+
+
+def test_only_a_job_on_the_same_version_answers_a_submission(store: Store) -> None:
+    put_problem(store, "first")
+    put_problem(store, "second")
+    measured = submit_problem(store, "bob", "first")
+    job = job_rows.claim(store)
+    assert job is not None
+    known = EnvironmentKnown({"kernels_sha256": "0"}, "a machine", None)
+    with store.write() as session:
+        lifecycle.set_environment(session, session.get_one(Job, job.number), known)
+    job_rows.finish(store, job.number, 1)
+
+    assert submit_problem(store, "bob", "first", fresh=False) == measured
+    assert submit_problem(store, "bob", "second", fresh=False) != measured
 
 
 def test_a_problem_that_became_private_cannot_be_submitted_by_others(store: Store) -> None:
