@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from warpcall_service.uploads.checks import NO_ANSWER, Checks
 
 MOST_KEPT = 20_000  # cases that are kept for the next submission, of all jobs together
 BYTES = {**ITEMSIZE, "C128": 16}
+LINE = re.compile(r"^([\w.]+: )?line \d+(?=: )")  # at the begin of an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ class ProblemCases:
                 raise InvalidInput(
                     f"op: {problem.name} cannot be measured: {answer.error}", field="op"
                 )
-            raise InvalidInput(answer.error or "", field=answer.field)
+            # A line of the problem's source, which the caller need not have written.
+            error = LINE.sub(rf"\g<0> of {problem.name}", answer.error or "", count=1)
+            raise InvalidInput(error, field=answer.field)
         # In a thread, because 1,000 cases take some 20 ms; it lets the event loop run in between.
         found = await asyncio.to_thread(_checked, answer.cases, problem, job)
         if found is None:

@@ -214,6 +214,19 @@ def test_what_a_job_on_a_problem_cannot_be_is_refused(lab: Lab) -> None:
     assert "sweep must be at most 1000 cases, got 1001" in too_many
 
 
+def test_an_error_of_a_problems_code_names_the_problem_and_the_line(lab: Lab) -> None:
+    picky = SCALE.replace("    return {", "    assert rows != 5, 'five'\n    return {")
+    with lab.http("ann") as ann, lab.http("bob") as bob:
+        added_problem(ann, picky, name="picky")
+        case = refusal(bob, "cases.0.inputs", "ann/picky", cases=[{"sizes": {"rows": 5}}])
+        sweep = refusal(
+            bob, "sweep.inputs", "ann/picky", cases=None, sweep={"sizes": {"rows": [5]}}
+        )
+
+    assert case == "cases.0: line 12 of ann/picky: AssertionError: five"
+    assert sweep == "sweep: line 12 of ann/picky: AssertionError: five"
+
+
 @pytest.mark.parametrize("name", ["/", "ann/", "/x", "ann/x/y", "ann/x@", "ann/x@123", "é/x"])
 def test_a_name_that_cannot_be_one_is_refused(name: str, lab: Lab) -> None:
     with lab.http("bob") as bob:
