@@ -40,7 +40,8 @@ BRIEF_JOBS = f"{ROOT}/tests/service/brief_jobs"  # in PYTHONPATH: see the file t
 SERVER, WORKER = "warpcall_service.cli", "warpcall_service.worker.main"
 REAPER = "warpcall_service.runs.reaper"
 BELOW_REAPERS = {
-    f"warpcall_service.worker.{name}" for name in ("job_main", "module_check", "upload_check")
+    f"warpcall_service.worker.{name}"
+    for name in ("job_main", "module_check", "problem_check", "upload_check")
 }
 TEMPLATE = "template of workers"  # the command line of a server's second template
 INSTALLED = [
@@ -147,6 +148,7 @@ def template(fd: int) -> None:
     import warpcall_service.worker.main
     import warpcall_service.worker.module_check
     import warpcall_service.worker.operator_code
+    import warpcall_service.worker.problem_check
     import warpcall_service.worker.program_planner
     import warpcall_service.worker.programs
     import warpcall_service.worker.upload_check

@@ -119,6 +119,12 @@ def test_the_examples_of_a_page_run_as_written(page: Path, folder: Path, server:
             assert matches(done.stdout, example.output), f"{text}\nprints\n{done.stdout}"
 
 
+def test_the_problem_on_its_page_is_the_one_of_the_examples() -> None:
+    shown = [one.text for one in examples(ROOT / "docs/problems.md") if "PROBLEM =" in one.text]
+
+    assert shown == [(ROOT / "examples/row_norm.py").read_text()]
+
+
 def matches(printed: str, shown: str) -> bool:
     """Whether these are the same lines, but for trailing spaces and what `...` stands for."""
     lines = "\n".join(line.rstrip() for line in printed.strip().splitlines())

@@ -15,6 +15,7 @@ from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
 from warpcall._generated.ops import Ops, StoredOps
 from warpcall._jobs.client import AsyncJobs, Jobs
 from warpcall._jobs.implementations import AsyncImplementations, Implementations
+from warpcall._jobs.problems import AsyncProblems, Problems
 from warpcall._program import AsyncProgram, Program
 from warpcall._progress import Display
 from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, StoredTensor, TensorInput
@@ -184,6 +185,11 @@ class Client(_Base, Ops):
         """What jobs can time: add, list, read and remove your own code. See Implementations."""
         return Implementations(self._core)
 
+    @property
+    def problems(self) -> Problems:
+        """Ops of your own that jobs measure: add, list, read and remove them. See Problems."""
+        return Problems(self._core)
+
     def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops of the server."""
         return run_now(self._core.kernels())
@@ -308,6 +314,11 @@ class AsyncClient(_Base, AsyncOps):
     def implementations(self) -> AsyncImplementations:
         """Client.implementations; the methods of the result are awaited."""
         return AsyncImplementations(self._core)
+
+    @property
+    def problems(self) -> AsyncProblems:
+        """Client.problems; the methods of the result are awaited."""
+        return AsyncProblems(self._core)
 
     async def kernels(self) -> list[dict[str, Any]]:
         """Client.kernels, awaited."""

@@ -2,7 +2,7 @@
 
 Each public module is one op: `from warpcall_kernels.permute import permute`. `ops()` finds all of
 them. The package `warpcall_kernels.op` has what the author of an op imports, and
-`warpcall_kernels.measuring` times ops.
+`warpcall_kernels.measuring` times ops. A `Problem` declares an op of a user's own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from warpcall_kernels.op.declaration import Op
+from warpcall_kernels.op.cases import Sample
+from warpcall_kernels.op.declaration import Op, Param, Size
 from warpcall_kernels.op.errors import InvalidInput, KernelError
+from warpcall_kernels.op.problem import Problem
 
-__all__ = ["InvalidInput", "KernelError", "Op", "ops"]
+__all__ = ["InvalidInput", "KernelError", "Op", "Param", "Problem", "Sample", "Size", "ops"]
 
 
 @functools.cache

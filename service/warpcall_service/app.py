@@ -34,7 +34,10 @@ from warpcall_service.oip.statistics import Statistics
 from warpcall_service.pages.routes import pages
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
+from warpcall_service.uploads import problem_routes
 from warpcall_service.uploads import routes as upload_routes
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
 SUMMARY = "GPU kernels as a service: tensors up, kernel, tensors back."
@@ -47,6 +50,8 @@ def create_app(
     job_service: JobService,
     json: JsonPool,
     implementations: ImplementationService,
+    problems: ProblemService,
+    checks: Checks,
     sandbox: Sandbox,
     stopping: Callable[[], bool],
 ) -> Gateway:
@@ -57,6 +62,8 @@ def create_app(
         job_service: accepts benchmark jobs.
         json: reads and writes the JSON of calls.
         implementations: stores and lists what jobs can time.
+        problems: stores and lists ops of users, which jobs can measure.
+        checks: has the metrics of checks of sources.
         sandbox: says whether uploaded code can run.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
@@ -67,7 +74,7 @@ def create_app(
             *lane_metrics(engine),
             *tensors.metrics(),
             *job_service.scheduler.metrics(),
-            *implementations.metrics(),
+            *checks.metrics(),
             *account_sync.metrics(),
             log_metric(),
         ]
@@ -89,6 +96,7 @@ def create_app(
         session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
         upload_routes.implementations(settings, implementations),
+        problem_routes.problems(settings, problems),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
         health.health(engine, metrics, account_sync, sandbox, stopping),

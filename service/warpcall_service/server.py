@@ -33,6 +33,8 @@ from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store, StoreError
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
 STOP_MARGIN_S = 10  # after twice `drain_timeout_s` and this, the kernel ends the process
@@ -87,10 +89,13 @@ async def _serve(
     modules.start()
     sandbox = Sandbox(settings)
     watching = asyncio.create_task(sandbox.watch())
-    job_service = JobService(settings, engine, store, modules, sandbox, account_sync.usage_counter)
+    checks = Checks(settings)
+    usage = account_sync.usage_counter
+    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage)
     job_service.start()
     json = JsonPool(int(settings.max_json_bytes))
-    implementations = ImplementationService(settings, engine, store, modules, sandbox)
+    implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
+    problems = ProblemService(settings, store, checks, sandbox)
     try:
         app = create_app(
             settings,
@@ -99,6 +104,8 @@ async def _serve(
             job_service,
             json,
             implementations,
+            problems,
+            checks,
             sandbox,
             lambda: server.should_exit,
         )
@@ -135,6 +142,7 @@ async def _serve(
         watching.cancel()
         await asyncio.wait((watching,))
         implementations.close()
+        problems.close()
         await job_service.stop()
         await modules.stop()
         await engine.stop()

@@ -81,7 +81,8 @@ class Settings(ServerSettings):
     uploads: Literal["off", "sandboxed", "trusted"] = Field(
         "off",
         description=(
-            "Whether users with the role `upload` may upload Python source that jobs time. "
+            "Whether users with the role `upload` may upload Python source that jobs time, or whose "
+            "op they measure. "
             "`sandboxed` runs it in a sandbox (bubblewrap) and refuses uploads where the sandbox "
             "cannot start. `trusted` runs it with the server's rights: choose that only if you "
             "trust every such user with the server's data. `off` refuses uploads. Servers that "
@@ -97,8 +98,9 @@ class Settings(ServerSettings):
     upload_check_s: Seconds = Field(
         10.0,
         description=(
-            "Seconds that importing an uploaded source may take when it is checked. The time of "
-            "importing torch and Triton before it does not count."
+            "Seconds that the code of an uploaded source may take when it is checked, and that of a "
+            "problem when it makes the cases of a job. The time of importing torch and Triton "
+            "before it does not count."
         ),
     )
     upload_checks: int = Field(
@@ -106,7 +108,7 @@ class Settings(ServerSettings):
         ge=1,
         le=256,
         description=(
-            "Uploads that are checked at the same time, at most one of each user. Further uploads "
+            "Sources that are checked at the same time, at most one of each user. Further checks "
             "wait, at most 8 of each user for at most `call_timeout_s`; the others are answered "
             "`busy`."
         ),

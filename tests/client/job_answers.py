@@ -32,5 +32,11 @@ JOB: dict[str, Any] = {
     "environment": None,
 }
 SUBMITTED = {**JOB, "reused": False}
-DETAILS = {**JOB, "request": {"op": "permute", "cases": [{}]}, "fingerprint": None, "sources": {}}
+DETAILS = {
+    **JOB,
+    "request": {"op": "permute", "cases": [{}]},
+    "fingerprint": None,
+    "sources": {},
+    "problem_sha256": None,
+}
 AT = "2026-01-01T00:00:02.000Z"

@@ -8,7 +8,10 @@ import pytest
 
 from demo.server import Server, running_server
 from tests.e2e.command import Warpcall, command_for
+from tests.e2e.lab import lab
 from tests.service.job_requests import BRIEF
+
+__all__ = ["lab", "server", "warpcall"]
 
 
 @pytest.fixture(scope="session")

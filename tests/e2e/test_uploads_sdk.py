@@ -6,18 +6,15 @@ import asyncio
 import importlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import command_for
-from tests.servers import Server, running_server
-from tests.service.databases import Database
-from tests.service.job_requests import BRIEF
-from tests.waiting import until
-from warpcall import AsyncClient, Client, Forbidden, InvalidInput, NotFound
+from tests.e2e.lab import UPLOADS, Lab
+from tests.servers import running_server
+from warpcall import AsyncClient, Forbidden, InvalidInput, NotFound
 
 EXAMPLE = Path(__file__).parents[2] / "examples/my_permute.py"
 SOURCE = '''
@@ -36,36 +33,6 @@ def wrong(x, dims):
 SWEEP = {"shapes": [[16, 16]], "dtypes": ["F32"], "params": {"dims": [[1, 0]]}}
 BENCH = ("bench", "permute", "--shape", "16x16", "--dtype", "fp32", "--dims", "1,0",
          "--precision", "quick")  # fmt: skip
-UPLOADS = "sandboxed" if shutil.which("bwrap") else "trusted"
-
-
-@dataclass(frozen=True)
-class Lab:
-    """A server with users.
-
-    Attributes:
-        keys: by user: ann and eve may upload, bob may only submit jobs.
-    """
-
-    server: Server
-    keys: dict[str, str]
-
-    def client(self, user: str) -> Client:
-        return Client(self.server.url, api_key=self.keys[user])
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
-    keys = {
-        "ann": database.key("ann", "upload"),
-        "eve": database.key("eve", "upload"),
-        "bob": database.key("bob", "bench"),
-    }
-    settings = {"WARPCALL_UPLOADS": UPLOADS}
-    with running_server({**database.settings, **settings, **BRIEF}) as server:
-        until(lambda: json.loads(server.get("/readyz")[1])["uploads"] == UPLOADS, "no uploads")
-        yield Lab(server, keys)
 
 
 Command = Callable[..., tuple[int, str, str]]

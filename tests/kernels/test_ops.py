@@ -31,7 +31,7 @@ def _spread(op: Op, count: int) -> list[tuple[Op, Case]]:
         for case in op.cases
         if case.size == "small" and all(map(_comparable, case.inputs.values()))
     ]
-    return small[:: -(-len(small) // count)]
+    return small[:: max(1, -(-len(small) // count))]
 
 
 def _comparable(sample: Sample) -> bool:

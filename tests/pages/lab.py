@@ -22,7 +22,8 @@ from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobCase, User
-from warpcall_service.uploads import database as uploads
+from warpcall_service.uploads.database import IMPLEMENTATIONS
+from warpcall_service.uploads.new_versions import NewImplementation, Quota
 
 H200 = {
     "kind": "cuda",
@@ -42,7 +43,7 @@ ENVIRONMENT = "NVIDIA H200 / 580.95.05 / 2.13.0 / 3.7.1"
 GB_PER_S = 4100.0  # of a copy
 SPREAD = 0.003  # of the logarithm of a sample
 MARGIN = 0.01
-QUOTA = uploads.Quota(1000, 1 << 30)
+QUOTA = Quota(1000, 1 << 30)
 
 Case = dict[str, Any]
 
@@ -289,6 +290,8 @@ def upload(
     with store.write() as session:
         if session.get(User, user) is None:
             users.add_user(session, user)
-    new = uploads.NewVersion(op, op.replace("-", "_"), name, source, private)
+    function = op.replace("-", "_")
+    new = NewImplementation(op=op, function=function, name=name, source=source, private=private)
     with store.write() as session:
-        uploads.store(session, caller(user, "upload"), new, "Rows in registers.", QUOTA)
+        checked = {"doc": "Rows in registers."}
+        IMPLEMENTATIONS.store(session, caller(user, "upload"), new, checked, QUOTA)

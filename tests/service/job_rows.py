@@ -30,6 +30,7 @@ def checked(cases: int = 1, implementation_s: float = 2.0) -> Checked:
         "implementation_s": implementation_s,
         "environment": "a machine",
         "kernels_sha256": "0",
+        "memory_bytes": 1 << 30,
         "sources": {},
     }
 

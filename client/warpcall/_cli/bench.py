@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from warpcall import Client
+from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
 from warpcall._cli.op_args import one_of
-from warpcall._cli.output import Json, OpName, Url, write_lines
+from warpcall._cli.output import Json, Url, write_lines
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import described, job_names, upload_of
+from warpcall._jobs.names import is_problem, without_version
 from warpcall.errors import InvalidInput
 from warpcall.jobs import PRECISIONS, PRIORITIES, JobRequest
 
@@ -24,13 +26,21 @@ OPTIONS = {  # the option for each field that an error of the server can name
     "note": "--note",
     "sweep": "--shape, --dtype",
 }
+OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype"}
 
 app = typer.Typer()
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
-    op: OpName,
+    context: typer.Context,
+    op: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the op, such as permute, or of a problem, such as ann/row-norm or "
+            "ann/row-norm@3f2a91c0. `warpcall kernels OP` lists its options."
+        ),
+    ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -40,10 +50,17 @@ def bench(
     ] = None,
     shape: Annotated[
         str | None,
-        typer.Option(metavar="SHAPES", help="Shapes of the first input: 4096x4096,8192x8192."),
+        typer.Option(
+            metavar="SHAPES",
+            help="Shapes of the first input: 4096x4096,8192x8192. Not for problems.",
+        ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="DTYPES", help="Dtypes of the first input: bf16,fp32.")
+        str | None,
+        typer.Option(
+            metavar="DTYPES",
+            help="Dtypes of the first input: bf16,fp32. Default for a problem: its first.",
+        ),
     ] = None,
     mine: Annotated[
         list[str] | None,
@@ -59,14 +76,17 @@ def bench(
             metavar="NAMES",
             help="What to compare with: torch, torch.compile, copy (a plain copy of the same "
             "bytes), uploads such as ann/my_permute, and others that `warpcall implementations "
-            "list` shows. Ratios are to the first with --mine, and otherwise to warpcall, which "
-            "is always timed then. Default: torch, with --mine warpcall,torch.",
+            "list` shows. Ratios are to the first with --mine, and otherwise to warpcall (of a "
+            "problem: to torch), which is always timed then. Default: torch, with --mine "
+            "warpcall,torch (of a problem: torch).",
         ),
     ] = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=N,N", help="Sizes that no shape determines: taps=3,7. Can be repeated."
+            metavar="NAME=N,N",
+            help="Sizes that no shape determines: taps=3,7, or rows=4096,columns=1000,1024. Can be "
+            "repeated.",
         ),
     ] = None,
     precision: Annotated[
@@ -106,13 +126,14 @@ def bench(
 ) -> None:
     """Time an op against other implementations.
 
-    --shape and --dtype are required. The job waits in the queue of the server's devices. Times come
+    --shape and --dtype are required, but not of a problem. The job waits in the queue of the server's devices. Times come
     with confidence intervals and verdicts. The exit code is 1 if the job does not succeed, or if an
     implementation has no time because it raised an error or its result is wrong.
 
     \b
     warpcall bench permute --shape 4096x4096,8192x8192 --dtype bf16,fp32 --dims 1,0 --vs torch,copy
     warpcall bench permute --mine my_permute.py --shape 4096x4096 --dtype bf16 --dims 1,0
+    warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024 --dtype bf16
     """
     wanted: JobRequest = {
         "precision": one_of("--precision", precision, PRECISIONS),
@@ -121,19 +142,24 @@ def bench(
     if private and not mine:
         raise UsageError("--private is for what --mine uploads, got no --mine")
     uploads = [upload_of(given) for given in mine or ()]
-    implementations_of(vs, [])  # refuses a wrong --vs before anything is uploaded
+    implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
-        declaration = gpu.kernel(op)
+        declaration = declaration_of(gpu, op)
+        _check_options(context, declaration)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
-        found = [upload.send(gpu, op, private=private or None) for upload in uploads]
-        names = implementations_of(vs, job_names(found))
+        name = without_version(op)
+        found = [upload.send(gpu, name, private=private or None) for upload in uploads]
+        names = implementations_of(op, vs, job_names(found))
         if not as_json:
-            write_lines(*map(described, uploads, found))
+            write_lines(
+                *(described(one.path, sent) for one, sent in zip(uploads, found, strict=True))
+            )
         request: JobRequest = {
             "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
             **wanted,
         }  # fmt: skip
-        with _options_named([p["name"] for p in declaration["params"]]):
+        options = OF_PROBLEMS if is_problem(op) else OPTIONS
+        with _options_named(options, [p["name"] for p in declaration["params"]]):
             if dry_run:
                 print_preview(gpu.jobs.preview(op, **request), as_json=as_json)
                 return
@@ -144,9 +170,31 @@ def bench(
             wait_and_print(job, as_json=as_json)
 
 
+def _check_options(context: typer.Context, declaration: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option was given that is also the name of a parameter.
+
+    The author of a problem may call a parameter like an option of this command, which would then
+    take the value in its place.
+    """
+    params = {p["name"].replace("_", "-") for p in declaration["params"]}
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        for flag in option.opts:
+            if source and source.name == "COMMANDLINE" and flag.removeprefix("--") in params:
+                raise UsageError(
+                    f"{flag} is an option of bench and a parameter of {declaration['name']}: "
+                    "give the parameter from Python"
+                )
+
+
 @contextmanager
-def _options_named(params: Collection[str]) -> Iterator[None]:
-    """Raise errors of the server as usage errors that name the option at fault, not the field."""
+def _options_named(options: Mapping[str, str], params: Collection[str]) -> Iterator[None]:
+    """Raise errors of the server as usage errors that name the option at fault, not the field.
+
+    Args:
+        options: the option for each field.
+        params: names of the op's parameters, each of which is an option.
+    """
     try:
         yield
     except InvalidInput as error:
@@ -156,7 +204,7 @@ def _options_named(params: Collection[str]) -> Iterator[None]:
         elif "sizes" in (error.field or "").split("."):
             known = "--size"
         else:
-            known = OPTIONS.get(field)
+            known = options.get(field)
         if known is None:
             raise
         raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None

@@ -10,11 +10,18 @@ import typer
 
 from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import CODES, Array
-from warpcall._cli import bench, implementations, jobs, tensors
+from warpcall._cli import bench, implementations, jobs, problems, tensors
+from warpcall._cli.declarations import (
+    declaration_lines,
+    declaration_of,
+    input_label,
+    option_label,
+)
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
-from warpcall._cli.op_args import option, parse_arguments
+from warpcall._cli.op_args import parse_arguments
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
 from warpcall._client import TIMEOUT_S
+from warpcall._jobs.names import is_problem
 from warpcall._profile import Profile, write_profile
 
 FIRST_VALUES = 4
@@ -30,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(tensors.app, name="tensors")
 app.add_typer(implementations.app, name="implementations")
+app.add_typer(problems.app, name="problems")
 app.add_typer(bench.app)
 app.add_typer(jobs.app)
 
@@ -58,20 +66,24 @@ def options(
 @app.command()
 def kernels(
     name: Annotated[
-        str | None, typer.Argument(help="Name of an op, to describe it in full. Default: list all.")
+        str | None,
+        typer.Argument(
+            help="Name of an op or of a problem such as ann/row-norm, to describe it in full. "
+            "Default: list all ops."
+        ),
     ] = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
     """List the ops, or describe one."""
     with Client(url) as gpu:
-        found: Any = gpu.kernels() if name is None else gpu.kernel(name)
+        found: Any = gpu.kernels() if name is None else declaration_of(gpu, name)
     if as_json:
         print_json(found)
     elif name is None:
         _print_list(found)
     else:
-        _print_declaration(found)
+        write_lines(*declaration_lines(found))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -119,6 +131,8 @@ def run(
     warpcall run isin text.npy test_elements=words.npy --invert
     warpcall run conv-backward in.safetensors -o grads.safetensors
     """
+    if is_problem(op):
+        raise UsageError(f"{op} is a problem, which only `warpcall bench` runs")
     if out is not None:
         if store:
             raise UsageError("--store leaves outputs on the server: --out has nothing to write")
@@ -201,37 +215,13 @@ def _print_list(found: list[dict[str, Any]]) -> None:
     rows = [
         (
             op["name"],
-            ", ".join(_input_label(i) for i in op["inputs"]),
-            " ".join(_option_label(p) for p in op["params"]),
+            ", ".join(input_label(i) for i in op["inputs"]),
+            " ".join(option_label(p) for p in op["params"]),
             op["equivalent"],
         )
         for op in found
     ]
     console().print(table_of(("op", "inputs", "options", "equivalent to"), rows))
-
-
-def _print_declaration(op: dict[str, Any]) -> None:
-    lines = [f"{op['name']}: {op['summary']}", f"equivalent to {op['equivalent']}", ""]
-    lines += [
-        f"  {_input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
-        for i in op["inputs"]
-    ]
-    lines += [f"  {_option_label(p)}  {p['doc']}{_default(p)}" for p in op["params"]]
-    lines += [f"  -> {o['name']} {o['shape']}  {o['doc']}" for o in op["outputs"]]
-    write_lines(*lines)
-
-
-def _input_label(declared: dict[str, Any]) -> str:
-    return f"[{declared['name']}]" if declared["optional"] else str(declared["name"])
-
-
-def _option_label(declared: dict[str, Any]) -> str:
-    return option(declared) if declared["required"] else f"[{option(declared)}]"
-
-
-def _default(declared: dict[str, Any]) -> str:
-    default = declared["default"]
-    return "" if default is None or default is False else f" (default {default})"
 
 
 def _print_summary(answer: Answer[Array]) -> None:

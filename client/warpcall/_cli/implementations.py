@@ -12,7 +12,7 @@ from warpcall import Client
 from warpcall._cli.jobs import Limit
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
 from warpcall._cli.tables import ago, one_line, text_lines
-from warpcall._cli.uploads import described, upload_of
+from warpcall._cli.uploads import Before, Private, User, described, upload_of, version_lines
 from warpcall.implementations import Environment, Implementation, ImplementationDetails
 
 Name = Annotated[
@@ -45,14 +45,7 @@ def add(
             "if FUNCTION is given, and otherwise the file's name without its ending."
         ),
     ] = None,
-    private: Annotated[
-        bool | None,
-        typer.Option(
-            "--private/--public",
-            help="Who may read and time it: you and administrators, or all users. Default: as the "
-            "version before; the first is public.",
-        ),
-    ] = None,
+    private: Private = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -68,17 +61,15 @@ def add(
     if as_json:
         print_json(asdict(uploaded))
     else:
-        write_lines(described(upload, uploaded))
+        write_lines(described(upload.path, uploaded))
 
 
 @app.command("list")
 def list_(
     op: Annotated[str | None, typer.Option(help="Only implementations of this op.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only uploads of this user.")] = None,
+    user: User = None,
     limit: Limit = 50,
-    before: Annotated[
-        str | None, typer.Option(metavar="NEXT", help="Where the previous page ended.")
-    ] = None,
+    before: Before = None,
     as_json: Json = False,
     url: Url = None,
 ) -> None:
@@ -138,8 +129,7 @@ def _facts(found: ImplementationDetails) -> Iterator[str]:
     yield f"{found.name}@{found.version}: {found.function} for {found.op}, {readers}"
     if found.doc:
         yield one_line(found.doc)
-    for version in found.versions:
-        yield f"  {version.version}  {ago(version.created_at)} ago, {version.nbytes:,} bytes"
+    yield from version_lines(found.versions)
 
 
 def _environment_lines(found: Environment) -> Iterator[str]:

@@ -17,7 +17,6 @@ from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, console, print_json, write_lines
-from warpcall._cli.sweep_args import OURS
 from warpcall._cli.tables import (
     comparison_lines,
     history_table,
@@ -128,8 +127,12 @@ def history(
         ),
     ],
     implementation: Annotated[
-        str, typer.Option(metavar="NAME", help="Implementation to show, such as torch.")
-    ] = OURS,
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Implementation to show. Default: warpcall, and torch for a problem.",
+        ),
+    ] = None,
     limit: Limit = 20,
     as_json: Json = False,
     url: Url = None,
@@ -142,7 +145,7 @@ def history(
     elif found.points:
         console().print(history_table(found))
     else:
-        write_lines(f"no job of yours has measured {implementation} in that case")
+        write_lines(f"no job of yours has measured {found.implementation} in that case")
 
 
 @app.command()

@@ -57,6 +57,11 @@ def option(param: Mapping[str, Any]) -> str:
     return f"--{param['name'].replace('_', '-')}{EXAMPLES.get(param['kind'], ' ...')}"
 
 
+def size_option(size: Mapping[str, Any]) -> str:
+    """A size as an option with its values, such as "--size rows=N"."""
+    return f"--size {size['name']}={','.join(size['choices']) or 'N'}"
+
+
 def _allowed(declared: Mapping[str, Any]) -> str:
     return f"it takes {', '.join(option(p) for p in declared.values()) or 'none'}"
 

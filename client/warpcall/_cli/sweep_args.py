@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpcall._cli.files import UsageError
-from warpcall._cli.op_args import option, parse_arguments
+from warpcall._cli.op_args import option, parse_arguments, size_option
+from warpcall._jobs.names import is_problem
 from warpcall.dtypes import ITEMSIZE
 
 OURS = "warpcall"
@@ -22,12 +23,20 @@ def sweep_of(
     dtype: str | None,
     sizes: Sequence[str],
 ) -> dict[str, Any]:
-    """The sweep over these shapes and dtypes. Options of the op may have several values.
+    """The sweep over these shapes and dtypes, of a problem over its sizes and dtypes. Options of
+    the op may have several values.
 
     Raises:
         UsageError: an option is wrong; the message says what is allowed and what came.
     """
-    sweep: dict[str, Any] = {"shapes": shapes_of(shape), "dtypes": dtypes_of(dtype)}
+    sweep: dict[str, Any] = {}
+    if not is_problem(name := declaration["name"]):
+        sweep["shapes"] = shapes_of(shape)
+    elif shape is not None:
+        known = " ".join(map(size_option, declaration["sizes"])) or "no sizes"
+        raise UsageError(f"--shape is for ops of the server, {name} has {known}")
+    if dtype is not None or not is_problem(name):
+        sweep["dtypes"] = dtypes_of(dtype)
     params = _params(declaration, arguments)
     if params:
         sweep["params"] = params
@@ -69,20 +78,22 @@ def dtype_names() -> dict[str, str]:
     return names
 
 
-def implementations_of(text: str | None, mine: Sequence[str]) -> list[str]:
+def implementations_of(op: str, text: str | None, mine: Sequence[str]) -> list[str]:
     """The names of the implementations to time, the one that the others are compared with first.
 
     With uploads of one's own, that is the first name of --vs, and the uploads follow it. Otherwise
-    it is ours.
+    it is ours, and for a problem, for which we have none, its reference.
 
     Args:
+        op: name of the op.
         text: the value of --vs.
         mine: names of what --mine uploaded.
     """
-    given = (f"{OURS},{TORCH}" if mine else TORCH) if text is None else text
+    ours = TORCH if is_problem(op) else OURS
+    given = ",".join(dict.fromkeys((ours, TORCH))) if text is None else text
     first, *others = given.split(",")
     if not mine:
-        first, others = OURS, [name for name in (first, *others) if name != OURS]
+        first, others = ours, [name for name in (first, *others) if name != ours]
     if not all((first, *others)) or len({*others}) < len(others):
         raise UsageError(
             f"--vs must be names such as torch,torch.compile,copy, each once, got {text!r}"
@@ -120,6 +131,7 @@ def sizes_of(given: Sequence[str]) -> dict[str, list[int | str]]:
 def _params(declaration: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, list[Any]]:
     """Parse the op's options. An option that is given several times adds a case for each value."""
     groups = _groups(arguments)
+    _check_sizes(declaration, groups)
     values: dict[str, list[Any]] = {}
     required = [p for p in declaration["params"] if p["required"]]
     optional = {**declaration, "params": [{**p, "required": False} for p in declaration["params"]]}
@@ -134,6 +146,16 @@ def _params(declaration: Mapping[str, Any], arguments: Sequence[str]) -> dict[st
         if p["name"] not in values:
             raise UsageError(f"{declaration['name']} needs {option(p)}")
     return values
+
+
+def _check_sizes(declaration: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> None:
+    """Raise UsageError if a size is given as an option of the op, such as --taps 7."""
+    sizes = {size["name"] for size in declaration.get("sizes", [])}
+    sizes -= {p["name"] for p in declaration["params"]}
+    for flag in (group[0].partition("=")[0] for group in groups):
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in sizes:
+            raise UsageError(f"{name} is a size of {declaration['name']}: --size {name}=...")
 
 
 def _groups(arguments: Sequence[str]) -> list[list[str]]:

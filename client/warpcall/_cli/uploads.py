@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from warpcall import Client
 from warpcall._cli.files import UsageError
+from warpcall._cli.tables import ago
 from warpcall.errors import InvalidInput
-from warpcall.implementations import UploadedImplementation
+from warpcall.implementations import ImplementationVersion, UploadedImplementation
+from warpcall.problems import ProblemVersion, UploadedProblem
+
+Private = Annotated[
+    bool | None,
+    typer.Option(
+        "--private/--public",
+        help="Who may read and time it: you and administrators, or all users. Default: as the "
+        "version before; the first is public.",
+    ),
+]
+User = Annotated[str | None, typer.Option(help="Only uploads of this user.")]
+Before = Annotated[str | None, typer.Option(metavar="NEXT", help="Where the previous page ended.")]
 
 
 @dataclass(frozen=True)
@@ -28,14 +45,27 @@ class Upload:
         Raises:
             UsageError: the file, or the source in it, is refused; the message names the file.
         """
-        try:
+        with errors_naming(self.path, name):
             return gpu.implementations.add(
                 op, self.path, function=self.function, name=name, private=private
             )
-        except InvalidInput as error:
-            label, detail = str(self.path), error.detail.removeprefix(f"{error.field}: ")
-            named = detail.startswith(label)
-            raise UsageError(detail if named else f"{label}: {detail}") from None
+
+
+@contextmanager
+def errors_naming(path: Path, name: str | None) -> Iterator[None]:
+    """Raise refusals of a file, or of the source in it, as usage errors that name the file.
+
+    Args:
+        name: the value of --name, which such an error names instead if it is the one that is wrong.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        by_option = error.field == "name" and name is not None
+        label = "--name" if by_option else str(path)
+        detail = error.detail.removeprefix(f"{error.field}: ")
+        named = detail.startswith(label)
+        raise UsageError(detail if named else f"{label}: {detail}") from None
 
 
 def upload_of(text: str) -> Upload:
@@ -65,7 +95,15 @@ def job_names(uploaded: Sequence[UploadedImplementation]) -> list[str]:
     return [one.name if same[one.name] == 1 else f"{one.name}@{one.version}" for one in uploaded]
 
 
-def described(upload: Upload, uploaded: UploadedImplementation) -> str:
+def described(path: Path, uploaded: UploadedImplementation | UploadedProblem) -> str:
     """One line that says under which name and version a file is stored."""
     how = "uploaded now" if uploaded.created else "uploaded before"
-    return f"{upload.path} is {uploaded.name}@{uploaded.version}, {how}"
+    return f"{path} is {uploaded.name}@{uploaded.version}, {how}"
+
+
+def version_lines(
+    versions: Sequence[ImplementationVersion] | Sequence[ProblemVersion],
+) -> Iterator[str]:
+    """A line for each version of an upload."""
+    for version in versions:
+        yield f"  {version.version}  {ago(version.created_at)} ago, {version.nbytes:,} bytes"

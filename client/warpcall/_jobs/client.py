@@ -18,6 +18,7 @@ from warpcall._jobs.job import (
     path_of,
     results_of,
 )
+from warpcall._jobs.names import is_problem
 from warpcall._jobs.parse import parse
 from warpcall._tensors import new_id
 from warpcall.errors import InvalidInput
@@ -74,13 +75,14 @@ class _JobsBase(Generic[JobT]):
         payload = await self._core.get_json(path_of(a, f"/compare/{checked_id(b)}"))
         return parse(Comparison, payload, "a comparison of two jobs")
 
-    async def _history(self, case: str, implementation: str, limit: int | None) -> History:
+    async def _history(self, case: str, implementation: str | None, limit: int | None) -> History:
         op = case.partition(" ")[0]
         if not op:
             raise InvalidInput(
                 f"case must begin with its op, as results have it, got {case!r}", field="case"
             )
-        wanted = {"op": op, "implementation": implementation, "case": case, "limit": limit}
+        name = implementation or ("torch" if is_problem(op) else "warpcall")
+        wanted = {"op": op, "implementation": name, "case": case, "limit": limit}
         payload = await self._core.get_json(f"{PATH}/history?{urlencode(given(wanted))}")
         return parse(History, payload, "a history of a case")
 
@@ -172,12 +174,13 @@ class Jobs(_JobsBase[Job]):
         return run_now(self._compare(a, b))
 
     def history(
-        self, case: str, *, implementation: str = "warpcall", limit: int | None = None
+        self, case: str, *, implementation: str | None = None, limit: int | None = None
     ) -> History:
         """What a case took, job by job, the latest first.
 
         Args:
             case: key of the case, as results have it under `case`. It begins with the op.
+            implementation: its name. None means "warpcall", and "torch" for a problem.
             limit: on the number of points, 100 by default, at most 500.
         """
         return run_now(self._history(case, implementation, limit))
@@ -242,7 +245,7 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         return await self._compare(a, b)
 
     async def history(
-        self, case: str, *, implementation: str = "warpcall", limit: int | None = None
+        self, case: str, *, implementation: str | None = None, limit: int | None = None
     ) -> History:
         """As `Jobs.history`, awaited."""
         return await self._history(case, implementation, limit)

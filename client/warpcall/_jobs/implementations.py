@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from warpcall import wire
 from warpcall._blocking import run_now
 from warpcall._jobs.client import CREATED, given
+from warpcall._jobs.names import path_of
 from warpcall._jobs.parse import parse
-from warpcall._jobs.source import NAME, Code, source_of
+from warpcall._jobs.source import Code, source_of
 from warpcall.errors import InvalidInput
 from warpcall.implementations import (
     Environment,
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from warpcall._core import Core
 
 PATH = wire.IMPLEMENTATIONS_PATH
-USER = re.compile(r"[a-z0-9][a-z0-9._@-]*")
-VERSION = re.compile(r"[0-9a-f]{8,64}")
+EXAMPLE = "ann/my_permute"
 
 
 class _ImplementationsBase:
@@ -59,11 +58,11 @@ class _ImplementationsBase:
         return parse(ImplementationList, payload, "a list of implementations")
 
     async def _get(self, name: str, version: str | None) -> ImplementationDetails:
-        payload = await self._core.get_json(path_of(name, version))
+        payload = await self._core.get_json(path_of(PATH, name, version, EXAMPLE))
         return parse(ImplementationDetails, payload, "an implementation")
 
     async def _remove(self, name: str, version: str | None) -> None:
-        await self._core.delete_at(path_of(name, version))
+        await self._core.delete_at(path_of(PATH, name, version, EXAMPLE))
 
     async def _environment(self) -> Environment:
         payload = await self._core.get_json(f"{PATH}/environment")
@@ -95,7 +94,7 @@ class Implementations(_ImplementationsBase):
         should do under `if __name__ == "__main__":`.
 
         Args:
-            op: name of the op that it computes.
+            op: name of the op that it computes, "user/name" of a problem.
             code: path of a Python file; or the source itself, a text of several lines; or a
                 function that is defined at the top level of a file, which is uploaded whole, as
                 it is on the disk now. Of a function in a notebook its whole cell is uploaded,
@@ -201,35 +200,3 @@ class AsyncImplementations(_ImplementationsBase):
     async def environment(self) -> Environment:
         """As `Implementations.environment`, awaited."""
         return await self._environment()
-
-
-def path_of(full_name: str, version: str | None = None) -> str:
-    """The URL path of an uploaded implementation.
-
-    Args:
-        full_name: "user/name" or "user/name@version".
-        version: the version, if the name does not have it.
-
-    Raises:
-        InvalidInput: the name or the version cannot be one.
-    """
-    user, _, rest = full_name.partition("/")
-    name, at, named_version = rest.partition("@")
-    if at and version is not None:
-        raise InvalidInput(
-            f"version must be given once, got {full_name!r:.120} and {version!r:.80}",
-            field="version",
-        )
-    version = named_version if at else version
-    if not USER.fullmatch(user) or not NAME.fullmatch(name):
-        raise InvalidInput(
-            f"name must be like ann/my_permute or ann/my_permute@3f2a91c0, got {full_name!r:.120}",
-            field="name",
-        )
-    if version is not None and not VERSION.fullmatch(version):
-        raise InvalidInput(
-            f"version must be 8 to 64 of the digits 0-9 and a-f, got {version!r:.80}",
-            field="version",
-        )
-    path = f"{PATH}/{quote(user, safe='')}/{name}"
-    return path if version is None else f"{path}?version={version}"

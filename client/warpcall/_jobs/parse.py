@@ -1,4 +1,4 @@
-"""JSON from a server as the types of `warpcall.jobs` and `warpcall.implementations`."""
+"""JSON from a server as the types of `warpcall.jobs`, `.implementations` and `.problems`."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpcall._jobs.names import NAME
 from warpcall.errors import InvalidInput, TooLarge
 
 Code = str | os.PathLike[str] | Callable[..., Any]
 
 MAX_SOURCE_BYTES = 256 << 10  # no server takes more, but its own limit may be lower
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")  # of an implementation, without its user
 UNSENDABLE = re.compile(r"[\0\ud800-\udfff]")  # NUL, and what UTF-8 does not have
 
 

@@ -67,10 +67,12 @@ class JobRequest(TypedDict, total=False):
     """What a job measures and how, besides its op. Give either `cases` or `sweep`.
 
     Attributes:
-        implementations: names of what is timed, ["warpcall", "torch"] by default. The others are
-            compared with the first.
-        cases: each with `inputs`, or with the `shape` and `dtype` of the first input.
-        sweep: `shapes`, `dtypes`, `params` and `sizes`, whose product are the cases.
+        implementations: names of what is timed, by default ["warpcall", "torch"], and ["torch"]
+            for a problem. The others are compared with the first.
+        cases: each with `inputs`, or with the `shape` and `dtype` of the first input; of a problem
+            with its `dtype` and `sizes`.
+        sweep: `shapes`, `dtypes`, `params` and `sizes`, whose product are the cases. A problem has
+            no `shapes`, and needs no `dtypes`: its first one is the default.
         precision: "standard" by default.
         priority: "normal" by default.
         tags: words to find the job by, at most 16.
@@ -109,7 +111,7 @@ class JobInfo(Payload):
     user: str
     """Name of the user who submitted it."""
     op: str
-    """Name of the op that is measured."""
+    """Name of the op that is measured, "user/name" of a problem."""
     implementations: list[str]
     """Names of the implementations that are timed; the others are compared with the first."""
     precision: Precision
@@ -174,6 +176,8 @@ class JobDetails(JobInfo):
     """Facts about the machine and its software; null until the job has looked at them."""
     sources: dict[str, str]
     """SHA-256 of the source of each implementation; "copy" has none, and old jobs have none."""
+    problem_sha256: str | None
+    """SHA-256 of the problem's source; null if the op is not a problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +219,7 @@ class QueueEntry(Payload):
     user: str
     """Name of the user who submitted it."""
     op: str
-    """Name of the op that is measured."""
+    """Name of the op that is measured, "user/name" of a problem."""
     precision: Precision
     """How long each implementation of each case is measured."""
     priority: Priority

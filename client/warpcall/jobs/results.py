@@ -36,6 +36,8 @@ class Measurement(Payload):
     implementation raised none."""
     source_sha256: str | None
     """SHA-256 of the source that was timed; null for "copy", and in jobs of older servers."""
+    problem_sha256: str | None
+    """SHA-256 of the problem's source; null if the op is not a problem."""
     method: str | None
     """How the calls were timed, such as "events" or "graph of 16"."""
     n: int

@@ -24,11 +24,12 @@ from warpcall_kernels.measuring._result import (
     Ratio,
 )
 from warpcall_kernels.measuring._rounds import compare_runs, median_of_run
-from warpcall_kernels.measuring._spec import JobCase, count, expand, make_case
+from warpcall_kernels.measuring._spec import CODES, JobCase, count, expand, make_case
 from warpcall_kernels.measuring._spread import between_runs
 from warpcall_kernels.measuring._statistics import MARGIN, Comparison
 
 __all__ = [
+    "CODES",
     "MARGIN",
     "PRECISIONS",
     "CaseResult",

@@ -82,7 +82,16 @@ class Checker:
     def _wanted(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         op = self._case.op
         wide = inputs if op.tolerance is None else {n: widened(t) for n, t in inputs.items()}
-        return tuple(t.contiguous() for t in outputs_of(op.reference(**wide, **self._case.params)))
+        wanted = tuple(
+            t.contiguous() for t in outputs_of(op.reference(**wide, **self._case.params))
+        )
+        given = [(tuple(t.shape), t.device) for t in wanted]
+        declared = [(meta.shape, self._device) for meta in self._case.outputs.values()]
+        if given != declared:
+            raise ValueError(
+                f"the reference must return tensors of shapes and devices {declared}, got {given}"
+            )
+        return wanted
 
     def _compare(self, got: Sequence[Tensor], wanted: Sequence[Tensor], seed: int) -> None:
         metas = self._case.outputs
@@ -152,6 +161,6 @@ def _close(ours: Tensor, theirs: Tensor, error: float) -> Tensor:
     """Within rtol = atol = error of the wide reference, with values beyond the dtype's range
     infinite.
     """
-    rounded = theirs.to(ours.dtype)
-    expected = torch.where(rounded.isfinite(), theirs, rounded.to(theirs.dtype))
+    rounded = theirs.to(ours.dtype).to(theirs.dtype)
+    expected = torch.where(rounded.isfinite(), theirs, rounded)
     return torch.isclose(ours.to(expected.dtype), expected, rtol=error, atol=error, equal_nan=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from warpcall_kernels import Op, ops
 from warpcall_kernels.measuring._failures import first_line
+from warpcall_kernels.measuring._spec import op_of
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_kernels.op.errors import InvalidInput
 
 ENTRY_POINTS = "warpcall_kernels.implementations"
 LIMIT = "copy"
+KERNELS = "warpcall"
 
 Function = Callable[..., Any]
 
@@ -32,7 +34,7 @@ class Implementation:
         build: makes a function from the op and its checked parameters. The function takes the
             inputs by name and returns the outputs as the op's function does. It compiles at its
             first call.
-        ops: names of the ops that it computes; empty means all.
+        ops: names of the ops that it computes; empty means all. Names with a "/" are of problems.
         tags: remarks on each of its results, such as "interpreted".
     """
 
@@ -48,20 +50,24 @@ def shipped() -> tuple[Implementation, ...]:
     return tuple(_SHIPPED.values())
 
 
-def implementations(op_name: str) -> tuple[str, ...]:
+def implementations(op: Op | str) -> tuple[str, ...]:
     """The names of an op's implementations, and of the limit, a copy of as many bytes.
 
     It imports the modules of entry points.
+
+    Args:
+        op: as in `make_case`.
     """
     _load_entry_points()
-    return _names(op_name)
+    return _names(op_of(op))
 
 
 def register(implementation: Implementation) -> None:
     """Add an implementation in this process."""
     if implementation.name in (*_known, LIMIT):
         raise InvalidInput("name", f"there is an implementation {implementation.name} already")
-    if unknown := set(implementation.ops) - set(ops()):
+    # Only the author of a problem knows whether there is one of that name.
+    if unknown := {op for op in implementation.ops if "/" not in op} - set(ops()):
         raise InvalidInput("ops", f"there is no op {', '.join(sorted(unknown))}")
     _known[implementation.name] = implementation
 
@@ -75,8 +81,8 @@ def load(module: str) -> tuple[Implementation, ...]:
     return found
 
 
-def find(op_name: str, name: str) -> Implementation:
-    """The implementation of that name.
+def find(op: Op, name: str) -> Implementation:
+    """The implementation of that name, with the tags of its results for this op.
 
     Modules of entry points are imported only if the name is not known without them. One that cannot
     be imported is left out, and the error says so.
@@ -84,19 +90,21 @@ def find(op_name: str, name: str) -> Implementation:
     Raises:
         InvalidInput: there is none.
     """
-    if name not in _names(op_name):
+    if name not in _names(op):
         _load_entry_points()
-    if name not in _names(op_name) or name == LIMIT:
+    if name not in _names(op) or name == LIMIT:
+        no_kernels = f"; the library has no kernels for {op.name}" if name == KERNELS else ""
         broken = (
             f"; the module {module} cannot be imported: {error}"
             for module, error in _not_loaded.items()
         )
         raise InvalidInput(
             "implementations",
-            f"implementations must be of {', '.join(_names(op_name))}, got {name!r:.60}"
-            + "".join(broken),
+            f"implementations must be of {', '.join(_names(op))}, got {name!r:.60}"
+            + "".join((no_kernels, *broken)),
         )
-    return _known[name]
+    found = _known[name]
+    return replace(found, tags=found.tags + op.tags) if name in _SHIPPED else found
 
 
 def outputs_of(result: Any) -> tuple[Tensor, ...]:
@@ -130,7 +138,7 @@ def _compiled(op: Op, params: Mapping[str, ParamValue]) -> Function:
 _SHIPPED = {
     i.name: i
     for i in (
-        Implementation("warpcall", "the kernels of this library", _ours),
+        Implementation(KERNELS, "the kernels of this library", _ours),
         Implementation("torch", "the reference, eager", _eager),
         Implementation("torch.compile", "the reference, compiled for these shapes", _compiled),
     )
@@ -140,8 +148,9 @@ _loaded: set[str] = set()
 _not_loaded: dict[str, str] = {}  # modules of entry points that cannot be imported, and why
 
 
-def _names(op_name: str) -> tuple[str, ...]:
-    return (*(i.name for i in _known.values() if not i.ops or op_name in i.ops), LIMIT)
+def _names(op: Op) -> tuple[str, ...]:
+    found = (i.name for i in _known.values() if not i.ops or op.name in i.ops)
+    return (*(name for name in found if name != KERNELS or ops().get(op.name) is op), LIMIT)
 
 
 def _load_entry_points() -> None:

@@ -78,7 +78,7 @@ def measure(
             "implementations",
             f"implementations must be different names, at least one, got {list(implementations)}",
         )
-    found = {name: find(case.op.name, name) for name in implementations if name != LIMIT}
+    found = {name: find(case.op, name) for name in implementations if name != LIMIT}
     on = parse_device(device)
     with on_device(on), same_arithmetic(), torch.no_grad():
         measurement = _Measurement(case, on, precision, seed, lease, progress)
@@ -112,7 +112,7 @@ class _Measurement:
         self._progress = progress
         self._half_width: float | None = None  # at the last check for convergence
         self._reported_at = 0.0
-        self._nbytes = case.op.bytes_moved(**case.metas, **case.params)
+        self._nbytes = case.bytes_moved
         self._clock = clock(device)
         self._observer = observer(device)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from warpcall_kernels import Op, ops
-from warpcall_kernels.op.cases import Sample, SampleLayout, Values
+from warpcall_kernels.op.cases import MAX_SIZE, Sample, checked_shape
 from warpcall_kernels.op.declaration import Meta, ParamValue, Size, dtype_name
 from warpcall_kernels.op.errors import InvalidInput, brief, listed
 
@@ -47,8 +48,6 @@ _BY_NAME = {
     "fp32": torch.float32,
     "fp16": torch.float16,
 }
-MAX_SIZE = 2**40  # of a dim; products stay within what torch accepts
-MAX_RANK = 64
 SHORT_BYTES = 1 << 28  # cases that move more bytes are not short on any GPU
 ROOM_BYTES = (
     1 << 29
@@ -68,10 +67,15 @@ class JobCase:
         """Shapes and dtypes of the inputs."""
         return {name: Meta(s.shape, s.dtype) for name, s in self.inputs.items()}
 
-    @property
+    @functools.cached_property  # a problem's reference says them, which takes time
     def outputs(self) -> dict[str, Meta]:
         """Shapes and dtypes of the outputs."""
         return self.op.infer(**self.metas, **self.params)
+
+    @functools.cached_property
+    def bytes_moved(self) -> int:
+        """The compulsory traffic in bytes."""
+        return self.op.bytes_moved(**self.metas, **self.params)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -83,9 +87,13 @@ class JobCase:
 
     @property
     def key(self) -> str:
-        """A text that identifies the case, such as "permute x=BF16[8,4] dims=1,0"."""
+        """A text that identifies the case, such as "permute x=BF16[8,4] dims=1,0".
+
+        It leaves out defaults of parameters, except those of problems: another version of a problem
+        may have others.
+        """
         inputs = (f"{name}={_short(sample)}" for name, sample in self.inputs.items())
-        known = {p.name: p.default for p in self.op.params}
+        known = {p.name: None if self.op.dtypes else p.default for p in self.op.params}
         params = (
             f"{name}={_param_text(value)}"
             for name, value in self.params.items()
@@ -108,23 +116,24 @@ class JobCase:
             wide_outputs = sum(math.prod(m.shape) * max(8, m.dtype.itemsize) for m in made)
         checked = 4 * inputs + wide_inputs + 2 * outputs + 4 * wide_outputs
         # Inputs as drawn and two more sets; two outputs; source and result of the limit's copy.
-        timed = 3 * inputs + 2 * outputs + 2 * (inputs + outputs)
+        timed = 3 * inputs + 2 * outputs + 2 * max(inputs + outputs, self.bytes_moved)
         if inputs + outputs <= SHORT_BYTES:  # short calls are rotated over several sets
             timed += 8 * (inputs + outputs) + 8 * (inputs + 5 * outputs)
         return max(checked, timed) + ROOM_BYTES
 
 
-def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:
+def make_case(op: Op | str, spec: Mapping[str, Any]) -> JobCase:
     """The case that a spec describes. Raises InvalidInput for an invalid spec.
 
     Args:
-        op_name: as in `ops()`.
+        op: an op, such as that of a problem, or a name as in `ops()`.
         spec: either {"inputs": {name: {"shape": [...], "dtype": "BF16"}}, "params": {...}}, each
             input also with "values", "low", "high" and "layout" as in `Sample`; or
             {"shape": [...], "dtype": "BF16", "params": {...}, "sizes": {...}}, from which the op
-            derives its inputs.
+            derives its inputs. The latter has no shape for a problem, and its first dtype if none
+            is given.
     """
-    op = _op(op_name)
+    op = op_of(op)
     given = _mapping("case", spec)
     params = op.check_params(_mapping("params", given.get("params")))
     if "inputs" in given:
@@ -137,25 +146,26 @@ def make_case(op_name: str, spec: Mapping[str, Any]) -> JobCase:
                 defaults = {"values": known.values, "low": known.low, "high": known.high}
             inputs[name] = _sample(f"inputs.{name}", described, defaults)
     else:
-        _known("case", given, ("shape", "dtype", "params", "sizes"))
-        shape, dtype = _shape("shape", given.get("shape")), parse_dtype("dtype", given.get("dtype"))
-        inputs = _derived(op, shape, dtype, params, _mapping("sizes", given.get("sizes")))
+        inputs = _derived(op, given, params)
     case = JobCase(op, inputs, params)
     outputs = op.check(case.metas, params)
     if not any(math.prod(meta.shape) for meta in outputs.values()):
-        raise InvalidInput("shape", f"{case.key} gives nothing: there is no time to measure")
+        field = "sizes" if op.dtypes else "shape"
+        raise InvalidInput(field, f"{case.key} gives nothing: there is no time to measure")
+    _ = case.bytes_moved  # a problem's may raise, which is better known now
     return case
 
 
-def expand(op_name: str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def expand(op: Op | str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The specs of a sweep in short form; the last axis varies fastest.
 
     Args:
-        op_name: as in `ops()`.
+        op: as in `make_case`.
         sweep: {"shapes": [[...], ...], "dtypes": ["BF16", ...], "params": {name: [value, ...]},
             "sizes": {name: [value, ...]}}; each list holds alternatives, a single value is one.
+            That of a problem has no shapes and need not have dtypes.
     """
-    axes = _axes(op_name, sweep)
+    axes = _axes(op_of(op), sweep)
 
     def specs() -> Iterator[dict[str, Any]]:
         for values in itertools.product(*(values for _, values in axes)):
@@ -171,9 +181,19 @@ def expand(op_name: str, sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     return specs()
 
 
-def count(op_name: str, sweep: Mapping[str, Any]) -> int:
+def count(op: Op | str, sweep: Mapping[str, Any]) -> int:
     """The number of cases of a sweep, without making them."""
-    return math.prod(len(values) for _, values in _axes(op_name, sweep))
+    return math.prod(len(values) for _, values in _axes(op_of(op), sweep))
+
+
+def op_of(op: Op | str) -> Op:
+    """An op as it is, or the one in `ops()` of that name. Raises InvalidInput if there is none."""
+    if isinstance(op, Op):
+        return op
+    found = ops().get(op) if isinstance(op, str) else None
+    if found is None:
+        raise InvalidInput("op", f"op must be one of {listed(ops())}, got {brief(op)}")
+    return found
 
 
 def parse_dtype(field: str, value: object) -> torch.dtype:
@@ -183,12 +203,14 @@ def parse_dtype(field: str, value: object) -> torch.dtype:
     raise InvalidInput(field, f"{field} must be one of {', '.join(DTYPES)}, got {brief(value)}")
 
 
-def _axes(op_name: str, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
-    op = _op(op_name)
+def _axes(op: Op, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
     given = _mapping("sweep", sweep)
-    _known("sweep", given, ("shapes", "dtypes", "params", "sizes"))
+    fields = ("shapes", "dtypes", "params", "sizes")
+    _known("sweep", given, fields[1:] if op.dtypes else fields)
     kinds = {p.name: p.kind for p in op.params}
-    axes = [("shape", _lists("shapes", given)), ("dtype", _lists("dtypes", given))]
+    axes = [] if op.dtypes else [("shape", _lists("shapes", given))]
+    if "dtypes" in given or not op.dtypes:
+        axes.append(("dtype", _lists("dtypes", given)))
     for name, values in _mapping("params", given.get("params")).items():
         if name not in kinds:
             raise InvalidInput(
@@ -218,15 +240,25 @@ def _alternatives(field: str, values: Any) -> Sequence[Any]:
 
 
 def _derived(
-    op: Op,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    params: Mapping[str, ParamValue],
-    given: Mapping[str, Any],
+    op: Op, given: Mapping[str, Any], params: Mapping[str, ParamValue]
 ) -> dict[str, Sample]:
+    """The inputs that follow from the short form of a spec."""
+    fields = ("shape", "dtype", "params", "sizes")
+    _known("case", given, fields[1:] if op.dtypes else fields)
+    shape = () if op.dtypes else checked_shape("shape", given.get("shape"))
+    if op.dtypes and "dtype" not in given:
+        dtype = op.dtypes[0]
+    else:
+        dtype = parse_dtype("dtype", given.get("dtype"))
     sizes = {size.name: size.default for size in op.sizes}
-    for name, value in given.items():
+    for name, value in _mapping("sizes", given.get("sizes")).items():
         sizes[name] = _checked_size(_size(op, name), value)
+    if op.dtypes:
+        assert op.derive is not None
+        if dtype not in op.dtypes:
+            allowed = listed(CODES[d] for d in op.dtypes)
+            raise InvalidInput("dtype", f"dtype must be one of {allowed}, got {CODES[dtype]}")
+        return dict(op.derive(dtype, **sizes))
     if op.derive is not None:
         return dict(op.derive(shape, dtype, params, **sizes))
     return {
@@ -259,45 +291,16 @@ def _checked_size(size: Size, value: object) -> int | str:
 def _sample(field: str, described: object, defaults: Mapping[str, Any]) -> Sample:
     given = {**defaults, **_mapping(field, described)}
     _known(field, given, ("shape", "dtype", "values", "low", "high", "layout"))
-    shape = _shape(f"{field}.shape", given.get("shape"))
-    dtype = parse_dtype(f"{field}.dtype", given.get("dtype"))
-    for name, allowed in (("values", get_args(Values)), ("layout", get_args(SampleLayout))):
-        if name in given and given[name] not in allowed:
-            raise InvalidInput(
-                f"{field}.{name}",
-                f"{field}.{name} must be one of {listed(allowed)}, got {brief(given[name])}",
-            )
-    low, high = given.get("low", 0), given.get("high", 100)
-    if not all(isinstance(n, int) and abs(n) < 2**62 for n in (low, high)) or low >= high:
-        raise InvalidInput(
-            f"{field}.low",
-            f"{field}.low and high must be integers, low below high, got {brief((low, high))}",
-        )
-    layout = given.get("layout", "contiguous")
-    needed = {"transposed": 2, "strided": 1, "expanded": 1}.get(layout, 0)
-    if len(shape) < needed:
-        raise InvalidInput(
-            f"{field}.layout", f"{field}.layout {layout} needs {needed} dims, got shape {shape}"
-        )
-    return Sample(shape, dtype, given.get("values", "normal"), low, high, layout)
-
-
-def _shape(field: str, value: object) -> tuple[int, ...]:
-    good = isinstance(value, list | tuple) and len(value) <= MAX_RANK
-    if good and all(type(n) is int and 0 <= n <= MAX_SIZE for n in value):  # type: ignore[attr-defined]
-        return tuple(value)  # type: ignore[arg-type]
-    raise InvalidInput(
-        field,
-        f"{field} must be a list of at most {MAX_RANK} integers between 0 and {MAX_SIZE}, "
-        f"got {brief(value)}",
+    sample = Sample(
+        checked_shape(f"{field}.shape", given.get("shape")),
+        parse_dtype(f"{field}.dtype", given.get("dtype")),
+        given.get("values", "normal"),
+        given.get("low", 0),
+        given.get("high", 100),
+        given.get("layout", "contiguous"),
     )
-
-
-def _op(name: object) -> Op:
-    found = ops().get(name) if isinstance(name, str) else None
-    if found is None:
-        raise InvalidInput("op", f"op must be one of {listed(ops())}, got {brief(name)}")
-    return found
+    sample.check(field)
+    return sample
 
 
 def _mapping(field: str, value: object) -> Mapping[str, Any]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+
+from warpcall_kernels.op.errors import InvalidInput, brief, listed
+
+MAX_SIZE = 2**40  # of a dim; products stay within what torch accepts
+MAX_RANK = 64
 
 # Sizes that servers often get, for the common calls of ops: powers of two, and unaligned sizes.
 COMMON_SIZES = (16, 64, 256, 1024, 4096, 100, 1000)
@@ -55,6 +60,36 @@ class Sample:
     low: int = 0
     high: int = 100
     layout: SampleLayout = "contiguous"
+
+    def check(self, field: str) -> None:
+        """Check a sample that a user describes, whatever it has in its fields.
+
+        Args:
+            field: where the user describes it, for the error.
+
+        Raises:
+            InvalidInput: it cannot be drawn; the error names the part of `field` that is wrong.
+        """
+        checked_shape(f"{field}.shape", self.shape)
+        for name, allowed in (("values", get_args(Values)), ("layout", get_args(SampleLayout))):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise InvalidInput(
+                    f"{field}.{name}",
+                    f"{field}.{name} must be one of {listed(allowed)}, got {brief(value)}",
+                )
+        low, high = self.low, self.high
+        if not all(type(n) is int and abs(n) < 2**62 for n in (low, high)) or low >= high:
+            raise InvalidInput(
+                f"{field}.low",
+                f"{field}.low and high must be integers, low below high, got {brief((low, high))}",
+            )
+        needed = {"transposed": 2, "strided": 1, "expanded": 1}.get(self.layout, 0)
+        if len(self.shape) < needed:
+            raise InvalidInput(
+                f"{field}.layout",
+                f"{field}.layout {self.layout} needs {needed} dims, got shape {self.shape}",
+            )
 
     def draw(self, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
         """Draw the tensor.
@@ -137,3 +172,15 @@ class Case:
     def metas(self) -> dict[str, Tensor]:
         """Make the inputs without memory, on the "meta" device."""
         return {name: sample.meta() for name, sample in self.inputs.items()}
+
+
+def checked_shape(field: str, value: object) -> tuple[int, ...]:
+    """The shape that a user gives, or InvalidInput that names the field."""
+    good = isinstance(value, list | tuple) and len(value) <= MAX_RANK
+    if good and all(type(n) is int and 0 <= n <= MAX_SIZE for n in value):  # type: ignore[attr-defined]
+        return tuple(value)  # type: ignore[arg-type]
+    raise InvalidInput(
+        field,
+        f"{field} must be a list of at most {MAX_RANK} integers between 0 and {MAX_SIZE}, "
+        f"got {brief(value)}",
+    )

@@ -5,12 +5,10 @@ Every public module of `warpcall_kernels` ends with `OP = Op(...)`. Nothing else
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from warpcall_kernels.op.cases import Case, Sample, Values
 from warpcall_kernels.op.errors import InvalidInput, brief, listed
+from warpcall_kernels.op.sources import source_sha256
 
 ParamValue = bool | int | float | tuple[int, ...] | None
 ParamKind = Literal["bool", "int", "float", "ints"]
@@ -239,6 +238,10 @@ class Op:
         sizes: the sizes that `derive` takes.
         sweep: further large cases for benchmarks only, of odd sizes that no kernel was tuned for.
         tuning: the constants that `python -m bench.kernels tune` times.
+        dtypes: the dtypes of a benchmark that chooses no shape, the default first: `derive` then
+            takes one of them and the sizes, these by name, and nothing else. Empty for other ops.
+        doc: the description; by default the docstring of `function`.
+        tags: remarks on each result of the reference, such as "interpreted".
     """
 
     name: str
@@ -259,6 +262,9 @@ class Op:
     sizes: tuple[Size, ...] = ()
     sweep: tuple[Case, ...] = ()
     tuning: tuple[TunedConstants, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+    doc: str = ""
+    tags: tuple[str, ...] = ()
 
     def check_params(self, given: Mapping[str, object]) -> dict[str, ParamValue]:
         """Canonical parameters with defaults filled in; raises InvalidInput."""
@@ -308,8 +314,11 @@ class Op:
         return {name: part for name, part in named if part is not None}
 
     def describe(self) -> dict[str, Any]:
-        """This declaration as JSON data, with dtypes by torch name, such as "bfloat16"."""
-        doc = inspect.getdoc(self.function) or ""
+        """This declaration as JSON data, with dtypes by torch name, such as "bfloat16".
+
+        Only problems have "dtypes".
+        """
+        doc = self.doc or inspect.getdoc(self.function) or ""
         return {
             "name": self.name,
             "summary": doc.partition("\n")[0],
@@ -347,14 +356,24 @@ class Op:
                 }
                 for p in self.params
             ],
+            "sizes": [
+                {
+                    "name": s.name,
+                    "doc": s.doc,
+                    "default": s.default,
+                    "minimum": s.minimum,
+                    "choices": list(s.choices),
+                }
+                for s in self.sizes
+            ],
+            **({"dtypes": [dtype_name(d) for d in self.dtypes]} if self.dtypes else {}),
             "source_sha256": self.source_sha256,
         }
 
     @property
     def source_sha256(self) -> str:
         """SHA-256 of the file that declares the op, so that a benchmark's result names its code."""
-        file = inspect.getsourcefile(inspect.unwrap(self.function))
-        return hashlib.sha256(Path(str(file)).read_bytes()).hexdigest()
+        return source_sha256(self.function)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

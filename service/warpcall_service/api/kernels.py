@@ -49,6 +49,19 @@ class ParamModel(Model):
     json_schema: dict[str, Any] = Field(alias="schema")
 
 
+class SizeModel(Model):
+    """A size of the inputs that a benchmark chooses.
+
+    It is a number of at least `minimum`, or one of `choices` if there are any.
+    """
+
+    name: str
+    doc: str
+    default: int | str
+    minimum: int
+    choices: list[str]
+
+
 class KernelModel(Model):
     """An op, as its file declares it. `source_sha256` is the hash of that file."""
 
@@ -60,6 +73,7 @@ class KernelModel(Model):
     inputs: list[InputModel]
     outputs: list[OutputModel]
     params: list[ParamModel]
+    sizes: list[SizeModel]
     source_sha256: str
 
 

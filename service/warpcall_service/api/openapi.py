@@ -19,7 +19,7 @@ from warpcall_service.oip.openapi import (
     InferenceResponse,
     error_responses,
 )
-from warpcall_service.uploads.models import UploadRequest
+from warpcall_service.uploads.models import ProblemUpload, UploadRequest
 
 # Operations refer to these models by name in `openapi_extra`, where FastAPI does not see them.
 MODELS = (
@@ -28,6 +28,7 @@ MODELS = (
     Program,
     JobRequest,
     UploadRequest,
+    ProblemUpload,
     InferenceRequest,
     InferenceResponse,
     InferenceError,

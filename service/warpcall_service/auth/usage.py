@@ -17,7 +17,7 @@ from warpcall_service.store.tables import Usage
 
 @dataclass(slots=True)
 class Amount:
-    """Requests, those answered with a problem, bytes of bodies, and time of kernels."""
+    """Requests, those answered with an error, bytes of bodies, and time of kernels."""
 
     requests: int = 0
     failures: int = 0
@@ -80,7 +80,7 @@ class UsageCounter:
             "warpcall_user_requests", "Requests answered, by user", labels=["user"]
         )
         failures = CounterMetricFamily(
-            "warpcall_user_failures", "Requests answered with a problem, by user", labels=["user"]
+            "warpcall_user_failures", "Requests answered with an error, by user", labels=["user"]
         )
         moved = CounterMetricFamily(
             "warpcall_user_body_bytes",

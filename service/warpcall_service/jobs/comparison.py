@@ -106,7 +106,7 @@ def pair_of(session: Session, caller: Caller, first_id: str, second_id: str) -> 
     """
     first = submissions.find(session, caller, first_id)
     second = submissions.find(session, caller, second_id)
-    facts = [json.loads(job.fingerprint or "{}") for job in (first, second)]
+    facts = [_facts(job) for job in (first, second)]
     empty = Comparison(
         a=first.id,
         b=second.id,
@@ -129,6 +129,14 @@ def pair_of(session: Session, caller: Caller, first_id: str, second_id: str) -> 
         spread.of_environment(session, environment or "", numbers) for environment in environments
     ]
     return JobPair(first.op, numbers, environments, cases, empty, repeated)
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    """What the results of a job depend on besides its cases and implementations."""
+    facts: dict[str, Any] = json.loads(job.fingerprint or "{}")
+    if job.problem_sha256 is not None:
+        facts["problem_sha256"] = job.problem_sha256
+    return facts
 
 
 def lane_request(session: Session, pair: JobPair, part: Sequence[CasePair]) -> bytes:

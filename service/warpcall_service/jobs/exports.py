@@ -109,7 +109,14 @@ def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
     """Rows of some cases, case by case, with the implementations in the order of the request."""
     names = json.loads(job.implementations)
     found = session.execute(
-        sa.select(Row.position, JobCase.key, Row.implementation, Row.source_sha256, Row.summary)
+        sa.select(
+            Row.position,
+            JobCase.key,
+            Row.implementation,
+            Row.source_sha256,
+            Row.problem_sha256,
+            Row.summary,
+        )
         .join(
             JobCase,
             sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position),

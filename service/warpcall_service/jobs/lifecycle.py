@@ -71,6 +71,7 @@ def set_environment(session: Session, job: Job, known: EnvironmentKnown) -> None
         keys,
         known.fingerprint["kernels_sha256"],
         sources,
+        job.problem_sha256,
     )
     if job.cases_done and (measured, known.environment) != (job.question_sha256, job.environment):
         measured = hashlib.sha256(f"{job.id} measured several sources".encode()).hexdigest()
@@ -87,15 +88,19 @@ def question_sha256(
     case_keys: Sequence[str],
     kernels_sha256: str,
     sources: Mapping[str, str],
+    problem_sha256: str | None = None,
 ) -> str:
     """Hash of what a job measures. Jobs with the same hash can share their results.
 
     Args:
         kernels_sha256: of the library, which has the reference and the inputs of an op.
         sources: hash of the source of each implementation that has one.
+        problem_sha256: version of a problem; None for an op of the library.
     """
     ordered = sorted(sources.items())
     measured = [op, implementations, precision, list(case_keys), kernels_sha256, ordered]
+    if problem_sha256 is not None:
+        measured.append(problem_sha256)
     return hashlib.sha256(json.dumps(measured, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -120,6 +125,7 @@ def save_case(session: Session, job: Job, position: int, result: Mapping[str, An
                 status=measured["status"],
                 summary=json.dumps({k: v for k, v in measured.items() if k != "samples_us"}),
                 source_sha256=sources.get(measured["name"]),
+                problem_sha256=job.problem_sha256,
                 median_us=measured["median_us"],
                 limit_us=limit_us,
             )
@@ -150,7 +156,7 @@ def end_job(
     job.detail = detail
     job.finished_ms = now_ms()
     job.state = state
-    job_uploads.release_job(session, job.number)
+    job_uploads.release_job(session, job)
     data = {"state": state, "exit_class": exit_class, "detail": detail}
     append_event(session, job, "state", data)
 

@@ -5,7 +5,8 @@ The types of the answers are those of the SDK, in `warpcall.jobs` and `warpcall.
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import (
     ConfigDict,
@@ -14,12 +15,16 @@ from pydantic import (
     model_validator,
 )
 
+from warpcall.errors import InvalidInput
 from warpcall.jobs import Precision, Priority
 from warpcall_service.http.openapi_parts import Model, Text
+from warpcall_service.runs.operator_modules import KERNELS
+from warpcall_service.store.tables import CODE_LENGTH
 
 MAX_DIMS = 64
 MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter take 60 KB
 MAX_ENTRIES = 64  # entries of a parameter that is a list
+MAX_NAMES = 32  # inputs, parameters or sizes of a case: as many as a problem may have
 MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1,000 cases
 
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
@@ -29,7 +34,9 @@ Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 # Without `fail_fast`, a list of thousands of wrong entries would make as many errors.
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
 Name = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
-ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=160)]
+# Names of problems and of uploaded implementations begin with their user's.
+OpName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
+ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
 Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 ParamValue = bool | int | float | Entries | None
@@ -57,54 +64,58 @@ class TensorSpec(_Model):
 
 
 class CaseSpec(_Model):
-    """One case: all inputs, or the shape and dtype of the first, from which the op derives the
-    rest.
+    """One case: all inputs, or what the inputs follow from.
 
-    `sizes` gives the sizes that the shape leaves open, such as the taps of a convolution.
+    For an op of the library that is `shape` and `dtype` of the first input, and `sizes` for what
+    the shape leaves open, such as the taps of a convolution. A problem has no `shape`; its inputs
+    follow from `sizes` and from `dtype`, by default the first one that it declares.
     """
 
-    inputs: dict[Name, TensorSpec] | None = Field(None, max_length=16)
+    inputs: dict[Name, TensorSpec] | None = Field(None, max_length=MAX_NAMES)
     shape: Shape | None = None
     dtype: Name | None = None
-    params: dict[Name, ParamValue] = Field(default_factory=dict, max_length=16)
-    sizes: dict[Name, SizeValue] = Field(default_factory=dict, max_length=16)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.inputs is None) == (self.shape is None):
-            raise ValueError("give either inputs or shape")
-        if self.inputs is not None and (self.dtype is not None or self.sizes):
-            raise ValueError("inputs have their own dtypes and sizes")
-        if self.shape is not None and self.dtype is None:
-            raise ValueError("a shape needs a dtype")
-        return self
+    params: dict[Name, ParamValue] = Field(default_factory=dict, max_length=MAX_NAMES)
+    sizes: dict[Name, SizeValue] = Field(default_factory=dict, max_length=MAX_NAMES)
 
 
 class Sweep(_Model):
-    """A product of cases: each shape with each dtype, each value of each parameter and each size."""
+    """A product of cases: each shape with each dtype, each value of each parameter and each size.
 
-    shapes: Annotated[list[Shape], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
-    dtypes: Annotated[list[Name], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
+    A sweep of a problem has no `shapes`, and need not have `dtypes`.
+    """
+
+    shapes: (
+        Annotated[list[Shape], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)] | None
+    ) = None
+    dtypes: (
+        Annotated[list[Name], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)] | None
+    ) = None
     params: dict[
         Name,
         Annotated[list[ParamValue], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)],
-    ] = Field(default_factory=dict, max_length=16)
+    ] = Field(default_factory=dict, max_length=MAX_NAMES)
     sizes: dict[
         Name, Annotated[list[SizeValue], Field(min_length=1, max_length=MAX_VALUES, fail_fast=True)]
-    ] = Field(default_factory=dict, max_length=16)
+    ] = Field(default_factory=dict, max_length=MAX_NAMES)
+
+
+def _default_implementations(given: Mapping[str, Any]) -> list[str]:
+    return ["torch"] if is_problem(given.get("op", "")) else [KERNELS, "torch"]
 
 
 class JobRequest(_Model):
     """A benchmark of some implementations of an op on some cases.
 
-    The other implementations are compared with the first one. If a job of the same user measured
-    the same in the same environment, that job is the answer, unless `fresh` is true.
+    `op` is one of the library's, or a problem such as "ann/row-norm" or "ann/row-norm@3f2a91c0". By
+    default, `implementations` are "warpcall" and "torch", for a problem "torch". The others are
+    compared with the first one. If a job of the same user measured the same in the same
+    environment, that job is the answer, unless `fresh` is true.
     """
 
-    op: Name
+    op: OpName
     implementations: Annotated[
         list[ImplementationName], Field(min_length=1, max_length=8, fail_fast=True)
-    ] = Field(default_factory=lambda: ["warpcall", "torch"])
+    ] = Field(default_factory=_default_implementations)
     cases: Annotated[list[CaseSpec], Field(min_length=1, fail_fast=True)] | None = None
     sweep: Sweep | None = None
     precision: Precision = "standard"
@@ -121,3 +132,51 @@ class JobRequest(_Model):
             if len(set(given)) < len(given):
                 raise ValueError(f"{name} must name each once")
         return self
+
+    def check_form(self) -> None:
+        """Check that the cases are given in the form that the op takes.
+
+        Raises:
+            InvalidInput: they are not; the error names the field.
+        """
+        if self.sweep is not None:
+            _check_sweep(self.sweep, is_problem(self.op))
+        for number, case in enumerate(self.cases or ()):
+            _check_case(f"cases.{number}", case, is_problem(self.op))
+
+
+def is_problem(op: str) -> bool:
+    """Whether a name is that of a problem, with or without a version."""
+    return "/" in op
+
+
+def without_version(op: str) -> str:
+    """The name of an op. Jobs on all versions of a problem have the same."""
+    user, slash, name = op.partition("/")
+    return user + slash + name.partition("@")[0] if slash else op
+
+
+def _check_sweep(sweep: Sweep, of_problem: bool) -> None:
+    if of_problem:
+        if sweep.shapes is not None:
+            raise _refused("sweep.shapes", "a problem has no shapes, its inputs follow from sizes")
+        return
+    for name in ("shapes", "dtypes"):
+        if getattr(sweep, name) is None:
+            raise _refused(f"sweep.{name}", "Field required")
+
+
+def _check_case(field: str, case: CaseSpec, of_problem: bool) -> None:
+    if case.inputs is not None and (case.dtype is not None or case.sizes):
+        raise _refused(field, "inputs have their own dtypes and sizes")
+    if of_problem:
+        if case.shape is not None:
+            raise _refused(field, "a problem has no shape, its inputs follow from sizes")
+    elif (case.inputs is None) == (case.shape is None):
+        raise _refused(field, "give either inputs or shape")
+    elif case.shape is not None and case.dtype is None:
+        raise _refused(field, "a shape needs a dtype")
+
+
+def _refused(field: str, why: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {why}", field=field)

@@ -23,6 +23,7 @@ INTERPRETED = (
     "no GPU: Triton interprets the kernels of uploads with the tag interpreted, so their times say "
     "nothing about a GPU"
 )
+NO_GPU_FOR_PROBLEM = "no GPU: these are times of a CPU, which say nothing about a GPU"
 FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measured
 
 
@@ -50,7 +51,12 @@ def history(
                 environment=row.environment,
                 changed=[] if before is None else _changed(before, (row, fingerprint)),
                 measurement=measurement(
-                    row.position, case, row.implementation, row.source_sha256, row.summary
+                    row.position,
+                    case,
+                    row.implementation,
+                    row.source_sha256,
+                    row.problem_sha256,
+                    row.summary,
                 ),
             )
         )
@@ -61,8 +67,13 @@ def _changed(before: Any, now: Any) -> list[str]:
     """What differs between two measurements of a history: facts of the environment, the source."""
     (row_before, *_, facts_before), (row_now, *_, facts_now) = before, now
     changed = [*differences(json.loads(facts_before or "{}"), json.loads(facts_now or "{}"))]
-    sources = {row_before.source_sha256, row_now.source_sha256} - {None}  # None in old rows
-    return sorted([*changed, "source"] if len(sources) > 1 else changed)
+    for what, hashes in (
+        ("source", {row_before.source_sha256, row_now.source_sha256}),
+        ("problem", {row_before.problem_sha256, row_now.problem_sha256}),
+    ):
+        if len(hashes - {None}) > 1:  # None in old rows, and for ops of the library
+            changed.append(what)
+    return sorted(changed)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -79,12 +90,18 @@ def remarks(job: Job) -> list[str]:
     fingerprint = json.loads(job.fingerprint or "{}")
     if fingerprint.get("kind") != "cpu":
         return []
-    has_uploads = any("/" in name for name in json.loads(job.implementations))
-    return [NO_GPU, INTERPRETED] if has_uploads else [NO_GPU]
+    general = NO_GPU if job.problem_sha256 is None else NO_GPU_FOR_PROBLEM
+    has_uploads = any("/" in name for name in (job.op, *json.loads(job.implementations)))
+    return [general, INTERPRETED] if has_uploads else [general]
 
 
 def measurement(
-    position: int, case: str, implementation: str, source_sha256: str | None, summary: str
+    position: int,
+    case: str,
+    implementation: str,
+    source_sha256: str | None,
+    problem_sha256: str | None,
+    summary: str,
 ) -> Measurement:
     """A row of the results from the summary that the database stores."""
     stored = json.loads(summary)
@@ -102,6 +119,7 @@ def measurement(
             "case": case,
             "implementation": implementation,
             "source_sha256": source_sha256,
+            "problem_sha256": problem_sha256,
             "ratio": relative.get("ratio"),
             "ratio_low": relative.get("low"),
             "ratio_high": relative.get("high"),

@@ -36,7 +36,9 @@ from warpcall_service.jobs.models import (
     ImplementationName,
     JobRequest,
     Name,
+    OpName,
     Word,
+    without_version,
 )
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
@@ -118,13 +120,14 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         caller: CurrentCaller,
         user: Name | None = None,
         state: State | None = None,
-        op: Name | None = None,
+        op: OpName | None = None,
         tag: Word | None = None,
         before: JobId | None = None,
         limit: Limit = 50,
     ) -> Response:
         """The caller's jobs, for an administrator the jobs of all users, the latest first."""
-        return _json(await service.list(caller, Filter(user, state, op, tag, before, limit)))
+        name = None if op is None else without_version(op)
+        return _json(await service.list(caller, Filter(user, state, name, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
@@ -134,7 +137,7 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     @router.get("/history", response_model=History, responses=lost)
     async def show_history(
         caller: CurrentCaller,
-        op: Name,
+        op: OpName,
         implementation: ImplementationName,
         case: Annotated[
             CaseKey, Query(description="Key of the case, as results have it under `case`")
@@ -142,7 +145,9 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         limit: Limit = 100,
     ) -> Response:
         """What an implementation took in a case, job by job, the latest first."""
-        return _json(await service.history(caller, op, implementation, case, limit))
+        return _json(
+            await service.history(caller, without_version(op), implementation, case, limit)
+        )
 
     @router.get("/{id}", response_model=JobDetails, responses=lost)
     async def show_job(id: JobId, caller: CurrentCaller) -> Response:
@@ -226,9 +231,11 @@ async def _lively(batches: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes,
 
 
 async def _read(request: Request) -> JobRequest:
-    return await read_model(
+    wanted = await read_model(
         request, JobRequest, MAX_BODY_BYTES, "the description of a job", check_members
     )
+    wanted.check_form()
+    return wanted
 
 
 def _json(answer: object, status: int = 200) -> Response:

@@ -265,11 +265,13 @@ class Scheduler:
             return None
         job.device = device
         uploads = job_uploads.of_job(session, job.number)
+        problem = job_uploads.problem_of_job(session, job)
         task: Task = {
             "device": device,
             "modules": {},  # see `_outcome`
             "uploads": uploads,
-            "sandboxed": bool(uploads) and settings.uploads == "sandboxed",
+            "problem": problem,
+            "sandboxed": bool(uploads or problem) and settings.uploads == "sandboxed",
             "op": job.op,
             "implementations": json.loads(job.implementations),
             "precision": job.precision,
@@ -323,8 +325,9 @@ class Scheduler:
             self.wake()
 
     async def _outcome(self, run: Run, task: Task) -> Outcome:
-        if task["uploads"] and self._settings.uploads == "off":
-            detail = "it times uploaded implementations, and uploads have been switched off"
+        if (task["uploads"] or task["problem"]) and self._settings.uploads == "off":
+            what = "measures a problem" if task["problem"] else "times uploaded implementations"
+            detail = f"it {what}, and uploads have been switched off"
             return Outcome("invalid", detail, (), 0.0, 0.0)
         try:
             task["modules"] = await self._modules.providing(task["implementations"])

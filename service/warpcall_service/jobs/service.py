@@ -16,18 +16,20 @@ from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, results, submissions, views
 from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.models import JobRequest, is_problem, without_version
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.messages import Checked
-from warpcall_service.runs.operator_modules import LIMIT, SHIPPED, OperatorModules
+from warpcall_service.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.uploads import job_uploads
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +51,7 @@ class JobService:
         store: Store,
         modules: OperatorModules,
         sandbox: Sandbox,
+        checks: Checks,
         usage_counter: UsageCounter,
     ) -> None:
         self._settings = settings
@@ -56,6 +59,7 @@ class JobService:
         self._database = JobDatabase(store)
         self._modules = modules
         self._sandbox = sandbox
+        self._problem_cases = ProblemCases(checks)
         self.scheduler = Scheduler(settings, engine, self._database, modules, usage_counter)
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
@@ -134,7 +138,7 @@ class JobService:
     async def queue(self, caller: Caller) -> Queue:
         """The jobs of all users that run or wait, in order."""
         return await self._database.lookups.read(
-            caller.name, views.whole_queue, self.scheduler.devices
+            caller.name, views.whole_queue, caller, self.scheduler.devices
         )
 
     async def history(
@@ -229,28 +233,39 @@ class JobService:
             yield pair.tail()
 
     async def _check(self, caller: Caller, request: JobRequest) -> Checked:
-        """Have a lane check a request, because lanes know the ops and the implementations.
+        """Check a request: lanes know the ops and the implementations, a problem makes its cases.
 
         Raises:
             InvalidInput: the request cannot be measured, or takes longer than a job may take.
+            Forbidden, Unavailable: uploaded code cannot run, and the request needs some.
         """
+        op, names = without_version(request.op), request.implementations
+        problem = await self._problem_of(caller, request)
         given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
+        cases["max_cases"] = self._settings.job_max_cases
         description = {
-            "op": request.op,
+            "op": None,
             "precision": request.precision,
-            "max_cases": self._settings.job_max_cases,
             "host_bytes": memory_bytes(self._settings),
-            **{name: given[name] for name in ("cases", "sweep") if given.get(name) is not None},
+            **({"op": op, **cases} if problem is None else {}),
         }
         answer: Mapping[str, Any] = await self._engine.request_plan(
             frame({"job": description}), "this job"
         )
         checked: Checked = answer  # type: ignore[assignment]  # as worker/job_check.py answers
-        names = request.implementations
+        versions = await self._versions_of(caller, op, names)
+        source = checked["kernels_sha256"]
+        if problem is not None:
+            source = checked["problem_sha256"] = problem.sha256  # its reference is timed
+            room = {"device": "this server", "memory_bytes": checked["memory_bytes"]}
+            checked["cases"] = await self._problem_cases.make(
+                caller.name, problem, {**cases, **room}
+            )
         checked["sources"] = {
-            **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, checked["kernels_sha256"]),
-            **await self._modules.sources_of(request.op, names),
-            **await self._versions_of(caller, request.op, names),
+            **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, source),
+            **await self._modules.sources_of(op, names),
+            **versions,
         }
         nominal_s = submissions.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s
@@ -262,6 +277,25 @@ class JobService:
                 field="sweep" if request.sweep is not None else "cases",
             )
         return checked
+
+    async def _problem_of(self, caller: Caller, request: JobRequest) -> NamedProblem | None:
+        """The problem that a request names; None if it names an op of the library.
+
+        Raises:
+            InvalidInput: there is no such problem, or an implementation is for ops of the library.
+            Forbidden, Unavailable: uploaded code cannot run.
+        """
+        if not is_problem(request.op):
+            return None
+        self._sandbox.require()
+        if KERNELS in request.implementations:
+            others = ", ".join(name for name in SHIPPED if name != KERNELS)
+            raise InvalidInput(
+                f"implementations: {KERNELS} has no kernels for {request.op}, which is a problem; "
+                f"of the library there are {others}",
+                field="implementations",
+            )
+        return await self._database.read(_named_problem, caller, request.op)
 
     async def _versions_of(self, caller: Caller, op: str, names: Sequence[str]) -> dict[str, str]:
         """The version of each uploaded implementation, by its name.
@@ -313,6 +347,10 @@ def _preview(session: Session, caller: Caller, request: JobRequest, checked: Che
         environment=checked["environment"],
         reuses=None if found is None else found.id,
     )
+
+
+def _named_problem(session: Session, caller: Caller, reference: str) -> NamedProblem:
+    return NamedProblem.of(job_uploads.resolve_problem(session, caller, reference))
 
 
 def _cancel(session: Session, caller: Caller, job_id: str) -> int:

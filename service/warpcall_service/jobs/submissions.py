@@ -20,7 +20,7 @@ from warpcall.jobs import PRIORITIES, UNFINISHED
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.events import append_event
-from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job, JobCase, JobTag
 from warpcall_service.store.times import now_ms
@@ -74,13 +74,19 @@ def submit(
 
     Raises:
         InvalidInput: the Idempotency-Key came with another request before, or an uploaded
-            implementation has been deleted since the request was checked.
+            implementation or the problem has been deleted since the request was checked.
         Busy: the user has `max_jobs` jobs that are not finished.
     """
     clock_us = queue.lock(session)
     if known := find_repeated(session, caller, request, idempotency_key):
         return known, False
-    uploads = job_uploads.resolve(session, caller, request.op, request.implementations, lock=True)
+    op = without_version(request.op)
+    problem = None
+    if problem_sha256 := checked.get("problem_sha256"):
+        # The version whose cases were checked, even if another one is the latest now.
+        reference = f"{op}@{problem_sha256}"
+        problem = job_uploads.resolve_problem(session, caller, reference, lock=True)
+    uploads = job_uploads.resolve(session, caller, op, request.implementations, lock=True)
     versions = {name: row.sha256 for name, row in uploads.items()}
     checked = {**checked, "sources": {**checked["sources"], **versions}}
     measured_sha256 = _measured_sha256(request, checked)
@@ -104,7 +110,7 @@ def submit(
         request=_text(request.model_dump(mode="json", exclude_unset=True)),
         request_sha256=_sha256(request),
         question_sha256=measured_sha256,
-        op=request.op,
+        op=op,
         implementations=_text(request.implementations),
         precision=request.precision,
         priority=PRIORITIES.index(request.priority),
@@ -122,6 +128,8 @@ def submit(
         nominal_ms=round(expected.nominal_s * 1e3),
         estimated_ms=round(expected.estimated_s * 1e3),
         took_ms=0,
+        problem_sha256=problem_sha256,
+        problem_number=None if problem is None else problem.number,
     )
     session.add(job)
     session.flush()
@@ -170,7 +178,11 @@ def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimat
     nominal = nominal_s(request, checked)
     last = (
         sa.select(Job.took_ms, Job.nominal_ms)
-        .where(Job.op == request.op, Job.precision == request.precision, Job.state == "succeeded")
+        .where(
+            Job.op == without_version(request.op),
+            Job.precision == request.precision,
+            Job.state == "succeeded",
+        )
         .order_by(Job.number.desc())
         .limit(PACE_JOBS)
         .subquery()
@@ -261,12 +273,13 @@ def _find_answered(
 def _measured_sha256(request: JobRequest, checked: Checked) -> str:
     """Hash of what a job would measure if nothing changes until it runs."""
     return lifecycle.question_sha256(
-        request.op,
+        without_version(request.op),
         request.implementations,
         request.precision,
         [case["key"] for case in checked["cases"]],
         checked["kernels_sha256"],
         checked["sources"],
+        checked.get("problem_sha256"),
     )
 
 

@@ -25,6 +25,9 @@ from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store.tables import Job as JobRow
 from warpcall_service.store.times import moment
+from warpcall_service.uploads import job_uploads
+
+HIDDEN = "a private problem"  # in place of its name
 
 
 def submitted(session: Session, row: JobRow, created: bool, devices: int) -> SubmittedJob:
@@ -43,6 +46,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
             "request": json.loads(row.request),
             "fingerprint": None if row.fingerprint is None else json.loads(row.fingerprint),
             "sources": json.loads(row.sources or "{}"),
+            "problem_sha256": row.problem_sha256,
         },
     )
 
@@ -58,15 +62,21 @@ def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobL
     )
 
 
-def whole_queue(session: Session, devices: int) -> Queue:
-    """The jobs of all users that run or wait, in order."""
+def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
+    """The jobs of all users that run or wait, in order.
+
+    The names of problems that the caller may not read are left out.
+    """
     places = queue.places(session, devices)
+    hidden = job_uploads.hidden_problems(session, caller)
     entries = []
     for row in queue.unfinished(session):
         place = places.get(row.number)
         if place is None:
             continue  # it was submitted between the two queries
         fields = {**_fields(row, places), "position": place.position}
+        if row.problem_number in hidden:
+            fields["op"] = HIDDEN
         entries.append(checked(QueueEntry, fields))
     entries.sort(key=lambda entry: (entry.position, entry.ends_in_s))
     return Queue(devices=devices, entries=entries)

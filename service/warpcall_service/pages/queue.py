@@ -51,7 +51,7 @@ def queue_page(
     session: Session, view: View, devices: Sequence[DeviceStrip], job_devices: int
 ) -> str:
     """The page as text."""
-    queue = views.whole_queue(session, job_devices)
+    queue = views.whole_queue(session, view.caller, job_devices)
     latest = views.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
     recent = [job for job in latest if job.finished_at][:LATEST]
     running = {entry.device: entry for entry in queue.entries if entry.position == 0}

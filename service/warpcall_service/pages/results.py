@@ -255,14 +255,14 @@ def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Bloc
         .limit(most)
     ).all()
     rows = session.execute(
-        sa.select(Row.position, Row.implementation, Row.source_sha256, Row.summary).where(
-            Row.job_number == job.number, Row.position.in_([case.position for case in cases])
-        )
+        sa.select(
+            Row.position, Row.implementation, Row.source_sha256, Row.problem_sha256, Row.summary
+        ).where(Row.job_number == job.number, Row.position.in_([case.position for case in cases]))
     ).all()
     by_case: dict[int, list[Measurement]] = {case.position: [] for case in cases}
     keys = {case.position: case.key for case in cases}
-    for position, name, sha256, summary in rows:
-        by_case[position].append(measurement(position, keys[position], name, sha256, summary))
+    for position, name, *columns in rows:
+        by_case[position].append(measurement(position, keys[position], name, *columns))
     for found in by_case.values():
         found.sort(key=lambda row: names.index(row.implementation))
     results = {

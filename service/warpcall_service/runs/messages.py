@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 TAG_VARIABLE = (
     "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
@@ -41,20 +41,29 @@ class Checked(TypedDict):
         implementation_s: seconds for one implementation of one case at the job's precision.
         environment: the class of the machine and its software.
         kernels_sha256: hash of the kernels' code that would be measured.
+        memory_bytes: the most memory that a case may need.
         sources: hash of the source of each implementation that would be measured; the server adds
             it to the lane's reply.
+        problem_sha256: version of the problem that would be measured; the server adds it.
     """
 
     cases: list[CheckedCase]
     implementation_s: float
     environment: str
     kernels_sha256: str
+    memory_bytes: int
     sources: dict[str, str]
+    problem_sha256: NotRequired[str]
 
 
 def version_of(op: str, function: str, source: str) -> str:
     """The version of an uploaded implementation: a SHA-256 in hex."""
     return hashlib.sha256(json.dumps([op, function, source]).encode()).hexdigest()
+
+
+def problem_version(source: str) -> str:
+    """The version of a problem: the SHA-256 of its source, in hex."""
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 class Upload(TypedDict):
@@ -93,6 +102,29 @@ class CheckRequest(TypedDict):
     limit_s: float
 
 
+class ProblemSource(TypedDict):
+    """A problem on which a job is, such as "ann/row-norm"."""
+
+    name: str
+    source: str
+
+
+class ProblemRequest(TypedDict):
+    """The check of a problem, or of cases of a job on it; `worker.problem_check` has the answers.
+
+    Attributes:
+        name: such as "ann/row-norm", for keys of cases and for messages.
+        job: None for the check of an upload; otherwise `cases` or a `sweep`, `max_cases`, the
+            `device` and the `memory_bytes` that a case may have on it.
+        limit_s: seconds that the import and all calls of the problem's functions may take.
+    """
+
+    name: str
+    source: str
+    job: Mapping[str, Any] | None
+    limit_s: float
+
+
 class ModuleRequest(TypedDict):
     """The import of one of the operator's modules.
 
@@ -126,7 +158,8 @@ class Task(TypedDict):
         modules: the operator's modules to import, and the names of the implementations that the
             job times from each.
         uploads: uploaded implementations, to import as well.
-        sandboxed: whether the process runs in the sandbox, because of its uploads.
+        problem: the problem whose op is measured; None for a shipped op.
+        sandboxed: whether the process runs in the sandbox, because of its uploads or problem.
         seed: seed of the inputs' values.
         cases: position and spec of each case.
         memory_bytes: the most memory that the job may use.
@@ -136,6 +169,7 @@ class Task(TypedDict):
     device: str
     modules: dict[str, list[str]]
     uploads: list[Upload]
+    problem: ProblemSource | None
     sandboxed: bool
     op: str
     implementations: list[str]

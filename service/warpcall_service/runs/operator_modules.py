@@ -22,8 +22,9 @@ from warpcall_service.settings import Settings
 CHECK_MODULE = "warpcall_service.worker.module_check"
 ENTRY_POINTS = "warpcall_kernels.implementations"
 MAX_ANSWER_BYTES = 1 << 20
+KERNELS = "warpcall"  # that of the library's own kernels, which problems do not have
 LIMIT = "copy"
-SHIPPED = ("warpcall", "torch", "torch.compile", LIMIT)  # those of `measuring.shipped`
+SHIPPED = (KERNELS, "torch", "torch.compile", LIMIT)  # those of `measuring.shipped`
 
 log = logging.getLogger("warpcall.jobs")
 

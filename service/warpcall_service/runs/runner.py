@@ -79,6 +79,7 @@ class Run:
         on_event: OnEvent,
     ) -> None:
         self._task = task
+        self._foreign = bool(task["uploads"] or task["problem"])  # whether it runs users' code
         self._tag = tag
         self._lane = lane
         self._lease = lease
@@ -111,7 +112,7 @@ class Run:
         options = {"module": JOB_MODULE, "memory-bytes": task["memory_bytes"]}
         # Triton interprets uploaded kernels where there is no GPU. It reads the variable when it is
         # imported.
-        interprets = bool(task["uploads"]) and task["device"] == "cpu"
+        interprets = self._foreign and task["device"] == "cpu"
         more = {"TRITON_INTERPRET": "1"} if interprets else {}
         if task["sandboxed"]:
             launch = Sandbox(self._settings).launch(gpu=gpu_of(task["device"], self._lane))
@@ -124,7 +125,7 @@ class Run:
             options,
             {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
             environment={**torch_environment(), **more, TAG_VARIABLE: self._tag},
-            max_log_bytes=MAX_LOG_BYTES if task["uploads"] else None,
+            max_log_bytes=MAX_LOG_BYTES if self._foreign else None,
         )
         with contextlib.closing(reaper):
             return await self._supervise(reaper)
@@ -207,7 +208,7 @@ class Run:
             case "hello":
                 self._ready = True
                 # Uploaded code may have run before this message, so its word does not count.
-                known: Mapping[str, Any] = self._lane if self._task["uploads"] else value
+                known: Mapping[str, Any] = self._lane if self._foreign else value
                 self._on_event(
                     EnvironmentKnown(
                         known["fingerprint"], known["environment"], known.get("sources")

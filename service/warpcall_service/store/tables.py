@@ -119,6 +119,8 @@ class Job(Base):
             submission found, then what the job's process has loaded.
         private: whether only its user and administrators may read it. Jobs that were stored before
             there was a choice are private, as they were.
+        problem_sha256: version of the problem that it measures; null for an op of the library.
+        problem_number: row of that version, which is kept until the job ends; null afterwards.
     """
 
     __tablename__ = "jobs"
@@ -168,6 +170,8 @@ class Job(Base):
     fingerprint: Mapped[str | None] = mapped_column(Text)
     sources: Mapped[str | None] = mapped_column(Text)
     private: Mapped[bool] = mapped_column(server_default=true())
+    problem_sha256: Mapped[str | None] = mapped_column(String(64))
+    problem_number: Mapped[int | None] = mapped_column(ForeignKey("problems.number"), index=True)
 
 
 class JobTag(Base):
@@ -200,6 +204,7 @@ class Measurement(Base):
         series_sha256: hash of op, implementation and case. Results with the same form one history.
         summary: all columns of the result except the samples, as JSON.
         source_sha256: hash of the source that was timed; null for the copy, and in old rows.
+        problem_sha256: version of the problem; null for an op of the library.
         median_us, limit_us: times of the implementation and of the copy, for the spread between
             jobs; null where there is none, and in old rows.
     """
@@ -219,6 +224,7 @@ class Measurement(Base):
     status: Mapped[str] = mapped_column(String(16))
     summary: Mapped[str] = mapped_column(Text)
     source_sha256: Mapped[str | None] = mapped_column(String(64))
+    problem_sha256: Mapped[str | None] = mapped_column(String(64))
     median_us: Mapped[float | None] = mapped_column(Double)
     limit_us: Mapped[float | None] = mapped_column(Double)
 
@@ -277,33 +283,29 @@ class ShareLink(Base):
     expires_at: Mapped[int | None] = mapped_column(BigInteger)
 
 
-class UploadedVersion(Base):
-    """One version of an implementation that a user uploaded.
+class Uploaded(Base):
+    """The columns of all tables of uploaded source. A row is one version of a name.
 
     A row is deleted when its user has deleted the version and no unfinished job needs it.
 
     Attributes:
-        sha256: the version, `runs.messages.version_of` of op, function and source.
+        function: name of the function in the source: the implementation's, or a problem's reference.
+        sha256: the version.
         nbytes: size of the source in UTF-8.
         private: whether only its user and administrators may read and time it.
-        doc: first line of the function's docstring.
+        doc: first line of the docstring, of the function or of a problem's module.
         created_ms: when it was uploaded first.
         latest_ms: when it was uploaded last. The version of a name with the highest is the latest.
         deleted_ms: when its user deleted it; nobody sees it from then on.
     """
 
-    __tablename__ = "implementations"
-    __table_args__ = (
-        Index("ix_implementations_version", "user_name", "name", "sha256", unique=True),
-        Index("ix_implementations_latest", "latest_ms", "number"),
-    )
+    __abstract__ = True
 
     number: Mapped[int] = mapped_column(
         BigInteger().with_variant(Integer, "sqlite"), primary_key=True
     )
     user_name: Mapped[str] = mapped_column(String(NAME_LENGTH))
     name: Mapped[str] = mapped_column(String(NAME_LENGTH))
-    op: Mapped[str] = mapped_column(String(CODE_LENGTH))
     function: Mapped[str] = mapped_column(String(NAME_LENGTH))
     sha256: Mapped[str] = mapped_column(String(64))
     nbytes: Mapped[int]
@@ -313,6 +315,44 @@ class UploadedVersion(Base):
     latest_ms: Mapped[int] = mapped_column(BigInteger)
     deleted_ms: Mapped[int | None] = mapped_column(BigInteger)
     source: Mapped[str] = mapped_column(Text, deferred=True)
+
+
+class UploadedVersion(Uploaded):
+    """One version of an implementation that a user uploaded.
+
+    Its `sha256` is `runs.messages.version_of` of op, function and source.
+
+    Attributes:
+        op: name of an op of the library, or of a problem without its version.
+    """
+
+    __tablename__ = "implementations"
+    __table_args__ = (
+        Index("ix_implementations_version", "user_name", "name", "sha256", unique=True),
+        Index("ix_implementations_latest", "latest_ms", "number"),
+    )
+
+    op: Mapped[str] = mapped_column(String(CODE_LENGTH))
+
+
+class StoredProblem(Uploaded):
+    """One version of a problem that a user uploaded.
+
+    Its `sha256` is `runs.messages.problem_version` of the source.
+
+    Attributes:
+        outline: names of its inputs, parameters and sizes, as JSON.
+        declaration: the op that it declares, as JSON of `Op.describe`.
+    """
+
+    __tablename__ = "problems"
+    __table_args__ = (
+        Index("ix_problems_version", "user_name", "name", "sha256", unique=True),
+        Index("ix_problems_latest", "latest_ms", "number"),
+    )
+
+    outline: Mapped[str] = mapped_column(Text)
+    declaration: Mapped[str] = mapped_column(Text, deferred=True)
 
 
 class JobUpload(Base):

@@ -1,61 +1,47 @@
-"""Uploaded implementations in the database. Every function takes a session and blocks."""
+"""Uploaded source in the database: implementations and problems, each name in versions.
+
+Every function takes a session and blocks.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
 from warpcall_service.identity import LOCAL, Caller
-from warpcall_service.runs.messages import version_of
-from warpcall_service.store.tables import Change, JobUpload, UploadedVersion, User
+from warpcall_service.store.tables import (
+    Change,
+    Job,
+    JobUpload,
+    StoredProblem,
+    Uploaded,
+    UploadedVersion,
+    User,
+)
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
+from warpcall_service.uploads.new_versions import NAME, NewImplementation, NewVersion, Quota
 
 USER = r"[a-z0-9][a-z0-9._@-]{0,63}"
-NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}"
 VERSION = r"[0-9a-f]{8,64}"
-# A user's name may contain "@", but no "/"; the name of an implementation contains neither.
+# A user's name may contain "@", but no "/"; the name of what was uploaded contains neither.
 REFERENCE = re.compile(rf"(?P<user>{USER})/(?P<name>{NAME})(@(?P<version>{VERSION}))?")
 CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})")
 SHOWN_DIGITS = 12  # of a version
+TABLES: Sequence[type[Uploaded]] = (UploadedVersion, StoredProblem)
 
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """Limits on what one user may have stored."""
-
-    versions: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewVersion:
-    """An upload that was accepted. If `private` is None, it is as private as the one before it."""
-
-    op: str
-    function: str
-    name: str
-    source: str
-    private: bool | None
-
-    @property
-    def sha256(self) -> str:
-        return version_of(self.op, self.function, self.source)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.source.encode())
+Row = TypeVar("Row", bound=Uploaded)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which implementations to list; None means any."""
+    """Which uploads to list; None means any. Only implementations have an op."""
 
     op: str | None = None
     user: str | None = None
@@ -63,10 +49,245 @@ class Filter:
     limit: int = 50
 
 
-def find_stored(session: Session, caller: Caller, new: NewVersion) -> UploadedVersion | None:
-    """The caller's version with the same name and source, unless it is deleted."""
-    row = _version(session, caller, new)
-    return row if row is not None and row.deleted_ms is None else None
+class Versions(Generic[Row]):
+    """The stored uploads of one kind. What a caller may not read is left out of every answer.
+
+    Args:
+        table: their table.
+        kind: what one of them is, for messages.
+        needed: the column with the numbers of the rows that unfinished jobs need.
+    """
+
+    def __init__(self, table: type[Row], kind: str, needed: InstrumentedAttribute[Any]) -> None:
+        self._table = table
+        self._kind = kind
+        self._needed = needed
+        self._latest_first: Sequence[Any] = (table.latest_ms.desc(), table.number.desc())
+
+    def find_stored(self, session: Session, caller: Caller, new: NewVersion) -> Row | None:
+        """The caller's version with the same name and source, unless it is deleted."""
+        row = self._version(session, caller, new)
+        return row if row is not None and row.deleted_ms is None else None
+
+    def of_source(self, session: Session, caller: Caller, sha256: str) -> Sequence[Row]:
+        """The caller's versions with this hash, under any name, unless they are deleted."""
+        table = self._table
+        return session.scalars(
+            sa.select(table).where(
+                table.user_name == caller.name, table.sha256 == sha256, table.deleted_ms.is_(None)
+            )
+        ).all()
+
+    def store(
+        self,
+        session: Session,
+        caller: Caller,
+        new: NewVersion,
+        checked: Mapping[str, str] | None,
+        quota: Quota,
+        *,
+        private: bool = False,
+    ) -> tuple[Row, bool]:
+        """Store a version as the latest one of its name.
+
+        Args:
+            checked: columns from the check of the source, such as `doc`; None if it was not
+                checked, because it was stored before.
+            private: whether the first version of a name is private by default.
+
+        Returns:
+            The version, and whether it is new.
+
+        Raises:
+            Forbidden: the user was disabled meanwhile.
+            Unavailable: it was not checked, and was deleted meanwhile.
+            InvalidInput, TooLarge: as `check_room`.
+        """
+        _lock_user(session, caller)
+        row = self._version(session, caller, new)
+        created = row is None or row.deleted_ms is not None
+        if created:
+            if checked is None:
+                raise Unavailable(
+                    f"{caller.name}/{new.name} was deleted at the same time", retry_after_s=1
+                )
+            if row is not None:  # deleted, and still needed by a job: it counts already
+                row.deleted_ms = None
+                session.flush()
+            else:
+                check_room(session, caller, new, quota)
+        latest = self.latest(session, caller, caller.name, new.name)
+        before = row if row is not None and not created else latest
+        if new.private is not None:
+            private = new.private
+        elif before is not None:
+            private = before.private
+        now = now_ms()
+        if row is None:
+            row = self._table(
+                user_name=caller.name,
+                name=new.name,
+                sha256=new.sha256,
+                source=new.source,
+                nbytes=new.nbytes,
+                created_ms=now,
+                **new.identity,
+            )
+            session.add(row)
+        row.private = private
+        for column, value in (checked or {}).items():
+            setattr(row, column, value)
+        if latest is not row:
+            row.latest_ms = now if latest is None else max(now, latest.latest_ms + 1)
+        session.flush()
+        return row, created
+
+    def find(
+        self, session: Session, caller: Caller, user: str, name: str, version: str | None
+    ) -> Row:
+        """A version that the caller may read; without `version` the latest.
+
+        Raises:
+            NotFound: there is none, it is deleted, or it is private to another user.
+        """
+        full = f"{user}/{name}" if version is None else f"{user}/{name}@{version}"
+        row = self.named(session, caller, full)
+        if row is None:
+            raise NotFound(
+                f"there is no {self._kind} {brief(full)}, or it is not yours to read", field="name"
+            )
+        return row
+
+    def named(
+        self, session: Session, caller: Caller, reference: str, *, lock: bool = False
+    ) -> Row | None:
+        """The latest version that the caller may read of a name as jobs have it.
+
+        Args:
+            reference: such as "ann/mine", or "ann/mine@3f2a91c0" for the latest of the versions that
+                begin so.
+            lock: keep the row from being deleted until the transaction ends.
+        """
+        parts = REFERENCE.fullmatch(reference)
+        if parts is None:
+            return None
+        version = parts["version"] or ""
+        return self.latest(session, caller, parts["user"], parts["name"], version, lock=lock)
+
+    def latest(
+        self,
+        session: Session,
+        caller: Caller,
+        user: str,
+        name: str,
+        version: str = "",
+        *,
+        lock: bool = False,
+    ) -> Row | None:
+        """The latest version that the caller may read and that begins with `version`."""
+        query = sa.select(self._table).where(*self._of(user, name), self.readable(caller))
+        query = query.order_by(*self._latest_first).limit(1)
+        if version:
+            query = query.where(self._table.sha256.startswith(version, autoescape=True))
+        if lock:
+            query = query.with_for_update(read=True)
+        return session.scalars(query).first()
+
+    def all(self, session: Session, caller: Caller, user: str, name: str) -> Sequence[Row]:
+        """All versions of a name that the caller may read, the latest first."""
+        query = sa.select(self._table).where(*self._of(user, name), self.readable(caller))
+        return session.scalars(query.order_by(*self._latest_first)).all()
+
+    def listed(self, session: Session, caller: Caller, wanted: Filter) -> Sequence[Row]:
+        """The latest version of each name that the caller may read, the one uploaded last first;
+        one more than `limit` if there are more.
+
+        Raises:
+            InvalidInput: `before` is no cursor.
+        """
+        table = self._table
+        rank = sa.func.row_number().over(
+            partition_by=(table.user_name, table.name), order_by=self._latest_first
+        )
+        ranked = (
+            sa.select(table.number, rank.label("rank"))
+            .where(table.deleted_ms.is_(None), self.readable(caller))
+            .subquery()
+        )
+        query = sa.select(table).join(ranked, ranked.c.number == table.number)
+        query = query.where(ranked.c.rank == 1)
+        if wanted.op is not None:
+            query = query.where(UploadedVersion.op == wanted.op)
+        if wanted.user is not None:
+            query = query.where(table.user_name == wanted.user)
+        if wanted.before is not None:
+            parts = CURSOR.fullmatch(wanted.before)
+            if parts is None:
+                raise InvalidInput(
+                    f"before must be the `next` of a page, got {brief(wanted.before)}",
+                    field="before",
+                )
+            at = sa.tuple_(table.latest_ms, table.number)
+            query = query.where(at < sa.tuple_(int(parts[1]), int(parts[2])))
+        return session.scalars(query.order_by(*self._latest_first).limit(wanted.limit + 1)).all()
+
+    def delete(
+        self, session: Session, caller: Caller, user: str, name: str, version: str | None
+    ) -> None:
+        """Delete a version, or without `version` all of them.
+
+        They disappear at once. The sources that unfinished jobs need are kept until these end.
+
+        Raises:
+            NotFound: as `find`.
+            Forbidden: the caller is neither their user nor an administrator.
+        """
+        row = self.find(session, caller, user, name, version)
+        if caller.name != user and not caller.may("admin"):
+            raise Forbidden(f"only {user} and administrators may delete {user}/{name}")
+        rows = [row] if version else self.all(session, caller, user, name)
+        chosen = [row.number for row in rows]
+        session.execute(
+            sa.update(self._table).where(self._table.number.in_(chosen)).values(deleted_ms=now_ms())
+        )
+        self.erase(session, chosen)
+
+    def erase(self, session: Session, numbers: Sequence[int]) -> None:
+        """Erase those of the rows that are deleted and that no job needs."""
+        needed = sa.select(self._needed).where(self._needed.in_(numbers))
+        session.execute(
+            sa.delete(self._table)
+            .where(
+                self._table.number.in_(numbers),
+                self._table.deleted_ms.is_not(None),
+                self._table.number.not_in(needed),
+            )
+            .execution_options(synchronize_session=False)
+        )
+
+    def _version(self, session: Session, caller: Caller, new: NewVersion) -> Row | None:
+        """The caller's row with the same name and source, even if it is deleted."""
+        return session.scalars(
+            sa.select(self._table).where(
+                self._table.user_name == caller.name,
+                self._table.name == new.name,
+                self._table.sha256 == new.sha256,
+            )
+        ).one_or_none()
+
+    def _of(self, user: str, name: str) -> Sequence[sa.ColumnElement[bool]]:
+        table = self._table
+        return table.user_name == user, table.name == name, table.deleted_ms.is_(None)
+
+    def readable(self, caller: Caller) -> sa.ColumnElement[bool]:
+        """Whether the caller may read a row."""
+        if caller.may("admin"):
+            return sa.true()
+        return sa.or_(self._table.private.is_(False), self._table.user_name == caller.name)
+
+
+IMPLEMENTATIONS = Versions(UploadedVersion, "implementation", JobUpload.upload_number)
+PROBLEMS = Versions(StoredProblem, "problem", Job.problem_number)
 
 
 def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) -> None:
@@ -76,9 +297,43 @@ def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) 
         InvalidInput: the name is that of the caller's implementation of another op.
         TooLarge: the caller would have too many versions, or too many bytes.
     """
+    if isinstance(new, NewImplementation):
+        _check_op(session, caller, new)
+    versions = nbytes = 0
+    for table in TABLES:
+        # Deleted ones, too, while jobs need them.
+        counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(table.nbytes), 0))
+        row = session.execute(counts.where(table.user_name == caller.name)).one()
+        versions, nbytes = versions + row[0], nbytes + int(row[1])
+    if versions >= quota.versions:
+        raise TooLarge(
+            f"{caller.name} has {versions} versions of implementations and problems stored, at "
+            f"most {quota.versions} are allowed; delete some",
+            field="source",
+        )
+    if nbytes + new.nbytes > quota.nbytes:
+        raise TooLarge(
+            f"{caller.name} has {nbytes} bytes of implementations and problems stored, with this "
+            f"source they would be {nbytes + new.nbytes}, at most {quota.nbytes} are allowed; "
+            "delete some",
+            field="source",
+        )
+
+
+def cursor(row: Uploaded) -> str:
+    """The value of `before` that lists what comes after a row."""
+    return f"{row.latest_ms}-{row.number}"
+
+
+def _check_op(session: Session, caller: Caller, new: NewImplementation) -> None:
     other = session.scalars(
         sa.select(UploadedVersion.op)
-        .where(*_of(caller.name, new.name), UploadedVersion.op != new.op)
+        .where(
+            UploadedVersion.user_name == caller.name,
+            UploadedVersion.name == new.name,
+            UploadedVersion.deleted_ms.is_(None),
+            UploadedVersion.op != new.op,
+        )
         .limit(1)
     ).first()
     if other is not None:
@@ -86,178 +341,6 @@ def check_room(session: Session, caller: Caller, new: NewVersion, quota: Quota) 
             f"{caller.name}/{new.name} is an implementation of {other}; give this one another name",
             field="name",
         )
-    versions, nbytes = session.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(UploadedVersion.nbytes), 0)).where(
-            UploadedVersion.user_name == caller.name  # deleted ones too, while jobs need them
-        )
-    ).one()
-    if versions >= quota.versions:
-        raise TooLarge(
-            f"{caller.name} has {versions} versions of implementations stored, at most "
-            f"{quota.versions} are allowed; delete some",
-            field="source",
-        )
-    if int(nbytes) + new.nbytes > quota.nbytes:
-        raise TooLarge(
-            f"{caller.name} has {nbytes} bytes of implementations stored, with this source they "
-            f"would be {int(nbytes) + new.nbytes}, at most {quota.nbytes} are allowed; delete some",
-            field="source",
-        )
-
-
-def store(
-    session: Session, caller: Caller, new: NewVersion, doc: str | None, quota: Quota
-) -> tuple[UploadedVersion, bool]:
-    """Store a version as the latest one of its name.
-
-    Args:
-        doc: from the check of the source; None if it was not checked, because it was stored before.
-
-    Returns:
-        The version, and whether it is new.
-
-    Raises:
-        Forbidden: the user was disabled meanwhile.
-        Unavailable: it was not checked, and was deleted meanwhile.
-        InvalidInput, TooLarge: as `check_room`.
-    """
-    _lock_user(session, caller)
-    row = _version(session, caller, new)
-    created = row is None or row.deleted_ms is not None
-    if created:
-        if doc is None:
-            raise Unavailable(
-                f"{caller.name}/{new.name} was deleted at the same time", retry_after_s=1
-            )
-        if row is not None:  # deleted, and still needed by a job: it counts already
-            row.deleted_ms = None
-            session.flush()
-        else:
-            check_room(session, caller, new, quota)
-    latest = latest_version(session, caller, caller.name, new.name)
-    private = new.private
-    if private is None:
-        before = row if row is not None and not created else latest
-        private = before is not None and before.private
-    now = now_ms()
-    if row is None:
-        row = UploadedVersion(
-            user_name=caller.name,
-            name=new.name,
-            op=new.op,
-            function=new.function,
-            sha256=new.sha256,
-            source=new.source,
-            nbytes=new.nbytes,
-            created_ms=now,
-        )
-        session.add(row)
-    row.private = private
-    if doc is not None:
-        row.doc = doc
-    if latest is not row:
-        row.latest_ms = now if latest is None else max(now, latest.latest_ms + 1)
-    session.flush()
-    return row, created
-
-
-def find(
-    session: Session, caller: Caller, user: str, name: str, version: str | None
-) -> UploadedVersion:
-    """A version that the caller may read; without `version` the latest.
-
-    Raises:
-        NotFound: there is none, it is deleted, or it is private to another user.
-    """
-    full = f"{user}/{name}" if version is None else f"{user}/{name}@{version}"
-    row = None
-    if REFERENCE.fullmatch(full):
-        row = latest_version(session, caller, user, name, version or "")
-    if row is None:
-        raise NotFound(
-            f"there is no implementation {brief(full)}, or it is not yours to read", field="name"
-        )
-    return row
-
-
-def versions(session: Session, caller: Caller, user: str, name: str) -> Sequence[UploadedVersion]:
-    """All versions of a name that the caller may read, the latest first."""
-    query = sa.select(UploadedVersion).where(*_of(user, name), _readable(caller))
-    return session.scalars(query.order_by(*_LATEST_FIRST)).all()
-
-
-def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[UploadedVersion]:
-    """The latest version of each name that the caller may read, the one uploaded last first; one
-    more than `limit` if there are more.
-
-    Raises:
-        InvalidInput: `before` is no cursor.
-    """
-    rank = sa.func.row_number().over(
-        partition_by=(UploadedVersion.user_name, UploadedVersion.name), order_by=_LATEST_FIRST
-    )
-    ranked = (
-        sa.select(UploadedVersion.number, rank.label("rank"))
-        .where(UploadedVersion.deleted_ms.is_(None), _readable(caller))
-        .subquery()
-    )
-    query = sa.select(UploadedVersion).join(ranked, ranked.c.number == UploadedVersion.number)
-    query = query.where(ranked.c.rank == 1)
-    if wanted.op is not None:
-        query = query.where(UploadedVersion.op == wanted.op)
-    if wanted.user is not None:
-        query = query.where(UploadedVersion.user_name == wanted.user)
-    if wanted.before is not None:
-        parts = CURSOR.fullmatch(wanted.before)
-        if parts is None:
-            raise InvalidInput(
-                f"before must be the `next` of a page, got {brief(wanted.before)}", field="before"
-            )
-        at = sa.tuple_(UploadedVersion.latest_ms, UploadedVersion.number)
-        query = query.where(at < sa.tuple_(int(parts[1]), int(parts[2])))
-    return session.scalars(query.order_by(*_LATEST_FIRST).limit(wanted.limit + 1)).all()
-
-
-def cursor(row: UploadedVersion) -> str:
-    """The value of `before` that lists what comes after a row."""
-    return f"{row.latest_ms}-{row.number}"
-
-
-def delete(session: Session, caller: Caller, user: str, name: str, version: str | None) -> None:
-    """Delete a version, or without `version` all of them.
-
-    They disappear at once. The sources that unfinished jobs need are kept until these end.
-
-    Raises:
-        NotFound: as `find`.
-        Forbidden: the caller is neither their user nor an administrator.
-    """
-    row = find(session, caller, user, name, version)
-    if caller.name != user and not caller.may("admin"):
-        raise Forbidden(f"only {user} and administrators may delete {user}/{name}")
-    chosen = (
-        [row.number] if version else [row.number for row in versions(session, caller, user, name)]
-    )
-    session.execute(
-        sa.update(UploadedVersion)
-        .where(UploadedVersion.number.in_(chosen))
-        .values(deleted_ms=now_ms())
-    )
-    erase(session, chosen)
-
-
-def erase(session: Session, numbers: Sequence[int]) -> None:
-    """Erase those of the rows that are deleted and that no job needs."""
-    needed = sa.select(JobUpload.upload_number).where(JobUpload.upload_number.in_(numbers))
-    session.execute(
-        sa.delete(UploadedVersion)
-        .where(
-            UploadedVersion.number.in_(numbers),
-            UploadedVersion.deleted_ms.is_not(None),
-            UploadedVersion.number.not_in(needed),
-        )
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _lock_user(session: Session, caller: Caller) -> None:
@@ -273,53 +356,3 @@ def _lock_user(session: Session, caller: Caller) -> None:
     user = session.get(User, caller.name, with_for_update={"key_share": True})
     if user is None or user.disabled_at is not None:
         raise Forbidden(f"the user {caller.name} is disabled")
-
-
-def _version(session: Session, caller: Caller, new: NewVersion) -> UploadedVersion | None:
-    return session.scalars(
-        sa.select(UploadedVersion).where(
-            UploadedVersion.user_name == caller.name,
-            UploadedVersion.name == new.name,
-            UploadedVersion.sha256 == new.sha256,
-        )
-    ).one_or_none()
-
-
-def latest_version(
-    session: Session,
-    caller: Caller,
-    user: str,
-    name: str,
-    version: str = "",
-    *,
-    lock: bool = False,
-) -> UploadedVersion | None:
-    """The latest version that the caller may read and that begins with `version`."""
-    query = (
-        sa.select(UploadedVersion)
-        .where(*_of(user, name), _readable(caller))
-        .order_by(*_LATEST_FIRST)
-        .limit(1)
-    )
-    if version:
-        query = query.where(UploadedVersion.sha256.startswith(version, autoescape=True))
-    if lock:
-        query = query.with_for_update(read=True)
-    return session.scalars(query).first()
-
-
-_LATEST_FIRST: Sequence[Any] = (UploadedVersion.latest_ms.desc(), UploadedVersion.number.desc())
-
-
-def _of(user: str, name: str) -> Sequence[sa.ColumnElement[bool]]:
-    return (
-        UploadedVersion.user_name == user,
-        UploadedVersion.name == name,
-        UploadedVersion.deleted_ms.is_(None),
-    )
-
-
-def _readable(caller: Caller) -> sa.ColumnElement[bool]:
-    if caller.may("admin"):
-        return sa.true()
-    return sa.or_(UploadedVersion.private.is_(False), UploadedVersion.user_name == caller.name)

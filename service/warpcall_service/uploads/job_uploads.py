@@ -1,6 +1,6 @@
-"""The uploaded implementations that a job times: found by name, and kept until the job ends.
+"""The uploads that a job needs: found by name, and kept until the job ends.
 
-Every function takes a session and blocks.
+A job times uploaded implementations, and may measure an uploaded problem. Every function takes a session and blocks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall_service.identity import Caller
-from warpcall_service.runs.messages import Upload
-from warpcall_service.store.tables import JobUpload, UploadedVersion
+from warpcall_service.runs.messages import ProblemSource, Upload
+from warpcall_service.store.tables import Job, JobUpload, StoredProblem, UploadedVersion
 from warpcall_service.text import brief
-from warpcall_service.uploads import database
-from warpcall_service.uploads.database import REFERENCE
+from warpcall_service.uploads.database import IMPLEMENTATIONS, PROBLEMS
 
 
 def resolve(
@@ -34,12 +33,7 @@ def resolve(
     for name in names:
         if "/" not in name:
             continue
-        parts = REFERENCE.fullmatch(name)
-        row = None
-        if parts is not None:
-            row = database.latest_version(
-                session, caller, parts["user"], parts["name"], parts["version"] or "", lock=lock
-            )
+        row = IMPLEMENTATIONS.named(session, caller, name, lock=lock)
         if row is None:
             raise InvalidInput(
                 f"implementations: there is no {brief(name)}, or it is not yours to read; it must "
@@ -53,6 +47,29 @@ def resolve(
             )
         found[name] = row
     return found
+
+
+def resolve_problem(
+    session: Session, caller: Caller, reference: str, *, field: str = "op", lock: bool = False
+) -> StoredProblem:
+    """The problem that a submission names.
+
+    Args:
+        reference: such as "ann/row-norm" or "ann/row-norm@3f2a91c0".
+        field: of the request, for the error.
+        lock: as in `resolve`.
+
+    Raises:
+        InvalidInput: it does not exist, or may not be read.
+    """
+    row = PROBLEMS.named(session, caller, reference, lock=lock)
+    if row is None:
+        raise InvalidInput(
+            f"{field}: there is no problem {brief(reference)}, or it is not yours to read; it must "
+            "be like user/name or user/name@3f2a91c0",
+            field=field,
+        )
+    return row
 
 
 def keep_for_job(session: Session, job_number: int, found: Mapping[str, UploadedVersion]) -> None:
@@ -82,11 +99,34 @@ def of_job(session: Session, job_number: int) -> list[Upload]:
     ]
 
 
-def release_job(session: Session, job_number: int) -> None:
+def problem_of_job(session: Session, job: Job) -> ProblemSource | None:
+    """The problem that an unfinished job measures; None for an op of the library."""
+    if job.problem_number is None:
+        return None
+    source = session.scalars(
+        sa.select(StoredProblem.source).where(StoredProblem.number == job.problem_number)
+    ).one()
+    return {"name": job.op, "source": source}
+
+
+def hidden_problems(session: Session, caller: Caller) -> set[int]:
+    """Numbers of the problems that unfinished jobs measure and that the caller may not read."""
+    used = sa.select(Job.problem_number).where(Job.problem_number.is_not(None)).distinct()
+    hidden = sa.select(StoredProblem.number).where(
+        StoredProblem.number.in_(used), sa.not_(PROBLEMS.readable(caller))
+    )
+    return {*session.scalars(hidden)}
+
+
+def release_job(session: Session, job: Job) -> None:
     """Erase what only this job, which has ended, still needed."""
     numbers = session.scalars(
-        sa.select(JobUpload.upload_number).where(JobUpload.job_number == job_number)
+        sa.select(JobUpload.upload_number).where(JobUpload.job_number == job.number)
     ).all()
     if numbers:
-        session.execute(sa.delete(JobUpload).where(JobUpload.job_number == job_number))
-        database.erase(session, numbers)
+        session.execute(sa.delete(JobUpload).where(JobUpload.job_number == job.number))
+        IMPLEMENTATIONS.erase(session, numbers)
+    if job.problem_number is not None:
+        number, job.problem_number = job.problem_number, None
+        session.flush()
+        PROBLEMS.erase(session, [number])

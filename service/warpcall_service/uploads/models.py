@@ -1,27 +1,33 @@
-"""What the implementations API accepts. Its answers are the types of `warpcall.implementations`."""
+"""What the APIs of implementations and of problems accept.
+
+Their answers are the types of `warpcall.implementations` and of `warpcall.problems`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, StringConstraints
 
 from warpcall_service.http.openapi_parts import Model, Text
-from warpcall_service.uploads.database import CURSOR, NAME, VERSION
+from warpcall_service.store.tables import CODE_LENGTH
+from warpcall_service.uploads.database import CURSOR, VERSION
+from warpcall_service.uploads.new_versions import FUNCTION, NAME
 
-OpName = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
-Function = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Function = Annotated[str, StringConstraints(pattern=f"^{FUNCTION}$")]
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Version = Annotated[str, StringConstraints(pattern=f"^{VERSION}$")]
-ListedName = Annotated[Text, StringConstraints(min_length=1, max_length=160)]
+# Of an op of the library, or of a problem: then it begins with its user's name.
+OpName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
+ListedName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
 Cursor = Annotated[str, StringConstraints(pattern=f"^{CURSOR.pattern}$")]
 
 
 class UploadRequest(Model):
     """Python source with an implementation of an op.
 
-    `source` is a whole module. Its `function`, by default the one with the op's name and `_` for
-    `-`, takes the op's inputs and parameters by name. `name` is the function's by default. If
+    `op` is one of the library's, or the name of a problem without a version. `source` is a whole
+    module. Its `function`, by default the one with the op's name and `_` for `-`, takes the op's inputs and parameters by name. `name` is the function's by default. If
     `private` is true, only the user and administrators may read and time this version; by default
     it is as private as the version before it.
     """
@@ -35,11 +41,15 @@ class UploadRequest(Model):
     private: bool | None = None
 
 
-class CheckAnswer(Model):
-    """The answer of the process that checks a source. It is not to be trusted."""
+class ProblemUpload(Model):
+    """Python source that declares a problem.
+
+    `source` is a whole module, in which `PROBLEM` is a `warpcall_kernels.Problem`. `name` is by
+    default that of the reference, with `-` for `_`. `private` is as in UploadRequest.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    doc: str | None = Field(default=None, max_length=1000)
-    error: str | None = Field(default=None, max_length=1000)
-    field: Literal["source", "function"] = "source"
+    source: Annotated[Text, StringConstraints(min_length=1)]
+    name: Name | None = None
+    private: bool | None = None

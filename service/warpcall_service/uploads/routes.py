@@ -48,7 +48,6 @@ Limit = Annotated[int, Query(ge=1, le=500, description="On the number of uploade
 def implementations(settings: Settings, service: ImplementationService) -> APIRouter:
     """The routes to upload implementations, and to list, read and delete them."""
     router = APIRouter(prefix="/v1/implementations", tags=["implementations"])
-    most = ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES
     uploading = needs("upload")
     asking: list[type[Problem]] = [InvalidInput, TooLarge, UnsupportedMedia, TimedOut]
     lost = problem_responses([NotFound, InvalidInput, Unavailable])
@@ -71,6 +70,7 @@ def implementations(settings: Settings, service: ImplementationService) -> APIRo
         The source is checked first: it is imported in a process of its own. If that fails, the
         problem names the line. The answer is 200 if the same source was stored before.
         """
+        most = most_bytes(settings)
         wanted = await read_model(request, UploadRequest, most, "the JSON of an upload", check_flat)
         found = await service.add(caller, wanted)
         return Response(to_json(found), 201 if found.created else 200, media_type=JSON)
@@ -132,3 +132,8 @@ def implementations(settings: Settings, service: ImplementationService) -> APIRo
         return Response(status_code=204)
 
     return router
+
+
+def most_bytes(settings: Settings) -> int:
+    """The most bytes that the body of an upload may have."""
+    return ESCAPED * int(settings.upload_max_bytes) + FURTHER_BYTES

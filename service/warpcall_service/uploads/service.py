@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client.core import Metric
 from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput, TooLarge
+from warpcall.errors import InvalidInput
 from warpcall.implementations import (
     Environment,
     Implementation,
@@ -22,15 +23,22 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
-from warpcall_service.runs.operator_modules import OperatorModules
+from warpcall_service.runs.operator_modules import KERNELS, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes, search_path
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
-from warpcall_service.uploads import database, views
-from warpcall_service.uploads.checks import UploadChecks
-from warpcall_service.uploads.database import Filter, NewVersion, Quota
+from warpcall_service.uploads import database, job_uploads, views
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.database import IMPLEMENTATIONS, REFERENCE, Filter, check_room
 from warpcall_service.uploads.models import UploadRequest
+from warpcall_service.uploads.new_versions import (
+    FUNCTION,
+    NewImplementation,
+    Quota,
+    check_name,
+    check_source,
+)
 
 THREADS = 2
 
@@ -45,14 +53,15 @@ class ImplementationService:
         store: Store,
         modules: OperatorModules,
         sandbox: Sandbox,
+        checks: Checks,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._modules = modules
         self._sandbox = sandbox
         self._threads = StoreThreads(store, THREADS)
-        self._checks = UploadChecks(settings)
-        self._quota = Quota(settings.user_max_uploads, int(settings.user_max_uploaded_bytes))
+        self._checks = checks
+        self._quota = Quota.of(settings)
 
     def close(self) -> None:
         """End the threads that use the database."""
@@ -62,7 +71,8 @@ class ImplementationService:
         """Check a source and store it. The same source again is found, and not checked again.
 
         Raises:
-            InvalidInput: there is no such op, the source cannot be used, or the name is in use.
+            InvalidInput: there is no such op or problem, the source cannot be used, or the name is
+                in use.
             TooLarge: the source, or all sources of the user together, are too large.
             Forbidden: this server takes no uploads, or the user is disabled.
             Busy: too many checks wait.
@@ -70,21 +80,27 @@ class ImplementationService:
                 is still being checked.
         """
         self._sandbox.require()
-        op = self._op(request.op)
-        new = self._new_version(request)
+        self._check_op(request.op)
+        new = _new_version(request)
+        check_source(new.source, int(self._settings.upload_max_bytes))
 
-        def known(session: Session) -> bool:
-            if database.find_stored(session, caller, new) is not None:
-                return True
-            database.check_room(session, caller, new, self._quota)
-            return False
+        def read(session: Session) -> _Known:
+            op, private = self._declared(session, caller, new.op)
+            stored = IMPLEMENTATIONS.find_stored(session, caller, new) is not None
+            if not stored:
+                check_room(session, caller, new, self._quota)
+            return _Known(op, private, stored)
 
-        doc: str | None = None
-        if not await self._threads.read(known):
-            doc = await self._checks.check(caller.name, op, new)
+        known = await self._threads.read(read)
+        columns: dict[str, str] | None = None
+        if not known.stored:
+            doc = await self._checks.implementation(caller.name, known.op, new.function, new.source)
+            columns = {"doc": doc}
 
         def store(session: Session) -> UploadedImplementation:
-            row, created = database.store(session, caller, new, doc, self._quota)
+            row, created = IMPLEMENTATIONS.store(
+                session, caller, new, columns, self._quota, private=known.private
+            )
             return views.uploaded(row, created)
 
         return await self._threads.write(store)
@@ -97,7 +113,7 @@ class ImplementationService:
         """
 
         def read(session: Session) -> tuple[list[Implementation], str | None]:
-            rows = database.listed(session, caller, wanted)
+            rows = IMPLEMENTATIONS.listed(session, caller, wanted)
             page, more = rows[: wanted.limit], len(rows) > wanted.limit
             found = [views.implementation(row) for row in page]
             return found, database.cursor(page[-1]) if more else None
@@ -108,6 +124,8 @@ class ImplementationService:
         others += [one for module in modules for one in views.provided(module)]
         if wanted.op is not None:
             others = [one for one in others if one.op in (None, wanted.op)]
+            if "/" in wanted.op:  # the library has no kernels for problems
+                others = [one for one in others if one.name != KERNELS]
         if wanted.before is not None or wanted.user is not None:
             others = []
         errors = [ModuleError(module=m.name, error=m.error) for m in modules if m.error]
@@ -152,8 +170,8 @@ class ImplementationService:
         """
 
         def read(session: Session) -> ImplementationDetails:
-            row = database.find(session, caller, user, name, version)
-            return views.details(row, database.versions(session, caller, user, name))
+            row = IMPLEMENTATIONS.find(session, caller, user, name, version)
+            return views.details(row, IMPLEMENTATIONS.all(session, caller, user, name))
 
         return await self._threads.read(read)
 
@@ -165,35 +183,28 @@ class ImplementationService:
             Forbidden: the caller is neither its user nor an administrator.
         """
         await self._threads.write(
-            lambda session: database.delete(session, caller, user, name, version)
+            lambda session: IMPLEMENTATIONS.delete(session, caller, user, name, version)
         )
 
-    def metrics(self) -> Iterable[Metric]:
-        """The checks of uploads, as Prometheus metrics."""
-        return self._checks.metrics()
-
-    def _op(self, name: str) -> dict[str, Any]:
-        ops = {op["name"]: op for op in self._engine.catalog}
-        if name not in ops:
-            raise InvalidInput(f"op must be one of {', '.join(ops)}, got {name!r:.60}", field="op")
-        return ops[name]
-
-    def _new_version(self, request: UploadRequest) -> NewVersion:
-        function = request.function or request.op.replace("-", "_")
-        name = request.name or function
-        new = NewVersion(request.op, function, name, request.source, request.private)
-        most = int(self._settings.upload_max_bytes)
-        if new.nbytes > most:
-            raise TooLarge(
-                f"source must have at most {most} bytes of UTF-8, got {new.nbytes}", field="source"
-            )
-        if not re.fullmatch(database.NAME, name):
+    def _check_op(self, name: str) -> None:
+        """Raise InvalidInput unless a name is of an op, or could be of a problem."""
+        names = [op["name"] for op in self._engine.catalog]
+        parts = REFERENCE.fullmatch(name)
+        if name not in names and (parts is None or parts["version"] is not None):
             raise InvalidInput(
-                f"name must begin with a letter or digit, got {name}, the name of the function; "
-                "give another one",
-                field="name",
+                f"op must be one of {', '.join(names)}, or a problem without its version, such as "
+                f"ann/row-norm, got {name!r:.60}",
+                field="op",
             )
-        return new
+
+    def _declared(
+        self, session: Session, caller: Caller, name: str
+    ) -> tuple[Mapping[str, Any], bool]:
+        """The declaration of an op, and whether it is a problem that is private."""
+        if "/" not in name:
+            return next(op for op in self._engine.catalog if op["name"] == name), False
+        problem = job_uploads.resolve_problem(session, caller, name)
+        return json.loads(problem.declaration), problem.private
 
     async def _installed(self) -> dict[str, Any]:
         """What a lane's worker knows: the shipped `implementations`, and the `environment`."""
@@ -201,3 +212,32 @@ class ImplementationService:
         return await self._engine.request_plan(
             frame({"installed": {"path": path}}), "the list of implementations"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of an upload before its source is checked.
+
+    Attributes:
+        op: the declaration of its op.
+        private: whether its op is a private problem.
+        stored: whether the same source is stored under the same name.
+    """
+
+    op: Mapping[str, Any]
+    private: bool
+    stored: bool
+
+
+def _new_version(request: UploadRequest) -> NewImplementation:
+    function = request.function or request.op.rpartition("/")[2].replace("-", "_")
+    if not re.fullmatch(FUNCTION, function):
+        raise InvalidInput(
+            f"function must be given, because {function!r:.60} cannot be the name of a function",
+            field="function",
+        )
+    name = request.name or function
+    check_name(name, "the function")
+    return NewImplementation(
+        op=request.op, function=function, name=name, source=request.source, private=request.private
+    )

@@ -1,7 +1,8 @@
-"""Uploaded implementations from the database as the types that the API answers with."""
+"""Uploads from the database as the types that the API answers with."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from warpcall.implementations import (
     ImplementationVersion,
     UploadedImplementation,
 )
+from warpcall.problems import ProblemDetails, ProblemInfo, ProblemVersion, UploadedProblem
 from warpcall_service.formats.payloads import checked
 from warpcall_service.runs.operator_modules import OperatorModule
-from warpcall_service.store.tables import UploadedVersion
+from warpcall_service.store.tables import StoredProblem, Uploaded, UploadedVersion
 from warpcall_service.store.times import moment
 from warpcall_service.uploads.database import SHOWN_DIGITS
 
@@ -40,18 +42,30 @@ def details(row: UploadedVersion, versions: Sequence[UploadedVersion]) -> Implem
         {
             **_fields(row),
             "source": row.source,
-            "versions": [
-                checked(
-                    ImplementationVersion,
-                    {
-                        "version": one.sha256[:SHOWN_DIGITS],
-                        "sha256": one.sha256,
-                        "created_at": moment(one.created_ms),
-                        "nbytes": one.nbytes,
-                    },
-                )
-                for one in versions
-            ],
+            "versions": [checked(ImplementationVersion, _version(one)) for one in versions],
+        },
+    )
+
+
+def problem(row: StoredProblem) -> ProblemInfo:
+    """A version of a problem in a list."""
+    return checked(ProblemInfo, _problem_fields(row))
+
+
+def uploaded_problem(row: StoredProblem, created: bool) -> UploadedProblem:
+    """The answer to the upload of a problem."""
+    return checked(UploadedProblem, {**_problem_fields(row), "created": created})
+
+
+def problem_details(row: StoredProblem, versions: Sequence[StoredProblem]) -> ProblemDetails:
+    """A version of a problem with its source and declaration, and all versions of its name."""
+    return checked(
+        ProblemDetails,
+        {
+            **_problem_fields(row),
+            "source": row.source,
+            "declaration": json.loads(row.declaration),
+            "versions": [checked(ProblemVersion, _version(one)) for one in versions],
         },
     )
 
@@ -75,16 +89,27 @@ def provided(module: OperatorModule) -> list[Implementation]:
 
 
 def _fields(row: UploadedVersion) -> dict[str, Any]:
+    return {**_common(row), "kind": "uploaded", "op": row.op, "function": row.function}
+
+
+def _problem_fields(row: StoredProblem) -> dict[str, Any]:
+    return {**_common(row), **json.loads(row.outline)}
+
+
+def _common(row: Uploaded) -> dict[str, Any]:
     return {
+        **_version(row),
         "name": f"{row.user_name}/{row.name}",
-        "kind": "uploaded",
-        "op": row.op,
         "doc": row.doc,
         "user": row.user_name,
+        "private": row.private,
+    }
+
+
+def _version(row: Uploaded) -> dict[str, Any]:
+    return {
         "version": row.sha256[:SHOWN_DIGITS],
         "sha256": row.sha256,
-        "function": row.function,
-        "private": row.private,
-        "nbytes": row.nbytes,
         "created_at": moment(row.created_ms),
+        "nbytes": row.nbytes,
     }

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,10 @@ import pydantic_core
 import torch
 from numpy.typing import NDArray
 
-from warpcall.errors import InvalidInput
-from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import measuring
 from warpcall_kernels.measuring import PRECISIONS
-from warpcall_service.runs.messages import Checked, CheckedCase
+from warpcall_service.runs.messages import Checked
+from warpcall_service.worker.case_check import check_cases
 
 LIMIT = "copy"
 OWN_REPEATS = 5  # with fewer of an implementation in a case, those of all cases say more
@@ -28,30 +27,22 @@ Floats = NDArray[np.float64]
 
 
 def check_job(request: Mapping[str, Any], device: str) -> Checked:
-    """Check the cases of a submission, or raise InvalidInput, which names the field."""
-    op = request["op"]
-    if "sweep" in request:
-        number = measuring.count(op, request["sweep"])
-        named: Iterable[tuple[str, Any]] = (
-            ("sweep", spec) for spec in measuring.expand(op, request["sweep"])
-        )
-        field = "sweep"
-    else:
-        number = len(request["cases"])
-        named = ((f"cases.{i}", spec) for i, spec in enumerate(request["cases"]))
-        field = "cases"
-    if number > request["max_cases"]:
-        raise InvalidInput(
-            f"{field} must be at most {request['max_cases']} cases, got {number}", field=field
-        )
+    """Check the cases of a submission, or raise InvalidInput, which names the field.
+
+    Those of a job on a problem are checked elsewhere, see `problem_check`. Its `op` is None here, and
+    the reply has no cases.
+    """
     memory_bytes = _memory_bytes(device)
     if device == "cpu":
         memory_bytes = min(memory_bytes, request["host_bytes"])
     return {
-        "cases": _checked(op, named, device, memory_bytes),
+        "cases": []
+        if request["op"] is None
+        else check_cases(request["op"], request, device, memory_bytes),
         "implementation_s": PRECISIONS[request["precision"]].seconds,
         "environment": measuring.environment_class(_fingerprint(device)),
         "kernels_sha256": measuring.kernels_sha256(),  # of what the next job will import
+        "memory_bytes": memory_bytes,
         "sources": {},
     }
 
@@ -161,32 +152,6 @@ def _compared(name: str, a: _Series, b: _Series, margin: _Margin) -> dict[str, A
 @functools.cache
 def _fingerprint(device: str) -> dict[str, Any]:
     return measuring.fingerprint(device)
-
-
-def _checked(
-    op: str, named: Iterable[tuple[str, Any]], device: str, memory_bytes: int
-) -> list[CheckedCase]:
-    cases: dict[str, CheckedCase] = {}
-    for field, spec in named:
-        try:
-            case = measuring.make_case(op, spec)
-        except RefusedByOp as error:
-            name = error.argument if error.argument == "op" else f"{field}.{error.argument}"
-            raise InvalidInput(f"{field}: {error}", field=name) from None
-        if case.device_bytes > memory_bytes:
-            raise InvalidInput(
-                f"{field}: {case.key} needs up to {case.device_bytes} bytes, more than the "
-                f"{memory_bytes} that a job may have on {device}",
-                field=field,
-            )
-        if case.key in cases:
-            raise InvalidInput(f"{field}: {case.key} is there twice", field=field)
-        cases[case.key] = {
-            "spec": case.spec,
-            "key": case.key,
-            "device_bytes": case.device_bytes,
-        }
-    return list(cases.values())
 
 
 def _memory_bytes(device: str) -> int:

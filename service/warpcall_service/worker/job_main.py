@@ -24,6 +24,8 @@ from warpcall_service.text import error_text
 if TYPE_CHECKING:
     import torch
 
+    from warpcall_kernels import Op
+
 PROGRESS_S = 0.5  # between two frames about the same phase
 
 
@@ -92,7 +94,8 @@ def _measure(task: Task, server: _ServerConnection) -> None:
     from warpcall_kernels.op import launch
     from warpcall_service.worker import operator_code, uploaded
 
-    interprets = bool(task["uploads"]) and task["device"] == "cpu"  # see `runs.runner`
+    # See `runs.runner`.
+    interprets = bool(task["uploads"] or task["problem"]) and task["device"] == "cpu"
     if interprets:
         launch.interpret_only_others()
     device = torch.device(task["device"])
@@ -107,11 +110,18 @@ def _measure(task: Task, server: _ServerConnection) -> None:
         sources[upload["name"]] = version_of(upload["op"], upload["function"], upload["source"])
     with tempfile.TemporaryDirectory(prefix="warpcall-job-") as folder:
         uploaded.load(task["uploads"], Path(folder), interpreted=interprets)
-        _measure_cases(task, server, device, sources)
+        op: Op | str = task["op"]
+        if task["problem"] is not None:
+            op = uploaded.load_problem(task["problem"], Path(folder), interpreted=interprets)
+        _measure_cases(task, op, server, device, sources)
 
 
 def _measure_cases(
-    task: Task, server: _ServerConnection, device: torch.device, sources: Mapping[str, str]
+    task: Task,
+    op: Op | str,
+    server: _ServerConnection,
+    device: torch.device,
+    sources: Mapping[str, str],
 ) -> None:
     import torch
 
@@ -131,7 +141,7 @@ def _measure_cases(
 
     for position, spec in task["cases"]:
         result = measuring.measure(
-            measuring.make_case(task["op"], spec),
+            measuring.make_case(op, spec),
             task["implementations"],
             device,
             measuring.PRECISIONS[task["precision"]],

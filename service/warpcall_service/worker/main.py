@@ -33,7 +33,6 @@ from warpcall_service.processes import child
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
-    from warpcall_kernels import Op
     from warpcall_service.worker.devices import Device
 
 log = logging.getLogger("warpcall.lane")
@@ -82,6 +81,7 @@ def _open_device(
         job_check,  # noqa: F401  # imported now, so that the first request need not wait
         program_planner,  # noqa: F401  # see the next line
     )
+    from warpcall_service.worker.description import describe
     from warpcall_service.worker.devices import open_device
 
     device = open_device(device_name, arena, threads)
@@ -98,20 +98,8 @@ def _open_device(
         "fingerprint": fingerprint,
         "environment": measuring.environment_class(fingerprint),
         "minor": measuring.minor_number(device.name),
-        "catalog": [_describe(op) for op in ops().values()],
+        "catalog": [describe(op) for op in ops().values()],
     }
-
-
-def _describe(op: Op) -> dict[str, Any]:
-    from warpcall_service.worker.devices import CODES
-
-    described = op.describe()
-    for declared, entry in zip(op.inputs, described["inputs"], strict=True):
-        # The wire has no complex128.
-        entry["dtypes"] = [CODES[dtype] for dtype in declared.dtypes if dtype in CODES]
-    for output, entry in zip(op.outputs, described["outputs"], strict=True):
-        entry["dtype"] = output.dtype and CODES[output.dtype]
-    return described
 
 
 def _run_calls(calls: socket.socket, device: Device) -> None:

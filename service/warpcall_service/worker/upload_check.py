@@ -1,153 +1,45 @@
 """Checks an uploaded source: python -m warpcall_service.worker.upload_check, in the sandbox.
 
 It compiles and imports the source, and checks that the function takes the inputs and parameters of
-its op by name. It calls nothing and has no GPU. Imported code can do in this process what it likes,
-so the answer is only as honest as the source.
+its op by name. It calls nothing and has no GPU.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import importlib.util
 import inspect
-import json
-import os
-import shutil
-import socket
 import sys
-import tempfile
-import threading
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-from warpcall_service.lanes.messages import frame, read_frame
-from warpcall_service.processes import child
 from warpcall_service.runs.messages import CheckRequest
-from warpcall_service.text import error_text
-from warpcall_service.worker.time_limit import end_after, lift
+from warpcall_service.worker import source_check
+from warpcall_service.worker.source_check import Answers, Refused
 
-MAX_CHARS = 1000  # of an error, and of the description
 MAX_NAMES = 12  # functions that an error lists
 SLOW_PACKAGES = ("torch", "triton")  # importing them takes seconds
-OUTPUT = (1, 2)  # the descriptors to which code prints
-GPU_WORDS = ("cuda", "driver", "gpu", "nvidia")
-
-
-class Refused(Exception):
-    """The source cannot be used. The message is for its author, and names the line.
-
-    Args:
-        field: the part of the request that is wrong.
-    """
-
-    def __init__(self, message: str, field: str = "source") -> None:
-        super().__init__(message)
-        self.field = field
 
 
 def main() -> None:
     """Answer one request."""
-    args = child.start(server_fd=int)
-    with socket.socket(fileno=args.server_fd) as sock:
-        text = read_frame(sock)
-        if text is None:
-            return
-        request: CheckRequest = json.loads(text)
-        answers = _Answers(sock)
-        with tempfile.TemporaryDirectory(prefix="warpcall-check-") as folder:
-            try:
-                doc = _check(request, Path(folder), answers)
-            except Refused as refusal:
-                answers.refuse(refusal)
-            except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
-                answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
-            else:
-                answers.send({"doc": _text(doc)})
-    os._exit(0)  # threads that the source may have started do not matter
+    source_check.answer_one(_check)
 
 
-class _Answers:
-    """The one answer of this process: the first one counts."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._lock = threading.Lock()
-        self._sent = False
-
-    def send(self, answer: Mapping[str, str]) -> None:
-        """Send an answer, unless one was sent before."""
-        with self._lock:
-            if not self._sent:
-                self._sent = True
-                with contextlib.suppress(OSError):  # the server has ended
-                    self._sock.sendall(frame(answer))
-
-    def refuse(self, refusal: Refused) -> None:
-        self.send({"error": _text(str(refusal)), "field": refusal.field})
-
-
-def _check(request: CheckRequest, folder: Path, answers: _Answers) -> str:
-    """Check a source, and return the first line of the function's docstring."""
+def _check(request: CheckRequest, folder: Path, answers: Answers) -> dict[str, str]:
+    """Check a source, and answer with the first line of the function's docstring."""
     file = folder / f"{request['function']}.py"
-    file.write_bytes(request["source"].encode())
-    _drop_output()
-    _compile(file)
+    source_check.write_source(request["source"], file)
     for package in SLOW_PACKAGES:
         if package in request["source"]:
             importlib.import_module(package)  # now, so that its time does not count as the source's
-    with _limited(request["limit_s"], file, answers):
-        module = _import(file)
+    with source_check.limited(request["limit_s"], file, answers, "the import"):
+        module = source_check.import_source(file)
         function = _function(module, request["function"])
         _check_signature(function, request, file)
         doc = inspect.getdoc(function) or ""
-    return doc.strip().partition("\n")[0]
-
-
-def _text(text: str) -> str:
-    """Text for the answer: UTF-8 and JSON have no lone surrogates."""
-    return text.encode(errors="backslashreplace").decode()[:MAX_CHARS]
-
-
-def _compile(file: Path) -> None:
-    try:
-        compile(file.read_bytes(), file, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
-        raise Refused(f"{where}{type(error).__name__}: {error.msg}") from None
-    except (ValueError, MemoryError, RecursionError, OverflowError) as error:
-        raise Refused(f"it cannot be compiled: {error_text(error)}") from None
-
-
-def _import(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("uploaded", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["uploaded"] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:  # noqa: BLE001  # uploaded code may raise anything
-        _refuse_import(error, file)
-    return module
-
-
-def _refuse_import(error: BaseException, file: Path) -> NoReturn:
-    lines = [
-        number
-        for frame_, number in traceback.walk_tb(error.__traceback__)
-        if frame_.f_code.co_filename == str(file)
-    ]
-    where = f"line {lines[-1]}: " if lines else ""
-    message = f"{type(error).__name__}: {error}"[:MAX_CHARS]
-    hint = ""
-    if isinstance(error, ModuleNotFoundError):
-        hint = "; GET /v1/implementations/environment lists the packages that there are"
-    elif any(word in message.lower() for word in GPU_WORDS):
-        hint = "; the check has no GPU: use it inside of functions, not when the file is imported"
-    raise Refused(f"{where}{message}{hint}")
+    return {"doc": source_check.text(doc.strip().partition("\n")[0])}
 
 
 def _function(module: ModuleType, name: str) -> Any:
@@ -203,34 +95,6 @@ def _taken(parameters: Mapping[str, inspect.Parameter]) -> str:
         for name, one in parameters.items()
     ]
     return f"({', '.join(names[: 2 * MAX_NAMES])})"
-
-
-@contextlib.contextmanager
-def _limited(limit_s: float, file: Path, answers: _Answers) -> Iterator[None]:
-    """End this process with a refusal, which names the line, if the block takes longer."""
-    main_thread = threading.get_ident()
-
-    def refuse() -> None:
-        lines = [
-            number
-            for frame_, number in traceback.walk_stack(sys._current_frames()[main_thread])
-            if frame_.f_code.co_filename == str(file)
-        ]
-        where = f"line {lines[0]}: " if lines else ""
-        answers.refuse(Refused(f"{where}the import did not end within {limit_s:g} s"))
-        shutil.rmtree(file.parent, ignore_errors=True)
-
-    timer = end_after(limit_s, refuse)
-    yield
-    lift(timer)
-
-
-def _drop_output() -> None:
-    """Drop what this process prints from now on, which would be in the server's log."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for fd in OUTPUT:
-        os.dup2(nowhere, fd)
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

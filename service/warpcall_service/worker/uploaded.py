@@ -1,17 +1,25 @@
-"""Loads uploaded implementations in a job's process, and registers them to be timed."""
+"""Loads uploaded sources in a job's process: implementations to be timed, and a problem."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from warpcall_kernels import Op, measuring
+from warpcall_kernels import InvalidInput, Op, measuring
 from warpcall_kernels.measuring import Implementation
 from warpcall_kernels.op.declaration import ParamValue
 from warpcall_service.runs.messages import Upload
+from warpcall_service.worker import problem_source
+from warpcall_service.worker.source_check import described, text
+
+if TYPE_CHECKING:
+    from warpcall_service.runs.messages import ProblemSource
 
 Function = Callable[..., Any]
 
@@ -34,7 +42,10 @@ def load(uploads: Sequence[Upload], folder: Path, *, interpreted: bool) -> None:
     for number, upload in enumerate(uploads):
         function, error = None, None
         try:
-            function = _import(upload, folder / str(number), f"uploaded_{number}")
+            stem = upload["name"].rpartition("/")[2].partition("@")[0]
+            file = folder / str(number) / f"{stem}.py"
+            module = _import(upload["source"], file, f"uploaded_{number}")
+            function = getattr(module, upload["function"])
         except Exception as raised:  # noqa: BLE001  # uploaded code may raise anything
             error = raised
         except BaseException as raised:  # noqa: BLE001
@@ -47,18 +58,36 @@ def load(uploads: Sequence[Upload], folder: Path, *, interpreted: bool) -> None:
         )
 
 
-def _import(upload: Upload, folder: Path, module_name: str) -> Function:
-    folder.mkdir()
-    stem = upload["name"].rpartition("/")[2].partition("@")[0]
-    file = folder / f"{stem}.py"
-    file.write_bytes(upload["source"].encode())
+def load_problem(problem: ProblemSource, folder: Path, *, interpreted: bool) -> Op:
+    """Import a problem, and make its op.
+
+    Args:
+        folder, interpreted: as in `load`. The tag is on results of the reference.
+
+    Raises:
+        InvalidInput: it cannot be used.
+    """
+    name, source = problem["name"], problem["source"]
+    file = folder / "problem" / problem_source.file_name(name)
+    try:
+        op = problem_source.op_of(_import(source, file, "uploaded_problem"), name, file)
+    except BaseException as error:  # noqa: BLE001  # as in `load`
+        message = text(f"{name} cannot be used: {described(error, file)}")
+        raise InvalidInput("op", message) from None
+    reference = _failing_alone(op.reference)
+    tags = ("interpreted",) if interpreted and "triton" in source else ()
+    return replace(op, function=reference, reference=reference, tags=tags)
+
+
+def _import(source: str, file: Path, module_name: str) -> ModuleType:
+    file.parent.mkdir()
+    file.write_bytes(source.encode())
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function: Function = getattr(module, upload["function"])
-    return function
+    return module
 
 
 def _builder(
@@ -70,18 +99,24 @@ def _builder(
         if error is not None:
             raise error.with_traceback(traceback)
         assert function is not None
-
-        def compute(**inputs: Any) -> Any:
-            try:
-                return function(**inputs, **params)
-            except Exception:
-                raise
-            except BaseException as raised:
-                raise _as_exception(raised) from raised
-
-        return compute
+        return functools.partial(_failing_alone(function), **params)
 
     return build
+
+
+def _failing_alone(function: Function) -> Function:
+    """A function of the user's that raises UploadedCodeEnded instead of ending the process."""
+
+    @functools.wraps(function)
+    def compute(**given: Any) -> Any:
+        try:
+            return function(**given)
+        except Exception:
+            raise
+        except BaseException as raised:
+            raise _as_exception(raised) from raised
+
+    return compute
 
 
 def _as_exception(raised: BaseException) -> UploadedCodeEnded:

@@ -93,7 +93,7 @@ def test_an_unknown_op_is_the_servers_to_name(warpcall: Command) -> None:
     result = warpcall("kernels", "sort")
 
     assert (result.code, result.out) == (1, "")
-    assert result.err == "warpcall: there is no kernel 'sort'\n"
+    assert result.err.startswith("warpcall: there is no kernel 'sort'")
 
 
 def test_health_of_a_ready_server_is_success(warpcall: Command) -> None:
@@ -181,7 +181,7 @@ def test_an_address_that_is_none_is_one_line(url: str, message: str, warpcall: C
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "../../readyz", "a?b", "a\udcff"], ids=ascii)
+@pytest.mark.parametrize("name", ["", "a/b/c", "..", "../../readyz", "a?b", "a\udcff"], ids=ascii)
 @pytest.mark.parametrize(
     "command", [["kernels"], ["run", "x.npy"]], ids=lambda arguments: arguments[0]
 )

@@ -17,7 +17,6 @@ from tests.client.implementations.answers import ENVIRONMENT, SHIPPED
 from tests.client.implementations.scripted_lab import LabServer
 from warpcall import Client, InvalidInput, NotFound, TooLarge
 from warpcall._body import json_body
-from warpcall._jobs.implementations import path_of
 from warpcall._jobs.parse import parse
 from warpcall._jobs.source import MAX_SOURCE_BYTES, source_of
 from warpcall.implementations import Environment
@@ -218,34 +217,3 @@ def test_what_is_no_file_of_source_is_refused(tmp_path: Path) -> None:
             source_of(path)
     with pytest.raises(FileNotFoundError):
         source_of(tmp_path / "absent.py")
-
-
-def test_names_are_paths_of_their_own() -> None:
-    root = "/v1/implementations"
-
-    assert path_of("ann/x.y") == f"{root}/ann/x.y"
-    assert path_of("ann@lab.org/x@3f2a91c0") == f"{root}/ann%40lab.org/x?version=3f2a91c0"
-    assert path_of("ann/x", "3f2a91c0") == f"{root}/ann/x?version=3f2a91c0"
-
-
-@pytest.mark.parametrize(
-    "name", ["", "x", "/x", "ann/", "../x", "ann/..", "ann/x/y", "ann/x?y", "Ann/x", "ann/é",
-             "ann/" + "x" * 49],
-)  # fmt: skip
-def test_a_name_that_none_can_have_is_refused_here(name: str) -> None:
-    with pytest.raises(InvalidInput, match="name must be like ann/my_permute") as refused:
-        path_of(name)
-
-    assert refused.value.field == "name"
-
-
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [("a/x@3f2a91c", None), ("a/x@", None), ("a/x", "3F2A91C0"), ("a/x@3f2a91c0", "3f2a91c0"),
-     ("a/x", "3f2a91c0&x=1")],
-)  # fmt: skip
-def test_a_version_that_none_can_be_is_refused_here(name: str, version: str | None) -> None:
-    with pytest.raises(InvalidInput, match="version must be") as refused:
-        path_of(name, version)
-
-    assert refused.value.field == "version"

@@ -39,6 +39,7 @@ from warpcall_service.runs.runner import Run
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
+from warpcall_service.uploads.checks import Checks
 
 X = TensorInfo("x", "F32", (64, 64))
 PATIENCE_S = 60.0
@@ -159,6 +160,7 @@ def task() -> Task:
         "device": "cpu",
         "modules": {},
         "uploads": [],
+        "problem": None,
         "sandboxed": False,
         "op": "permute",
         "implementations": ["warpcall"],
@@ -243,6 +245,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             store,
             OperatorModules(settings),
             Sandbox(settings),
+            Checks(settings),
             UsageCounter(),
         )
         await engine.start()

@@ -203,7 +203,7 @@ def test_places_say_who_is_next_and_when(store: Store) -> None:
     claim(store)
 
     with store.read() as session:
-        whole = views.whole_queue(session, devices=1)
+        whole = views.whole_queue(session, caller("alice"), devices=1)
         page = views.jobs(session, caller("alice"), Filter(), 1)
 
     assert [(e.position, e.user) for e in whole.entries] == [(0, "alice"), (1, "bob"), (2, "alice")]

@@ -22,6 +22,7 @@ TASK: Task = {
     "device": "cpu",
     "modules": {},
     "uploads": [],
+    "problem": None,
     "sandboxed": True,
     "op": "permute",
     "implementations": ["torch", "ann/mine"],

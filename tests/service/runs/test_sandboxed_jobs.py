@@ -60,6 +60,7 @@ def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[Ru
         "device": "cpu",
         "modules": {},
         "uploads": [{"name": "ann/mine", "op": "permute", "function": "permute", "source": source}],
+        "problem": None,
         "sandboxed": True,
         "op": "permute",
         "implementations": ["torch", "ann/mine"],

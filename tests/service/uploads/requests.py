@@ -1,4 +1,4 @@
-"""Requests about implementations, as tests make them."""
+"""Requests about implementations and problems, as tests make them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.service.databases import Database
 from tests.service.job_requests import BRIEF, client
 
 PATH = "/v1/implementations"
+PROBLEMS = "/v1/problems"
 SETTINGS = {"WARPCALL_UPLOADS": "trusted", "WARPCALL_ARENA_BYTES": "16MiB", **BRIEF}
 
 
@@ -56,3 +57,23 @@ def names(http: httpx.Client, **query: Any) -> list[str]:
     answer = http.get(PATH, params=query)
     assert answer.status_code == 200, answer.text
     return [one["name"] for one in answer.json()["implementations"] if one["kind"] == "uploaded"]
+
+
+def add_problem(http: httpx.Client, source: str, **fields: Any) -> httpx.Response:
+    return http.post(PROBLEMS, json={"source": source, **fields}, timeout=120)
+
+
+def added_problem(http: httpx.Client, source: str, **fields: Any) -> dict[str, Any]:
+    """Add a problem that must be accepted."""
+    answer = add_problem(http, source, **fields)
+    assert answer.status_code in (200, 201), answer.text
+    found: dict[str, Any] = answer.json()
+    assert found["created"] is (answer.status_code == 201)
+    return found
+
+
+def problem_names(http: httpx.Client, **query: Any) -> list[str]:
+    """The problems that a caller finds, by name."""
+    answer = http.get(PROBLEMS, params=query)
+    assert answer.status_code == 200, answer.text
+    return [one["name"] for one in answer.json()["problems"]]

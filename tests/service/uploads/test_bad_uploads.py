@@ -12,7 +12,8 @@ import pytest
 
 from tests.servers import Server, running_server
 from tests.service.requests import problem_of, send_raw
-from tests.service.uploads.requests import PATH, SETTINGS, names, upload, uploaded
+from tests.service.uploads.problem_sources import SCALE
+from tests.service.uploads.requests import PATH, SETTINGS, add_problem, names, upload, uploaded
 from tests.service.uploads.sources import SHORT
 
 MIB = 1 << 20
@@ -220,8 +221,12 @@ def test_uploads_are_off_by_default(tmp_path: Path) -> None:
         httpx.Client(base_url=server.url, timeout=30) as client,
     ):
         said = problem_of(upload(client, SHORT), 403, "forbidden", None)
+        problem = problem_of(add_problem(client, SCALE), 403, "forbidden", None)
+        job = {"op": "ann/scale", "cases": [{}]}
+        jobs = problem_of(client.post("/v1/jobs/preview", json=job), 403, "forbidden", None)
         environment = client.get(f"{PATH}/environment").json()
 
+    assert said == problem == jobs
     assert said == (
         "this server runs no uploaded code: its operator would have to set "
         "WARPCALL_UPLOADS=sandboxed"

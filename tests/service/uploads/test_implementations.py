@@ -157,7 +157,8 @@ def test_a_user_may_store_only_so_many(lab: Lab) -> None:
         instead = uploaded(dora, SHORT, name="more")
 
     assert said == (
-        "dora has 6 versions of implementations stored, at most 6 are allowed; delete some"
+        "dora has 6 versions of implementations and problems stored, at most 6 are allowed; delete "
+        "some"
     )
     assert (again["created"], instead["created"]) == (False, True)
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.service.job_requests import BRIEF
 from tests.service.uploads.sources import PLAIN, TRITON, WRONG
-from warpcall_service.lanes.messages import frame, read_frame
+from tests.service.worker.processes import frames_of_job
 from warpcall_service.runs.messages import Task
 
 SPEC = {"shape": [6, 5], "dtype": "F32", "params": {"dims": [1, 0]}}
@@ -29,6 +23,7 @@ def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, d
             {"name": name, "op": "permute", "function": "permute", "source": source}
             for name, source in sources.items()
         ],
+        "problem": None,
         "sandboxed": False,
         "op": "permute",
         "implementations": [*others, *sources],
@@ -38,37 +33,10 @@ def measured(folder: Path, sources: dict[str, str], *others: str) -> dict[str, d
         "memory_bytes": 8 << 30,
         "threads": 1,
     }
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        command = [sys.executable, "-P", "-m", "warpcall_service.worker.job_main"]
-        process = subprocess.Popen(
-            [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
-            pass_fds=[theirs.fileno()],
-            env={**environment, **BRIEF, "TRITON_INTERPRET": "1", "TMPDIR": str(folder)},
-        )
-        theirs.close()
-        ours.settimeout(120)
-        try:
-            ours.sendall(frame(task))
-            return _results(ours)
-        finally:
-            ours.close()
-            assert process.wait(30) == 0
-
-
-def _results(sock: socket.socket) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    while (text := read_frame(sock)) is not None:
-        for kind, value in json.loads(text).items():
-            if kind == "want":
-                sock.sendall(frame({"go": True}))
-            elif kind == "result":
-                found = {one["name"]: one for one in value["case"]["implementations"]}
-            elif kind == "ended":
-                assert value == {"class": "ok", "detail": ""}
-                return found
-    raise AssertionError("the process ended before the job")
+    frames = frames_of_job(task, folder)
+    assert frames[-1] == ("ended", {"class": "ok", "detail": ""})
+    (result,) = (value for kind, value in frames if kind == "result")
+    return {one["name"]: one for one in result["case"]["implementations"]}
 
 
 ASKS = """

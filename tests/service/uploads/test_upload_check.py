@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.service.uploads.sources import PLAIN, TRITON
-from warpcall_service.lanes.messages import frame, read_frame
+from tests.service.worker.processes import answer_of
 from warpcall_service.runs.messages import CheckRequest
 
 GOOD = "def permute(x, dims):\n    return x\n"
@@ -31,29 +26,7 @@ def check(folder: Path, source: str, **changes: Any) -> dict[str, str] | None:
         "limit_s": 2.0,
     }
     request.update(changes)  # type: ignore[typeddict-item]  # some of its fields
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        command = [sys.executable, "-P", "-m", "warpcall_service.worker.upload_check"]
-        process = subprocess.Popen(
-            [*command, f"--parent={os.getpid()}", f"--server-fd={theirs.fileno()}"],
-            pass_fds=[theirs.fileno()],
-            env={**environment, "TMPDIR": str(folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        theirs.close()
-        ours.settimeout(120)
-        ours.sendall(frame(request))
-        text = read_frame(ours)
-        printed, _ = process.communicate(timeout=30)
-    assert printed == b"", "what the source prints would be in the server's log"
-    if text is None:
-        return None
-    assert process.returncode == 0
-    assert list(folder.iterdir()) == [], "the source was deleted"
-    found: dict[str, str] = json.loads(text)
-    return found
+    return answer_of("upload_check", request, folder)
 
 
 def test_a_good_source_is_described_by_its_docstring(tmp_path: Path) -> None:

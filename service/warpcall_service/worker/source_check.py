@@ -1,0 +1,184 @@
+"""The check of a source that a user uploads, in a process of its own in the sandbox.
+
+The programs `upload_check` and `problem_check` answer one request each. What they share is here:
+compiling and importing the source within a limit of time, and refusals that name its line. Imported
+code can do in this process what it likes, so an answer is only as honest as the source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from warpcall_service.lanes.messages import frame, read_frame
+from warpcall_service.processes import child
+from warpcall_service.text import error_text
+from warpcall_service.worker.time_limit import end_after, lift
+
+MAX_CHARS = 1000  # of an error, and of a description
+OUTPUT = (1, 2)  # the descriptors to which code prints
+GPU_WORDS = ("cuda", "driver", "gpu", "nvidia")
+OWN_ERRORS = "warpcall_kernels.op.errors"  # their messages say all without the name of the class
+
+
+class Refused(Exception):
+    """The source cannot be used. The message is for its author, and names the line.
+
+    Args:
+        field: the part of the request that is wrong.
+    """
+
+    def __init__(self, message: str, field: str = "source") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Answers:
+    """The one answer of this process: the first one counts."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+        self._sent = False
+
+    def send(self, answer: Mapping[str, Any]) -> None:
+        """Send an answer, unless one was sent before."""
+        with self._lock:
+            if not self._sent:
+                self._sent = True
+                with contextlib.suppress(OSError):  # the server has ended
+                    self._sock.sendall(frame(answer))
+
+    def refuse(self, refusal: Refused) -> None:
+        """Answer with a refusal."""
+        self.send({"error": text(str(refusal)), "field": text(refusal.field)})
+
+
+Check = Callable[[Any, Path, Answers], Mapping[str, Any]]
+
+
+def answer_one(check: Check) -> NoReturn:
+    """Answer one request of the server, and end this process.
+
+    Args:
+        check: makes the answer from the request, and from a folder for the source, which Triton
+            reads while code runs; it raises Refused if there is none.
+    """
+    args = child.start(server_fd=int)
+    with socket.socket(fileno=args.server_fd) as sock:
+        request = read_frame(sock)
+        if request is not None:
+            answers = Answers(sock)
+            with tempfile.TemporaryDirectory(prefix="warpcall-check-") as folder:
+                try:
+                    answer = check(json.loads(request), Path(folder), answers)
+                except Refused as refusal:
+                    answers.refuse(refusal)
+                except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs
+                    answers.refuse(Refused(f"its check ended with {type(error).__name__}"))
+                else:
+                    answers.send(answer)
+    os._exit(0)  # threads that the source may have started do not matter
+
+
+def text(value: str) -> str:
+    """Text for the answer: UTF-8 and JSON have no lone surrogates."""
+    return value.encode(errors="backslashreplace").decode()[:MAX_CHARS]
+
+
+def write_source(source: str, file: Path) -> None:
+    """Write a source to a file, drop what this process prints from now on, and compile it.
+
+    Raises:
+        Refused: it cannot be compiled.
+    """
+    file.write_bytes(source.encode())
+    _drop_output()
+    try:
+        compile(file.read_bytes(), file, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise Refused(f"{where}{type(error).__name__}: {error.msg}") from None
+    except (ValueError, MemoryError, RecursionError, OverflowError) as error:
+        raise Refused(f"it cannot be compiled: {error_text(error)}") from None
+
+
+def import_source(file: Path) -> ModuleType:
+    """Import a source as the module `uploaded`.
+
+    Raises:
+        Refused: it raised an exception.
+    """
+    spec = importlib.util.spec_from_file_location("uploaded", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["uploaded"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:  # noqa: BLE001  # uploaded code may raise anything
+        message = described(error, file)
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            hint = "; GET /v1/implementations/environment lists the packages that there are"
+        elif any(word in message.lower() for word in GPU_WORDS):
+            hint = (
+                "; the check has no GPU: use it inside of functions, not when the file is imported"
+            )
+        raise Refused(f"{message}{hint}") from None
+    return module
+
+
+def described(error: BaseException, file: Path) -> str:
+    """The class and message of an exception, after the last line of the file that led to it."""
+    lines = [
+        number
+        for frame_, number in traceback.walk_tb(error.__traceback__)
+        if frame_.f_code.co_filename == str(file)
+    ]
+    where = f"line {lines[-1]}: " if lines else ""
+    own = type(error).__module__ == OWN_ERRORS
+    return where + (str(error) if own else f"{type(error).__name__}: {error}")[:MAX_CHARS]
+
+
+@contextlib.contextmanager
+def limited(limit_s: float, file: Path, answers: Answers, what: str) -> Iterator[None]:
+    """End this process with a refusal, which names the line, if the block takes longer.
+
+    Args:
+        what: what takes long, for the message, such as "the import".
+    """
+    main_thread = threading.get_ident()
+
+    def refuse() -> None:
+        lines = [
+            number
+            for frame_, number in traceback.walk_stack(sys._current_frames()[main_thread])
+            if frame_.f_code.co_filename == str(file)
+        ]
+        where = f"line {lines[0]}: " if lines else ""
+        answers.refuse(Refused(f"{where}{what} did not end within {limit_s:g} s"))
+        shutil.rmtree(file.parent, ignore_errors=True)
+
+    timer = end_after(limit_s, refuse)
+    yield
+    lift(timer)
+
+
+def _drop_output() -> None:
+    """Drop what this process prints from now on, which would be in the server's log."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in OUTPUT:
+        os.dup2(nowhere, fd)
+    os.close(nowhere)

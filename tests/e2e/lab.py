@@ -1,0 +1,47 @@
+"""A real server with users who may upload code, for the tests that do not break it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.servers import Server, running_server
+from tests.service.databases import Database
+from tests.service.job_requests import BRIEF
+from tests.waiting import until
+from warpcall import Client
+
+UPLOADS = "sandboxed" if shutil.which("bwrap") else "trusted"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A server with users.
+
+    Attributes:
+        keys: by user: ann and eve may upload, bob may only submit jobs.
+    """
+
+    server: Server
+    keys: dict[str, str]
+
+    def client(self, user: str) -> Client:
+        return Client(self.server.url, api_key=self.keys[user])
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
+    keys = {
+        "ann": database.key("ann", "upload"),
+        "eve": database.key("eve", "upload"),
+        "bob": database.key("bob", "bench"),
+    }
+    settings = {"WARPCALL_UPLOADS": UPLOADS}
+    with running_server({**database.settings, **settings, **BRIEF}) as server:
+        until(lambda: json.loads(server.get("/readyz")[1])["uploads"] == UPLOADS, "no uploads")
+        yield Lab(server, keys)

@@ -1,0 +1,234 @@
+"""Problems that are refused, and processes that answer for their check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from tests.servers import running_server
+from tests.service.requests import problem_of
+from tests.service.uploads.problem_sources import (
+    FIRST_FORGED,
+    SCALE,
+    forging_cases,
+    forging_uploads,
+)
+from tests.service.uploads.requests import (
+    PROBLEMS,
+    SETTINGS,
+    add_problem,
+    added_problem,
+    problem_names,
+)
+from warpcall_service.uploads.answers import CaseAnswer, ProblemAnswer
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = str(tmp_path_factory.mktemp("data"))
+    with (
+        running_server({**SETTINGS, "WARPCALL_DATA_DIR": folder}) as server,
+        httpx.Client(base_url=server.url, timeout=120) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"source": ""}, "source"),
+        ({"source": "x = 1\0"}, "source"),
+        ({"source": SCALE + "#" * 262_144}, "source"),
+        ({"name": "a/b"}, "name"),
+        ({"name": "<b>"}, "name"),
+        ({"name": "x" * 49}, "name"),
+        ({"private": "yes"}, "private"),
+        ({"op": "permute"}, "op"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, http: httpx.Client) -> None:
+    answer = http.post(PROBLEMS, json={"source": SCALE, **fields})
+
+    assert answer.status_code in (413, 422), answer.text
+    assert answer.json()["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("x = 1\nPROBLEM = (\n", "line 2: SyntaxError: '(' was never closed"),
+        ("x = 1\n", "a problem is declared as PROBLEM = Problem(...)"),
+        (SCALE.replace("x * 2", "x @ x"), "line 8: RuntimeError: "),
+        (
+            SCALE.replace("def inputs(dtype, rows)", "def inputs(dtype)"),
+            "line 15: inputs must be callable as inputs(dtype, rows=...)",
+        ),
+    ],
+)
+def test_a_problem_that_cannot_be_used_is_refused_with_its_line(
+    source: str, error: str, http: httpx.Client
+) -> None:
+    said = problem_of(add_problem(http, source), 422, "invalid-input", "source")
+    stored = problem_names(http)
+
+    assert error in said
+    assert said.isprintable()
+    assert stored == []
+
+
+def test_a_reference_without_a_usable_name_needs_one(http: httpx.Client) -> None:
+    unnamed = SCALE.replace("reference=scale", "reference=lambda x: x * 2")
+    private = SCALE.replace("def scale", "def _scale").replace("=scale", "=_scale")
+    said = [
+        problem_of(add_problem(http, source), 422, "invalid-input", "name")
+        for source in (unnamed, private)
+    ]
+    found = added_problem(http, unnamed, name="named")
+
+    assert said[0].startswith("name must be given, because the reference has no name")
+    assert "got -scale, the name of the reference; give another one" in said[1]
+    assert found["name"] == "local/named"
+
+
+@pytest.mark.parametrize("path", ["ann/absent", "ann/%00", "ann/a%0Ab", "%3Cb%3E/x", "é/é"])
+def test_what_no_path_names_is_not_found(path: str, http: httpx.Client) -> None:
+    for method in ("GET", "DELETE"):
+        assert http.request(method, f"{PROBLEMS}/{path}").status_code == 404
+
+
+DECLARATION: dict[str, Any] = {
+    "name": "permute",
+    "summary": "",
+    "description": "",
+    "equivalent": "",
+    "limits": "",
+    "inputs": [{"name": "x", "dtypes": ["F32"], "shape": "[8]", "doc": "", "optional": False}],
+    "outputs": [{"name": "out", "dtype": None, "shape": "[8]", "doc": "", "when": ""}],
+    "params": [],
+    "sizes": [{"name": "rows", "doc": "", "default": 8, "minimum": 1, "choices": []}],
+    "dtypes": ["F32"],
+    "source_sha256": "",
+}
+X = DECLARATION["inputs"][0]
+SIZE = DECLARATION["sizes"][0]
+SPEC: dict[str, Any] = {
+    "inputs": {"x": {"shape": [8, 4], "dtype": "F32", "values": "normal"}},
+    "params": {},
+}
+CASE: dict[str, Any] = {"spec": SPEC, "key": "local/scale x=F32[8,4]", "device_bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"inputs": []},
+        {"inputs": [X] * 33},
+        {"inputs": [{**X, "name": "<b>"}]},
+        {"inputs": [{**X, "dtypes": ["\n"]}]},
+        {"inputs": [{**X, "optional": True}]},
+        {"summary": "x" * 1001},
+        {"sizes": [{**SIZE, "default": 1 << 63}]},
+        {"sizes": [{**SIZE, "name": "x" * 65}]},
+        {"dtypes": []},
+        {"more": 1},
+    ],
+)
+def test_a_declaration_of_another_form_is_refused(change: dict[str, Any]) -> None:
+    answer = {"doc": "", "function": "f", "declaration": {**DECLARATION, **change}}
+
+    ProblemAnswer.model_validate({**answer, "declaration": DECLARATION})
+    with pytest.raises(ValidationError):
+        ProblemAnswer.model_validate(answer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": [-1]},
+        {"shape": [1 << 63]},
+        {"shape": [1] * 65},
+        {"shape": [True]},
+        {"dtype": "f32"},
+        {"values": "x" * 33},
+        {"file": "/etc/passwd"},
+    ],
+)
+def test_a_case_of_another_form_is_refused(change: dict[str, Any]) -> None:
+    spec = {"inputs": {"x": {**SPEC["inputs"]["x"], **change}}, "params": {}}
+
+    CaseAnswer.model_validate(CASE)
+    with pytest.raises(ValidationError):
+        CaseAnswer.model_validate({**CASE, "spec": spec})
+
+
+def test_a_process_that_answers_for_the_check_of_a_problem_cannot_harm_the_server(
+    http: httpx.Client,
+) -> None:
+    markup = {"doc": "<b>\x1b[31m\n", "function": "f", "declaration": DECLARATION}
+
+    said = {
+        problem_of(add_problem(http, forging_uploads(payload)), 422, "invalid-input", "source")
+        for payload in (b"{}", b'{"doc": ""}', b"[" * 100_000)
+    }
+    accepted = added_problem(http, forging_uploads(json.dumps(markup).encode()), name="markup")
+    declared = http.get(f"{PROBLEMS}/{accepted['name']}").json()["declaration"]
+    http.delete(f"{PROBLEMS}/local/markup")
+
+    assert said == {"source: it cannot be checked: its process gave no valid answer"}
+    assert accepted["doc"] == "<b> [31m "
+    assert (declared["name"], declared["source_sha256"]) == ("local/markup", accepted["sha256"])
+
+
+def test_a_process_that_answers_for_the_check_of_cases_cannot_harm_the_server(
+    http: httpx.Client,
+) -> None:
+    x = SPEC["inputs"]["x"]
+    changed: list[dict[str, Any]] = [
+        {"device_bytes": 127},
+        {"device_bytes": 1 << 60},
+        {"key": "permute x=F32[8,4]"},
+        {"spec": {"inputs": {"y": x}, "params": {}}},
+        {"spec": {"inputs": {"x": x}, "params": {"eps": 1}}},
+        {"spec": {"inputs": {"x": {**x, "dtype": "Q4"}}, "params": {}}},
+    ]
+    forged: list[Any] = [
+        {},
+        {"cases": []},
+        {"cases": [1]},
+        {"cases": [CASE, {**CASE, "key": "local/scale x"}]},
+        *({"cases": [{**CASE, **change}]} for change in changed),
+    ]
+    refusal = {"error": "<b>\x1b[31m", "field": "cases.0.<b>\n"}
+    payloads = [repr(json.dumps(payload).encode()) for payload in forged]
+    payloads += ["b'[' * 5000", "b'{\"cases\": [' + b'{},' * 50_000 + b'1]}'", "b'1' * (3 << 20)"]
+    payloads += [repr(json.dumps(payload).encode()) for payload in (refusal, {"cases": [CASE]})]
+    added_problem(http, forging_cases(payloads))
+
+    answers = [
+        http.post("/v1/jobs/preview", json=_job([FIRST_FORGED + number]))
+        for number in range(len(payloads))
+    ]
+    twice = http.post("/v1/jobs/preview", json=_job([FIRST_FORGED + 3] * 2))
+    http.delete(f"{PROBLEMS}/local/scale")
+
+    *invalid, many_parts, long, refused, accepted = answers
+    assert {problem_of(answer, 422, "invalid-input", "op") for answer in invalid} == {
+        "op: local/scale cannot be measured: it cannot be checked: its process gave no valid answer"
+    }
+    said = problem_of(many_parts, 422, "invalid-input", "op")
+    assert said.endswith(
+        "the descriptions of its cases are too large together; ask for fewer cases"
+    )
+    assert "its answer has 3145728 bytes" in problem_of(long, 422, "invalid-input", "op")
+    assert problem_of(refused, 422, "invalid-input", "cases.0.<b> ") == "<b> [31m"
+    assert (accepted.status_code, accepted.json()["device_bytes"]) == (200, 1000)
+    assert twice.status_code == 200, "these are two cases"
+
+
+def _job(rows: list[int]) -> dict[str, Any]:
+    return {"op": "local/scale", "sweep": {"sizes": {"rows": rows}}, "precision": "quick"}

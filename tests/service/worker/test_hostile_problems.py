@@ -1,0 +1,169 @@
+"""Problems that misbehave in the sandbox: how their check and their jobs end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.runs.sandboxes import needs_bubblewrap, settings
+from tests.service.worker.problem_sources import NAME, ROW_NORM, with_inputs, with_reference
+from warpcall_service.lanes.device_lease import DeviceLease
+from warpcall_service.lanes.messages import Hello
+from warpcall_service.runs.events import CaseMeasured, RunEvent
+from warpcall_service.runs.messages import ProblemRequest, Task
+from warpcall_service.runs.one_shot import OneShotError, run_sandboxed
+from warpcall_service.runs.runner import Outcome, Run
+
+pytestmark = needs_bubblewrap
+
+MODULE = "warpcall_service.worker.problem_check"
+LANE: Hello = {"fingerprint": {"device": "of the lane"}, "environment": "of the lane"}
+MAX_ANSWER_BYTES = 64 << 10
+ON_VALUES = "if x.device.type != 'meta':"
+FORKS = (
+    "import os, time",
+    "for _ in range(12):",
+    "    if not os.fork():",
+    "        kept = b'x' * (100 << 20)",
+    "        time.sleep(600)",
+    "time.sleep(600)",
+)
+FIND_SOCKET = (
+    "import json, os, socket, stat, struct",
+    "sockets = [fd for fd in range(3, 100) if os.path.exists(f'/proc/self/fd/{fd}')]",
+    "sockets = [fd for fd in sockets if stat.S_ISSOCK(os.fstat(fd).st_mode)]",
+)
+
+
+def check(folder: Path, source: str, limit_s: float = 60.0) -> dict[str, Any]:
+    request: ProblemRequest = {"name": NAME, "source": source, "job": None, "limit_s": limit_s}
+    given = settings(folder / "data", job_memory_bytes=1 << 30)
+    text = json.dumps(request).encode()
+    answer = asyncio.run(run_sandboxed(given, MODULE, text, 120.0, MAX_ANSWER_BYTES))
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def run(folder: Path, source: str, **changes: Any) -> tuple[Outcome, Sequence[RunEvent]]:
+    """Run a job on the problem, of its reference."""
+    task: Task = {
+        "device": "cpu",
+        "modules": {},
+        "uploads": [],
+        "problem": {"name": NAME, "source": source},
+        "sandboxed": True,
+        "op": NAME,
+        "implementations": ["torch"],
+        "precision": "quick",
+        "seed": 1,
+        "cases": [(0, {"sizes": {"rows": 3}})],
+        "memory_bytes": 1 << 30,
+        "threads": 1,
+    }
+    events: list[RunEvent] = []
+    lease = DeviceLease(lambda: False, lambda: False, lambda: None)
+    given = settings(folder / "data", job_memory_bytes=1 << 30, **changes)
+
+    async def play() -> Outcome:
+        return await Run(task, f"test/{os.getpid()}", LANE, lease, given, events.append).run()
+
+    outcome = asyncio.run(play())
+
+    assert lease.since is None, "the lane has its device again"
+    assert outcome.left == ()
+    return outcome, events
+
+
+def test_a_good_problem_is_checked_and_measured_in_the_sandbox(tmp_path: Path) -> None:
+    asks = ROW_NORM.replace(
+        "import torch\n",
+        "import os\nimport torch\nassert os.getuid() == 1000, 'there is no sandbox'\n",
+    )
+
+    answer = check(tmp_path, asks)
+    outcome, events = run(tmp_path, asks)
+
+    assert answer["function"] == "row_norm"
+    assert (outcome.exit_class, outcome.detail) == ("ok", "")
+    (case,) = (event.result for event in events if isinstance(event, CaseMeasured))
+    assert [(one["name"], one["status"]) for one in case["implementations"]] == [("torch", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (with_reference("torch.ones(10**15)"), "line 11: RuntimeError: "),
+        (with_inputs("x = [0] * 10**12"), "line 15: MemoryError: "),
+        (with_inputs("rows = 10**15"), "line 14: inputs.x.shape must be a list of at most 64"),
+        (with_inputs("def f(): f()", "f()"), "line 15: RecursionError: "),
+        (with_inputs("open('/etc/x', 'w')"), "line 15: OSError: "),
+        (with_inputs("import socket", "socket.create_connection(('192.0.2.1', 1))"), "line 16: "),
+        (
+            with_inputs("return {f'x{i}': Sample((1,), dtype) for i in range(10**6)}"),
+            "line 14: inputs must return at most 32 tensors, got 1000000",
+        ),
+    ],
+    ids=["tensor", "list", "size", "recursion", "file", "network", "names"],
+)
+def test_what_a_problem_may_not_do_is_an_error_of_its_line(
+    source: str, error: str, tmp_path: Path
+) -> None:
+    answer = check(tmp_path, source)
+
+    assert answer["field"] == "source"
+    assert answer["error"].startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import os\nos._exit(0)\n", "its process ended before it had answered"),
+        (with_reference(*FORKS), "took more than 1073741824 bytes of memory"),
+        (
+            with_reference(
+                *FIND_SOCKET,
+                "for fd in sockets:",
+                "    socket.socket(fileno=os.dup(fd)).sendall(bytes([255]) * 4)",
+            ),
+            "its answer has 4294967295 bytes, more than 65536",
+        ),
+    ],
+    ids=["exit", "memory", "answer"],
+)
+def test_a_check_that_is_ended_says_why(source: str, error: str, tmp_path: Path) -> None:
+    with pytest.raises(OneShotError, match=error):
+        check(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    ("source", "exit_class", "detail"),
+    [
+        (with_reference(ON_VALUES, "    import os", "    os._exit(3)"), "killed", "exit status 3"),
+        (with_reference(ON_VALUES, "    while True: pass"), "timeout", "made no progress for 6 s"),
+        (
+            with_reference(
+                *FIND_SOCKET,
+                ON_VALUES,
+                "    text = json.dumps({'result': {}}).encode()",
+                "    for fd in sockets:",
+                "        with socket.socket(fileno=os.dup(fd)) as one:",
+                "            one.sendall(struct.pack('<I', len(text)) + text)",
+            ),
+            "invalid",
+            "its process sent",
+        ),
+    ],
+    ids=["exit", "loop", "result"],
+)
+def test_a_reference_that_misbehaves_ends_its_job(
+    source: str, exit_class: str, detail: str, tmp_path: Path
+) -> None:
+    outcome, _ = run(tmp_path, source, job_stall_s=6.0)
+
+    assert (outcome.exit_class, detail in outcome.detail) == (exit_class, True), outcome
