@@ -347,6 +347,16 @@ class Op:
                 }
                 for p in self.params
             ],
+            "sizes": [
+                {
+                    "name": s.name,
+                    "doc": s.doc,
+                    "default": s.default,
+                    "minimum": s.minimum,
+                    "choices": list(s.choices),
+                }
+                for s in self.sizes
+            ],
             "source_sha256": self.source_sha256,
         }
 

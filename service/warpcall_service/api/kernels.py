@@ -49,6 +49,19 @@ class ParamModel(Model):
     json_schema: dict[str, Any] = Field(alias="schema")
 
 
+class SizeModel(Model):
+    """A size that a benchmark of an op chooses besides shape and parameters.
+
+    It is one of `choices`, or without choices a number from `minimum` on.
+    """
+
+    name: str
+    doc: str
+    default: int | str
+    minimum: int
+    choices: list[str]
+
+
 class KernelModel(Model):
     """An op, as its file declares it. `source_sha256` is the hash of that file."""
 
@@ -60,6 +73,7 @@ class KernelModel(Model):
     inputs: list[InputModel]
     outputs: list[OutputModel]
     params: list[ParamModel]
+    sizes: list[SizeModel]
     source_sha256: str
 
 

@@ -32,6 +32,7 @@ from warpcall_service.uploads import job_uploads
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PREVIEWED = 20  # cases that a preview names
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
 
@@ -307,6 +308,7 @@ def _preview(session: Session, caller: Caller, request: JobRequest, checked: Che
     found = None if request.fresh else submissions.find_answered(session, caller, request, checked)
     return JobPreview(
         cases=len(checked["cases"]),
+        first_cases=[case["key"] for case in checked["cases"][:PREVIEWED]],
         nominal_s=expected.nominal_s,
         estimated_s=expected.estimated_s,
         device_bytes=max(case["device_bytes"] for case in checked["cases"]),
