@@ -45,6 +45,7 @@ ORDER = (
     "uploads",
     "jobs",
     "pages",
+    "forms",
     "api",
     "gateway",
     "app",

@@ -19,6 +19,7 @@ from warpcall_service.calls.tensor_calls import TensorCalls
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
 from warpcall_service.formats.json_pool import JsonPool
+from warpcall_service.forms.routes import forms
 from warpcall_service.gateway import Gateway
 from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.jobs import routes as job_routes
@@ -112,6 +113,7 @@ def create_app(
         ),
         shared_memory_routes.routes(settings, shared),
         pages(engine, job_service),
+        forms(engine, job_service, implementations),
     ):
         app.include_router(router)
     errors.add_handlers(app)

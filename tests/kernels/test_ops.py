@@ -190,6 +190,11 @@ def test_the_description_is_complete_and_plain_data(op: Op) -> None:
     assert len(names) == len(set(names))
     assert all(x["doc"] for part in ("inputs", "outputs", "params") for x in described[part])
     assert all(i["dtypes"] for i in described["inputs"])
+    assert all(
+        size["default"] in (size["choices"] or [size["default"]]) and size["doc"]
+        for size in described["sizes"]
+    )
+    assert len(described["sizes"]) == len(op.sizes)
     required = {p.name: op.cases[0].params[p.name] for p in op.params if p.required}
     assert op.check_params(required).keys() == {p.name for p in op.params}
 

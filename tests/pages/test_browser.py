@@ -59,7 +59,8 @@ def live_server() -> Iterator[Server]:
 
 
 def paths(lab: Lab) -> list[str]:
-    return ["/", "/jobs", "/docs", "/login", *(f"/jobs/{job}" for job in lab.jobs)]
+    fixed = ["/", "/jobs", "/new", "/new?op=isin", "/docs", "/login"]
+    return [*fixed, *(f"/jobs/{job}" for job in lab.jobs)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -108,6 +109,30 @@ def test_a_job_is_seen_live_from_the_queue_to_its_results(
         expect(tab.page.locator("[data-events]")).to_have_count(0)
         tab.page.goto(live_server.url)
         expect(tab.page.locator("svg.hour rect.blocks").first).to_be_attached()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_job_is_submitted_from_the_form_after_a_preview(
+    live_server: Server, browser: Browser, scripts: bool
+) -> None:
+    with opened(browser, java_script_enabled=scripts) as tab:
+        tab.page.goto(live_server.url)
+        tab.page.get_by_role("link", name="New job").click()
+        tab.page.get_by_role("link", name="permute", exact=True).click()
+        tab.page.get_by_label("Shapes of x").fill("8x4 4x")
+        tab.page.get_by_label("dims", exact=True).fill("1,0")
+        tab.page.get_by_label("quick").check()
+        tab.page.get_by_role("button", name="Preview").click()
+        expect(tab.page.locator("#shape-error")).to_contain_text("got '4x'")
+        tab.page.get_by_label("Shapes of x").fill("8x4 4x8")
+        tab.page.get_by_role("button", name="Preview").click()
+        expect(tab.page.locator("#preview")).to_contain_text("2 cases")
+        tab.page.get_by_role("button", name="Submit").click()
+
+        expect(tab.page.locator("h1")).to_have_text("permute")
+        expect(tab.page.locator(".badge.succeeded")).to_be_visible()
+        expect(tab.page.locator("tr.case")).to_have_count(2)
+        assert all("422" in fault for fault in tab.faults)  # of the form with the error
 
 
 def test_the_first_page_follows_the_queue(live_server: Server, browser: Browser) -> None:

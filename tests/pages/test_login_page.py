@@ -45,11 +45,20 @@ def test_a_browser_without_a_key_is_sent_to_log_in(
     assert answer.headers["location"] == location
 
 
+def test_a_form_that_is_sent_without_a_session_leads_to_log_in(guarded_http: httpx.Client) -> None:
+    form = guarded_http.post("/new", headers=HTML, data={"op": "permute"})
+    button = guarded_http.post("/jobs/0123456789ab/cancel", headers=HTML)
+
+    assert (form.status_code, button.status_code) == (303, 303)
+    assert form.headers["location"] == "login?next=%2Fnew"
+    assert button.headers["location"] == "../../login?next=%2F"
+
+
 def test_programs_get_a_problem_instead(guarded_http: httpx.Client) -> None:
     answers = [
         guarded_http.get("/jobs"),
         guarded_http.get("/v1/jobs", headers=HTML),
-        guarded_http.post("/jobs", headers=HTML),
+        guarded_http.post("/new"),
         guarded_http.get("/v2/models/permute", headers=HTML),
     ]
 

@@ -46,7 +46,8 @@ def links_of(page: httpx.Response) -> Links:
 
 def paths(lab: Lab) -> list[str]:
     """One address of each page."""
-    return ["/", "/jobs", "/docs", "/login", *(f"/jobs/{job}" for job in lab.jobs)]
+    fixed = ["/", "/jobs", "/new", "/new?op=isin", "/docs", "/login"]
+    return [*fixed, *(f"/jobs/{job}" for job in lab.jobs)]
 
 
 def test_every_page_forbids_inline_code_and_has_none(

@@ -186,6 +186,8 @@ class JobPreview(Payload):
 
     cases: int
     """Number of cases."""
+    first_cases: list[str]
+    """Names of the first cases, at most 20."""
     nominal_s: float
     """Duration in seconds if each measurement uses all the time that its precision gives it."""
     estimated_s: float

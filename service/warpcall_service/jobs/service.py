@@ -34,6 +34,7 @@ from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PREVIEWED = 20  # cases that a preview names
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
 
@@ -341,6 +342,7 @@ def _preview(session: Session, caller: Caller, request: JobRequest, checked: Che
     found = None if request.fresh else submissions.find_answered(session, caller, request, checked)
     return JobPreview(
         cases=len(checked["cases"]),
+        first_cases=[case["key"] for case in checked["cases"][:PREVIEWED]],
         nominal_s=expected.nominal_s,
         estimated_s=expected.estimated_s,
         device_bytes=max(case["device_bytes"] for case in checked["cases"]),

@@ -29,6 +29,8 @@ def login_location(scope: Scope, problem: Problem) -> str | None:
         return None
     path, query = scope["path"], scope["query_string"].decode("latin-1")
     wanted = quote(path) + (f"?{query}" if query else "")
+    if scope["method"] != "GET" and path.count("/") > 1:  # of a button: there may be no such page
+        wanted = "/"
     base = "../" * (path.count("/") - 1)
     return f"{base}login?next={quote(local_path(wanted), safe='')}"
 

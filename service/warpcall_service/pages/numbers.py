@@ -92,3 +92,8 @@ def significant(value: float, digits: int) -> str:
 def count(number: int, one: str, many: str = "") -> str:
     """A number with its noun, such as "1 case" or "1,200 cases"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def sentence(text: str) -> str:
+    """A phrase with a capital letter at its beginning and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

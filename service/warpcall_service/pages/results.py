@@ -261,8 +261,9 @@ def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Bloc
     ).all()
     by_case: dict[int, list[Measurement]] = {case.position: [] for case in cases}
     keys = {case.position: case.key for case in cases}
-    for position, name, *columns in rows:
-        by_case[position].append(measurement(position, keys[position], name, *columns))
+    for position, name, source, problem, summary in rows:
+        found_row = measurement(position, keys[position], name, source, problem, summary)
+        by_case[position].append(found_row)
     for found in by_case.values():
         found.sort(key=lambda row: names.index(row.implementation))
     results = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -73,6 +74,11 @@ class View:
         return f"{path}?{urlencode(given)}" if given else path
 
 
+def new_token() -> str:
+    """A text by which a form that is sent twice, such as by a double click, is recognised."""
+    return secrets.token_hex(8)
+
+
 @functools.cache
 def _environment() -> Environment:
     folder = str(files("warpcall_service.pages") / "templates")
@@ -84,7 +90,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"static_path": static_path, "version": __version__}
+    made.globals |= {"static_path": static_path, "version": __version__, "new_token": new_token}
     made.filters |= {
         name: getattr(numbers, name)
         for name in (
@@ -98,6 +104,7 @@ def _environment() -> Environment:
             "ago",
             "day",
             "count",
+            "sentence",
         )
     }
     made.globals["plus_minus"] = numbers.plus_minus
@@ -118,11 +125,11 @@ def page(request: Request, text: str, status: int = 200) -> Response:
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a person looks: a GET of a browser, and not of the API."""
+    """Whether a person looks: a request of a browser's page or form, and not of the API."""
     path: str = request.scope["path"]
     accepted = request.headers.get("accept", "")
     in_api = path.startswith(("/v1/", "/v2/")) or path in ("/v1", "/v2")
-    return request.method == "GET" and "text/html" in accepted and not in_api
+    return request.method in ("GET", "POST") and "text/html" in accepted and not in_api
 
 
 def problem_page(request: Request, problem: Problem, request_id: str) -> Response:

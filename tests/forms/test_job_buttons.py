@@ -1,0 +1,72 @@
+"""The buttons on the page of a job: cancel it, measure again, submit one like it."""
+
+from __future__ import annotations
+
+from tests.forms.conftest import FormsLab, fields_of
+from tests.service.job_requests import client, ended, submit
+
+LONG = [{"shape": [64, 64], "dtype": "F32", "params": {"dims": [1, 0]}}]
+
+
+def test_a_job_is_cancelled_by_its_button(lab: FormsLab) -> None:
+    with client(lab.server, lab.keys["bench"]) as http:
+        job = submit(http, precision="publish", cases=LONG, fresh=True)
+        page = lab.bench.get(f"/jobs/{job['id']}")
+
+        answer = lab.bench.post(f"/jobs/{job['id']}/cancel")
+
+        assert f"jobs/{job['id']}/cancel" in page.text
+        assert f"jobs/{job['id']}/again" not in page.text
+        assert (answer.status_code, answer.headers["location"]) == (303, f"../{job['id']}")
+        assert ended(http, job)["state"] == "cancelled"
+    assert f"jobs/{job['id']}/cancel" not in lab.bench.get(f"/jobs/{job['id']}").text
+
+
+def test_nobody_else_cancels_a_job(lab: FormsLab) -> None:
+    with client(lab.server, lab.keys["bench"]) as http:
+        job = submit(http, precision="publish", cases=LONG, fresh=True)
+        path = f"/jobs/{job['id']}/cancel"
+
+        refused = [
+            lab.browsers[name].post(path).status_code for name in ("other", "upload", "call")
+        ]
+        shown = [path in lab.browsers[name].get(path[:-7]).text for name in ("other", "call")]
+        state = lab.bench.get(f"/v1/jobs/{job['id']}").json()["state"]
+        by_admin = lab.admin.post(path)
+
+        assert all(status in (403, 404) for status in refused)
+        assert shown == [False, False]
+        assert state != "cancelled"
+        assert by_admin.status_code == 303
+        assert ended(http, job)["state"] == "cancelled"
+
+
+def test_a_job_is_measured_again_once_for_each_page(lab: FormsLab) -> None:
+    with client(lab.server, lab.keys["bench"]) as http:
+        job = ended(http, submit(http, note="first", tags=["buttons"]))
+        page = lab.bench.get(f"/jobs/{job['id']}")
+        fields = {"token": fields_of(page)["token"]}
+
+        path = f"/jobs/{job['id']}/again"
+        first, second = (lab.bench.post(path, data=fields) for _ in range(2))
+        later = lab.bench.post(path, data={"token": "0123456789abcdef"})
+
+        again = ended(http, {"id": first.headers["location"][-12:]})
+        assert (again["note"], again["tags"], again["request"]["fresh"]) == (
+            "first",
+            ["buttons"],
+            True,
+        )
+        assert again["id"] != job["id"]
+        assert second.headers["location"] == first.headers["location"]
+        assert later.headers["location"] not in (first.headers["location"], f"../{job['id']}")
+    assert f"new?like={job['id']}" in page.text
+
+
+def test_a_job_that_may_not_be_read_has_no_buttons(lab: FormsLab) -> None:
+    paths = ["/jobs/0123456789ab/again", "/jobs/0123456789ab/cancel", "/jobs/x/cancel"]
+
+    answers = [lab.bench.post(path, data={"token": ""}) for path in paths]
+
+    assert [answer.status_code for answer in answers] == [404, 404, 404]
+    assert lab.bench.get("/new", params={"like": "0123456789ab"}).status_code == 404
