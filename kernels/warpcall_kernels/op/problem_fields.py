@@ -64,8 +64,9 @@ def line(field: str, value: object) -> str:
 def entries(field: str, value: object, kind: type[T]) -> tuple[T, ...]:
     """A list of entries of one type."""
     if not isinstance(value, list | tuple) or len(value) > MAX_ENTRIES:
+        comma = " (a tuple of one is written (one,))" if isinstance(value, kind) else ""
         raise InvalidInput(
-            field, f"{field} must be a tuple of at most {MAX_ENTRIES}, got {brief(value)}"
+            field, f"{field} must be a tuple of at most {MAX_ENTRIES}{comma}, got {brief(value)}"
         )
     for one in value:
         if not isinstance(one, kind):

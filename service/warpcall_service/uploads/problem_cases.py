@@ -90,7 +90,7 @@ class ProblemCases:
             error = LINE.sub(rf"\g<0> of {problem.name}", answer.error or "", count=1)
             raise InvalidInput(error, field=answer.field)
         # In a thread, because 1,000 cases take some 20 ms; it lets the event loop run in between.
-        found = await asyncio.to_thread(_checked, answer.cases, problem, job)
+        found = await asyncio.to_thread(checked_cases, answer.cases, problem, job)
         if found is None:
             raise InvalidInput(f"op: {problem.name} cannot be measured: {NO_ANSWER}", field="op")
         self._kept[key] = found
@@ -99,10 +99,14 @@ class ProblemCases:
         return found
 
 
-def _checked(
+def checked_cases(
     cases: Sequence[Any], problem: NamedProblem, job: Mapping[str, Any]
 ) -> list[CheckedCase] | None:
-    """The cases of a job, or None if no honest process could have made them."""
+    """The cases of a job from an answer, or None if no honest process could have made them.
+
+    Args:
+        job: as in `ProblemCases.make`.
+    """
     if not len(cases) == _number(job) <= job["max_cases"]:
         return None
     found: dict[str, CheckedCase] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from warpcall_kernels.op.sources import unwrapped
 from warpcall_service.worker.source_check import described
 
 VARIABLE = "PROBLEM"
+ABOUT_META = re.compile(r"(\b|_)meta(\b|_)|'Meta' backend")  # in messages of torch
 WITHOUT_MEMORY = (
     '; shapes and dtypes of outputs are found with tensors on the device "meta", which have no '
     "values: the reference must not depend on values, and must make tensors with device=x.device"
@@ -75,7 +77,7 @@ def _explained(argument: str, problem: Problem, file: Path) -> Iterator[None]:
         if not message.startswith("line "):  # a check of what a function returned
             argument = error.argument if isinstance(error, InvalidInput) else argument
             message = f"{_first_line(argument, problem, file)}{message}"
-        elif " meta" in message.lower():
+        elif ABOUT_META.search(message):
             message += WITHOUT_MEMORY
         raise InvalidInput(argument, message) from error
 

@@ -209,6 +209,25 @@ def test_a_size_of_an_op_of_the_server_is_explained_too(warpcall: Command) -> No
     assert (result.code, result.err) == (2, "warpcall: taps is a size of conv: --size taps=...\n")
 
 
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [
+        ("sweep", "--size, --dtype"),
+        ("sweep.sizes.rows", "--size"),
+        ("sweep.eps", "--eps"),
+        ("implementations", "--vs"),
+    ],
+)
+def test_what_the_server_refuses_is_named_by_its_option(
+    field: str, option: str, lab: ProblemsServer, warpcall: Command, added: str
+) -> None:
+    lab.job_refusal = InvalidInput("it is wrong", field=field)
+
+    result = warpcall("bench", OP)
+
+    assert (result.code, result.err) == (2, f"warpcall: {option}: it is wrong\n")
+
+
 def test_a_parameter_that_is_named_like_an_option_of_bench_is_not_set_by_it(
     lab: ProblemsServer, warpcall: Command, added: str
 ) -> None:

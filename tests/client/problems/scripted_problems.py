@@ -11,7 +11,7 @@ from tests.client.implementations.scripted_lab import LabServer
 from tests.client.problems.answers import DECLARATION, DETAILS
 from tests.client.scripted import Visit
 from tests.client.scripted_ops import refuse, say
-from warpcall.errors import NotFound
+from warpcall.errors import NotFound, Problem
 
 PATH = "/v1/problems"
 
@@ -22,12 +22,14 @@ class ProblemsServer(LabServer):
     Attributes:
         problems: the details of each version that was uploaded, the latest last.
         next: of every page of the list.
+        job_refusal: if it is not None, it answers every submission.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[dict[str, Any]] = []
         self.next: str | None = None
+        self.job_refusal: Problem | None = None
 
     def _answer(self, visit: Visit) -> None:
         url = urlsplit(visit.target)
@@ -38,6 +40,8 @@ class ProblemsServer(LabServer):
         elif url.path.startswith(f"{PATH}/"):
             version = parse_qs(url.query).get("version", [""])[0]
             self._problem(visit, unquote(url.path.removeprefix(f"{PATH}/")), version)
+        elif url.path == "/v1/jobs" and self.job_refusal is not None:
+            refuse(visit, self.job_refusal)
         elif url.path == "/v1/jobs/history":
             asked = {name: values[0] for name, values in parse_qs(url.query).items()}
             say(visit, 200, {**asked, "points": []})

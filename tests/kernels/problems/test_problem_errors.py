@@ -26,6 +26,11 @@ WRONG_FIELDS = [
     ({"bytes_moved": 0}, "bytes_moved", "bytes_moved must be a function, got 0"),
     ({"sizes": 3}, "sizes", f"sizes must be a tuple of at most {MAX_ENTRIES}, got 3"),
     ({"sizes": SIZES * 17}, "sizes", f"sizes must be a tuple of at most {MAX_ENTRIES}, got"),
+    (
+        {"sizes": SIZES[0]},
+        "sizes",
+        f"sizes must be a tuple of at most {MAX_ENTRIES} (a tuple of one is written (one,)), got S",
+    ),
     ({"sizes": ("rows",)}, "sizes", "sizes must be a tuple of Size, got 'rows' in it"),
     ({"sizes": SIZES[:1] * 2}, "sizes", "sizes must have different names, got rows twice"),
     ({"sizes": (Size("dtype", "", 1),)}, "sizes", "sizes must not have the name dtype"),

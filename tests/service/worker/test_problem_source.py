@@ -58,6 +58,11 @@ def test_the_op_describes_itself_by_the_docstring_of_its_module(tmp_path: Path) 
         (with_reference("return {'out': x}"), "line 10: reference must return a tensor or a tuple"),
         (with_reference("return torch.zeros(3)"), "line 10: reference must compute on the device"),
         (with_reference("x.sum().item()"), "line 11: RuntimeError: Tensor.item() cannot be"),
+        (
+            with_reference("x = x[x > 0]"),
+            "line 11: NotImplementedError: The register_meta function",
+        ),
+        (with_reference("raise ValueError('metadata')"), "line 11: ValueError: metadata"),
         (with_inputs("return 3"), "line 14: inputs must return a dict of Sample by name, got 3"),
         (with_inputs("return {'x': 3}"), "line 14: inputs.x must be a Sample, got 3"),
         (with_inputs("return {'<script>': 3}"), "line 14: inputs must have names of letters"),
@@ -81,7 +86,7 @@ def test_what_cannot_be_an_op_is_refused_with_the_line(
 
     assert str(raised.value).startswith(message)
     assert str(tmp_path) not in str(raised.value)
-    assert str(raised.value).endswith(ON_META) is ("item" in source)
+    assert str(raised.value).endswith(ON_META) is ("item" in source or "x > 0" in source)
 
 
 @pytest.mark.parametrize(
