@@ -104,7 +104,7 @@ def create_app(
             lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages(engine, job_service),
+        pages(engine, job_service, implementations),
         forms(engine, job_service, implementations),
     ):
         app.include_router(router)

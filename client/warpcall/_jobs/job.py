@@ -16,7 +16,7 @@ from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo
-from warpcall.jobs.results import Results
+from warpcall.jobs.results import CaseDetails, Results
 
 if TYPE_CHECKING:
     from warpcall._core import Core
@@ -92,6 +92,12 @@ class JobHandle(JobInfo):
     def _events(self, after: int, deadline: float | None) -> AsyncGenerator[JobEvent, None]:
         return events(self._core, path_of(self.id, "/events"), after, deadline, self._name)
 
+    async def _case(self, position: int) -> CaseDetails:
+        if position < 0:
+            raise InvalidInput(f"position must be at least 0, got {position}", field="position")
+        path = path_of(self.id, f"/cases/{position:d}")
+        return parse(CaseDetails, await self._core.get_json(path), "a case")
+
     async def _results(self, *, samples: bool) -> Results:
         return await results_of(self._core, self.id, samples=samples)
 
@@ -124,6 +130,17 @@ class Job(JobHandle):
         """What the job has measured so far, with all samples if `samples` is true."""
         return run_now(self._results(samples=samples))
 
+    def case(self, position: int) -> CaseDetails:
+        """One case that the job has measured, with its rows and all samples.
+
+        Args:
+            position: number of the case in the job, from 0.
+
+        Raises:
+            NotFound: the job has no such case, or has not measured it.
+        """
+        return run_now(self._case(position))
+
     def cancel(self) -> Job:
         """End the job, and return it. What it has measured is kept."""
         run_now(self._cancel())
@@ -149,6 +166,10 @@ class AsyncJob(JobHandle):
     async def results(self, *, samples: bool = False) -> Results:
         """As `Job.results`, awaited."""
         return await self._results(samples=samples)
+
+    async def case(self, position: int) -> CaseDetails:
+        """As `Job.case`, awaited."""
+        return await self._case(position)
 
     async def cancel(self) -> AsyncJob:
         """As `Job.cancel`, awaited."""

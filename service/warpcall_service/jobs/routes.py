@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import StringConstraints
 
@@ -21,7 +21,7 @@ from warpcall.errors import (
     UnsupportedMedia,
 )
 from warpcall.jobs import JobDetails, JobList, JobPreview, Queue, State, SubmittedJob
-from warpcall.jobs.results import Comparison, History, Results
+from warpcall.jobs.results import CaseDetails, Comparison, History, Results
 from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
@@ -67,6 +67,7 @@ After = Annotated[
         description="The same as Last-Event-ID, for clients that cannot set headers",
     ),
 ]
+Position = Annotated[int, Path(ge=0, le=MAX_SEQUENCE)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
@@ -203,6 +204,11 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     ) -> Response:
         """What the job has measured so far: a row for each implementation of each case."""
         return await streamed(service.results(caller, id, format, samples), exports.MEDIA[format])
+
+    @router.get("/{id}/cases/{position}", response_model=CaseDetails, responses=lost)
+    async def show_case(id: JobId, position: Position, caller: CurrentCaller) -> Response:
+        """One case that the job has measured: how, its rows, and all samples."""
+        return _json(await service.case(caller, id, position))
 
     @router.get(
         "/{id}/compare/{other}",

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
-from warpcall.jobs.results import History
+from warpcall.jobs.results import CaseDetails, History
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, results, submissions, views
@@ -204,6 +204,17 @@ class JobService:
             )
             for step in steps:
                 yield await self._database.exports.read(user, step)
+
+    async def case(self, caller: Caller, job_id: str, position: int) -> CaseDetails:
+        """One measured case of a job, with its rows and samples.
+
+        Raises:
+            NotFound: there is no such job, it belongs to another user, or it has not measured a
+                case at this position.
+        """
+        return await self._database.exports.read(
+            caller.name, results.find_case, caller, job_id, position
+        )
 
     async def compare(
         self, caller: Caller, first_id: str, second_id: str

@@ -49,7 +49,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs to list; None means any. `before` is an id: only older jobs are listed."""
+    """Which jobs to list; None means any. `before` is an id: only older jobs are listed.
+
+    An `implementation` is among those of the job, in any version.
+    """
 
     user: str | None = None
     state: str | None = None
@@ -57,6 +60,7 @@ class Filter:
     tag: str | None = None
     before: str | None = None
     limit: int = 50
+    implementation: str | None = None
 
 
 def submit(
@@ -226,6 +230,15 @@ def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
         query = query.where(Job.op == wanted.op)
     if wanted.tag is not None:
         query = query.join(JobTag, JobTag.job_number == Job.number).where(JobTag.tag == wanted.tag)
+    if wanted.implementation is not None:
+        # The column is a list as JSON. Names have no quotes, and a version follows after an @.
+        name = json.dumps(wanted.implementation)[1:-1]
+        query = query.where(
+            sa.or_(
+                Job.implementations.contains(f'"{name}"', autoescape=True),
+                Job.implementations.contains(f'"{name}@', autoescape=True),
+            )
+        )
     if wanted.before is not None:
         query = query.where(Job.number < find(session, caller, wanted.before).number)
     return session.scalars(query).all()

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import Measurement
+from warpcall_service.drawing import numbers
+from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs.results import measurement
-from warpcall_service.pages import numbers
-from warpcall_service.pages.plots import LogAxis, log_axis
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row

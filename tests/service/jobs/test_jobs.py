@@ -370,9 +370,10 @@ def test_the_openapi_document_describes_each_field_of_the_answers(lab: Lab) -> N
 
     assert schemas["JobInfo"]["properties"]["state"]["enum"] == list(jobs.STATES)
     for name in ("JobInfo", "SubmittedJob", "JobDetails", "JobPreview", "JobList", "Queue", "QueueEntry", "Results",
-                 "Measurement", "CaseResults", "Comparison", "ComparedRow", "History", "HistoryPoint"):  # fmt: skip
+                 "Measurement", "CaseResults", "CaseDetails", "Comparison", "ComparedRow", "History", "HistoryPoint"):  # fmt: skip
         assert schemas[name]["description"], name
-        inherited = schemas["JobInfo"]["properties"] if name != "JobInfo" else {}
+        parent = {"CaseDetails": "CaseResults"}.get(name, "JobInfo")
+        inherited = schemas[parent]["properties"] if name != parent else {}
         for field, schema in schemas[name]["properties"].items():
             found = schema.get("description") or inherited.get(field, {}).get("description")
             assert found, f"{name}.{field}"
