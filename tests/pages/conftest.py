@@ -54,6 +54,7 @@ class Lab:
             "/jobs",
             "/new",
             "/new?op=isin",
+            "/upload",
             "/docs",
             "/login",
             *(f"/jobs/{job}" for job in self.jobs),
