@@ -83,13 +83,14 @@ def bench(
     ] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
     private: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--private",
-            help="Let only you and administrators read what --mine uploads. Default: as the "
-            "version before; the first is readable by all users.",
+            "--private/--public",
+            help="Let only you and administrators read the job and what --mine uploads, or let "
+            "all users. Default: an upload as the version before, the first public; a job "
+            "public unless it times a private upload or the server is set otherwise.",
         ),
-    ] = False,
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
@@ -118,20 +119,18 @@ def bench(
         "precision": one_of("--precision", precision, PRECISIONS),
         "priority": one_of("--priority", priority, PRIORITIES),
     }
-    if private and not mine:
-        raise UsageError("--private is for what --mine uploads, got no --mine")
     uploads = [upload_of(given) for given in mine or ()]
     implementations_of(vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
         declaration = gpu.kernel(op)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
-        found = [upload.send(gpu, op, private=private or None) for upload in uploads]
+        found = [upload.send(gpu, op, private=private) for upload in uploads]
         names = implementations_of(vs, job_names(found))
         if not as_json:
             write_lines(*map(described, uploads, found))
         request: JobRequest = {
             "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
-            **wanted,
+            "private": private, **wanted,
         }  # fmt: skip
         with _options_named([p["name"] for p in declaration["params"]]):
             if dry_run:

@@ -10,7 +10,7 @@ import typer
 
 from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import CODES, Array
-from warpcall._cli import bench, implementations, jobs, tensors
+from warpcall._cli import bench, implementations, jobs, sharing, tensors
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._cli.op_args import option, parse_arguments
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
@@ -32,6 +32,7 @@ app.add_typer(tensors.app, name="tensors")
 app.add_typer(implementations.app, name="implementations")
 app.add_typer(bench.app)
 app.add_typer(jobs.app)
+app.add_typer(sharing.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -69,6 +69,10 @@ class JobHandle(JobInfo):
             details_from(await self._core.request_json("POST", path_of(self.id, "/cancel")))
         )
 
+    async def _set_private(self, private: bool) -> None:
+        payload = await self._core.request_json("PATCH", path_of(self.id), {"private": private})
+        self._update(details_from(payload))
+
     async def _wait(self, timeout_s: float | None) -> Results:
         deadline = deadline_of(timeout_s)
         bar = Bar(self, self._core.shows_progress)
@@ -141,8 +145,21 @@ class Job(JobHandle):
         """
         return run_now(self._case(position))
 
+    def set_private(self, private: bool = True) -> Job:
+        """Let only the job's user and administrators read it, or with False all users.
+
+        Raises:
+            Forbidden: the job belongs to another user, and the caller is no administrator.
+        """
+        run_now(self._set_private(private))
+        return self
+
     def cancel(self) -> Job:
-        """End the job, and return it. What it has measured is kept."""
+        """End the job, and return it. What it has measured is kept.
+
+        Raises:
+            Forbidden: the job belongs to another user, and the caller is no administrator.
+        """
         run_now(self._cancel())
         return self
 
@@ -170,6 +187,11 @@ class AsyncJob(JobHandle):
     async def case(self, position: int) -> CaseDetails:
         """As `Job.case`, awaited."""
         return await self._case(position)
+
+    async def set_private(self, private: bool = True) -> AsyncJob:
+        """As `Job.set_private`, awaited."""
+        await self._set_private(private)
+        return self
 
     async def cancel(self) -> AsyncJob:
         """As `Job.cancel`, awaited."""

@@ -65,7 +65,7 @@ def begin(
     """The steps that render the results of a job, in order. Each may run in its own transaction.
 
     Raises:
-        NotFound: there is no such job, or it belongs to another user.
+        NotFound: there is no such job, or it is private to another user.
         UnsupportedMedia: the format is Parquet and pyarrow is not installed.
     """
     job = submissions.find(session, caller, job_id)

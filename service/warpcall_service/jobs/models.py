@@ -94,11 +94,19 @@ class Sweep(_Model):
     ] = Field(default_factory=dict, max_length=16)
 
 
+class JobChange(_Model):
+    """What can be changed of a job after its submission."""
+
+    private: bool
+
+
 class JobRequest(_Model):
     """A benchmark of some implementations of an op on some cases.
 
     The other implementations are compared with the first one. If a job of the same user measured
-    the same in the same environment, that job is the answer, unless `fresh` is true.
+    the same in the same environment, that job is the answer, unless `fresh` is true. Only its user
+    and administrators can read a job with `private`. By default a job is private if it times a
+    private upload, or if the server is set so.
     """
 
     op: Name
@@ -112,6 +120,7 @@ class JobRequest(_Model):
     tags: Annotated[list[Word], Field(max_length=16, fail_fast=True)] = Field(default_factory=list)
     note: Annotated[Text, StringConstraints(max_length=1000)] = ""
     fresh: bool = False
+    private: bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

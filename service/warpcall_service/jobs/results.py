@@ -35,16 +35,17 @@ FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measur
 def history(
     session: Session, caller: Caller, op: str, implementation: str, case: str, limit: int
 ) -> History:
-    """What an implementation took in a case, in the jobs that the caller may see, the latest first."""
+    """What an implementation took in a case, in the jobs that the caller may read, the latest first."""
     query = (
         sa.select(Row, Job.id, Job.user_name, Job.fingerprint)
         .join(Job, Job.number == Row.job_number)
-        .where(Row.series_sha256 == lifecycle.series(op, implementation, case))
+        .where(
+            Row.series_sha256 == lifecycle.series(op, implementation, case),
+            submissions.readable(caller),
+        )
         .order_by(Row.job_number.desc())
         .limit(limit)
     )
-    if not caller.may("admin"):
-        query = query.where(Job.user_name == caller.name)
     found = session.execute(query).all()
     points = []
     for (row, job_id, user, fingerprint), before in zip(found, [*found[1:], None], strict=False):

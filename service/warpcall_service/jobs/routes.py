@@ -34,6 +34,7 @@ from warpcall_service.jobs.models import (
     MAX_SEQUENCE,
     CaseKey,
     ImplementationName,
+    JobChange,
     JobRequest,
     Name,
     Word,
@@ -42,6 +43,8 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 
 EVENTS = "text/event-stream"
+EVERYONE = "all"  # no user has this name
+MAX_CHANGE_BYTES = 1024
 KEEP_ALIVE_POLLS = 15  # polls without an event between two comments that keep a connection open
 
 JobId = Annotated[str, StringConstraints(max_length=64)]
@@ -124,8 +127,12 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         before: JobId | None = None,
         limit: Limit = 50,
     ) -> Response:
-        """The caller's jobs, for an administrator the jobs of all users, the latest first."""
-        return _json(await service.list(caller, Filter(user, state, op, tag, before, limit)))
+        """The caller's own jobs, or those of another user that the caller may read, the latest first.
+
+        `user=all` lists all jobs that the caller may read.
+        """
+        wanted = None if user == EVERYONE else user or caller.name
+        return _json(await service.list(caller, Filter(wanted, state, op, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
@@ -150,9 +157,27 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         """One job: its state, its place in the queue, its request and its environment."""
         return _json(await service.find(caller, id))
 
+    @router.patch(
+        "/{id}",
+        response_model=JobDetails,
+        responses={**lost, **problem_responses([TooLarge, UnsupportedMedia, TimedOut])},
+        dependencies=benching["dependencies"],
+        openapi_extra={
+            **benching["openapi_extra"],
+            "requestBody": {"required": True, "content": {JSON: {"schema": ref(JobChange)}}},
+        },
+    )
+    async def change_job(request: Request, id: JobId, caller: CurrentCaller) -> Response:
+        """Make a job private, or let all users read it. Only its user and administrators may."""
+        change = await read_model(request, JobChange, MAX_CHANGE_BYTES, "a change", check_members)
+        return _json(await service.change(caller, id, change))
+
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
     async def cancel_job(id: JobId, caller: CurrentCaller) -> Response:
-        """End a job, whether it waits or runs. What it has measured is kept."""
+        """End a job, whether it waits or runs. What it has measured is kept.
+
+        Only its user and administrators may.
+        """
         return _json(await service.cancel(caller, id))
 
     @router.get(
