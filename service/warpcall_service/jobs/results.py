@@ -121,7 +121,7 @@ def find_case(session: Session, caller: Caller, job_id: str, position: int) -> C
     """One measured case with its rows and all samples.
 
     Raises:
-        NotFound: there is no such job, it belongs to another user, or it has not measured a case
+        NotFound: there is no such job, it is private to another user, or it has not measured a case
             at this position.
     """
     job = submissions.find(session, caller, job_id)

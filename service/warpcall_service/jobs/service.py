@@ -225,7 +225,7 @@ class JobService:
         """One measured case of a job, with its rows and samples.
 
         Raises:
-            NotFound: there is no such job, it belongs to another user, or it has not measured a
+            NotFound: there is no such job, it is private to another user, or it has not measured a
                 case at this position.
         """
         return await self._database.exports.read(

@@ -14,6 +14,7 @@ from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle
+from warpcall_service.jobs.submissions import readable
 from warpcall_service.pages import results
 from warpcall_service.pages.view import View, render
 from warpcall_service.runs.operator_modules import LIMIT
@@ -103,13 +104,8 @@ def board_page(
     )
 
 
-def _readable(caller: Caller) -> sa.ColumnElement[bool]:
-    """The jobs that the caller may read."""
-    return sa.true() if caller.may("admin") else Job.user_name == caller.name
-
-
 def _latest_op(session: Session, caller: Caller) -> str | None:
-    query = sa.select(Job.op).where(_readable(caller), Job.state == "succeeded")
+    query = sa.select(Job.op).where(readable(caller), Job.state == "succeeded")
     return session.scalars(query.order_by(Job.number.desc()).limit(1)).first()
 
 
@@ -118,7 +114,7 @@ def _devices(session: Session, caller: Caller, op: str) -> list[str]:
     latest = sa.func.max(Job.number)
     rows = session.execute(
         sa.select(Job.environment, latest)
-        .where(Job.op == op, Job.state == "succeeded", _readable(caller))
+        .where(Job.op == op, Job.state == "succeeded", readable(caller))
         .group_by(Job.environment)
         .order_by(latest.desc())
     )
@@ -133,7 +129,7 @@ def _jobs(caller: Caller, op: str, device: str) -> sa.Subquery:
     )
     return (
         sa.select(Job.number, Job.id, Job.user_name)
-        .where(Job.op == op, Job.state == "succeeded", on_device, _readable(caller))
+        .where(Job.op == op, Job.state == "succeeded", on_device, readable(caller))
         .order_by(Job.number.desc())
         .limit(RECENT)
         .subquery()

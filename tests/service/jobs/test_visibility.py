@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import warpcall_service
 from tests.servers import Server, running_server
 from tests.service import job_rows
 from tests.service.databases import Database
@@ -24,6 +27,30 @@ MARK = "marmalade"  # in every text of the private job that its user chose
 NOWHERE = "0123456789ab"
 READERS = ("alice", "root")  # of the private job
 OTHERS = ("bob", "caller")
+# The pages, by folder of the service, and what each can tell of a job.
+PAGES = ("pages", "forms")
+ABOUT_A_JOB = (
+    ("GET", "/jobs/{id}"),
+    ("GET", "/jobs/{id}/cases/{position}"),
+    ("GET", "/compare?a={id}"),
+    ("GET", "/compare?a={id}&b={other}"),
+    ("GET", "/new?like={id}"),
+    ("POST", "/jobs/{id}/cancel"),
+    ("POST", "/jobs/{id}/again"),
+)
+LISTS = {
+    "/": "/",
+    "/jobs": f"/jobs?tag={MARK}",
+    "/history": "/history",
+    "/board": "/board?op=permute",
+    "/kernels": "/kernels",
+    "/kernels/{name}": "/kernels/permute",
+    "/implementations/{user}/{name}": "/implementations/alice/x",
+}
+NAMES_NO_JOB = {
+    *(("GET", path) for path in ("/docs", "/docs/{name}", "/login", "/static/{name}")),
+    ("POST", "/new"),
+}
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
 
@@ -71,34 +98,48 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def operations(http: httpx.Client) -> list[tuple[str, str]]:
-    """Every method and path of the OpenAPI description, and the pages."""
+    """Every method and path of the OpenAPI description."""
     paths = http.get("/openapi.json").json()["paths"]
-    found = [(method.upper(), path) for path, methods in paths.items() for method in methods]
-    return [*found, ("GET", "/"), ("GET", "/jobs"), ("GET", "/jobs/{id}")]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
-def of_jobs(http: httpx.Client, *, reading: bool = False) -> list[tuple[str, str]]:
-    """The operations on one job, or two."""
-    found = [one for one in operations(http) if one[1].startswith(("/v1/jobs/{id}", "/jobs/{id}"))]
-    return [one for one in found if one[0] == "GET"] if reading else found
+def of_jobs(http: httpx.Client) -> list[tuple[str, str]]:
+    """The operations on one job, or two, with those of the pages."""
+    found = [one for one in operations(http) if one[1].startswith("/v1/jobs/{id}")]
+    assert len(found) >= 7
+    return [*found, *((method, path) for method, path in ABOUT_A_JOB)]
 
 
 def ask(http: httpx.Client, method: str, path: str, *ids: str) -> httpx.Response:
     """Send a request about the jobs of these ids, with a body if there may be one."""
     for name, value in zip(("{id}", "{other}"), ids, strict=False):
         path = path.replace(name, value)
-    headers = {} if path.startswith("/v1") else {"accept": "text/html"}
+    path = path.replace("{position}", "0")
+    if not path.startswith("/v1"):
+        data = {"token": "t"} if method == "POST" else None
+        return http.request(method, path, data=data, headers={"accept": "text/html"})
     if method in ("GET", "DELETE"):
-        return http.request(method, path, headers=headers)
+        return http.request(method, path)
     end = path.removeprefix(f"/v1/jobs/{ids[0]}")
-    return http.request(method, path, json=BODIES.get(end, {}), headers=headers)
+    return http.request(method, path, json=BODIES.get(end, {}))
+
+
+def test_every_page_that_can_name_a_job_is_among_those_that_are_tested() -> None:
+    package = Path(warpcall_service.__file__).parent
+    texts = [file.read_text() for name in PAGES for file in sorted((package / name).glob("*.py"))]
+    routes = re.findall(r'@router\.(\w+)\(\s*"(.*?)"', "\n".join(texts))
+
+    found = {(method.upper(), path) for method, path in routes}
+
+    tested = {(method, path.partition("?")[0]) for method, path in ABOUT_A_JOB}
+    assert found == tested | {("GET", path) for path in LISTS} | NAMES_NO_JOB
 
 
 @pytest.mark.parametrize("user", OTHERS)
 def test_a_private_job_of_another_user_looks_like_none_on_every_route(lab: Lab, user: str) -> None:
     with lab.http(user) as http:
         for method, path in of_jobs(http):
-            if user == "caller" and method != "GET":
+            if user == "caller" and (method != "GET" or path.startswith("/new")):
                 continue  # the role is refused first
             pairs = [(lab.secret, lab.open), (lab.open, lab.secret), (lab.secret, lab.secret)]
             for first, second in pairs if "{other}" in path else [(lab.secret, "")]:
@@ -120,12 +161,15 @@ def test_no_list_shows_a_private_job_of_another_user(lab: Lab, user: str) -> Non
         fixed = [path for method, path in operations(http) if method == "GET" and "{" not in path]
         paths = [
             *fixed,
+            *LISTS.values(),
             *(f"/v1/jobs?user={name}" for name in ("all", "alice")),
             f"/v1/jobs?user=all&tag={MARK}",
             f"/v1/jobs/history?{case}",
-            *(f"/jobs?user={name}" for name in ("all", "alice", "")),
+            *(f"/jobs?user={name}" for name in ("alice", "")),
+            f"/history?{case}",
         ]
-        answers = {path: http.get(path, headers={"accept": "*/*"}) for path in paths}
+        html = {"accept": "text/html,*/*"}
+        answers = {path: http.get(path, headers=html) for path in paths}
 
     assert len(answers) > 15
     for path, answer in answers.items():
@@ -148,8 +192,9 @@ def test_who_may_read_a_job_reads_all_of_it(lab: Lab, user: str, job: str) -> No
     with lab.http(user) as http:
         answers = {
             path: ask(http, "GET", path, asked, lab.open)
-            for _, path in of_jobs(http, reading=True)
-            if not path.endswith("/shares")
+            for method, path in of_jobs(http)
+            if method == "GET" and not path.endswith("/shares")
+            if user != "caller" or not path.startswith("/new")
         }
 
     assert len(answers) >= 5
