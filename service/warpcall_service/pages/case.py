@@ -127,7 +127,6 @@ def _remarks(case: CaseDetails) -> list[str]:
             "tags": case.tags,
             "masked": case.masked,
             "rounds": case.rounds,
-            "converged": case.converged,
         }
     )
 

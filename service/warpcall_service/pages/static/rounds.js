@@ -30,12 +30,14 @@ function hatch(plot, masked) {
   ctx.restore();
 }
 
-// Ends of an axis that a few outliers do not stretch.
-function range(values) {
+// A scale that a few outliers do not stretch; logarithmic if the values differ much.
+function scale(values) {
   const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
   const at = (share) => sorted[Math.floor(share * (sorted.length - 1))];
+  if (at(0.98) > 3 * at(0.02)) return { distr: 3, range: () => [at(0.02) / 1.5, at(0.98) * 1.5] };
   const room = Math.max((at(0.98) - at(0.02)) * 0.5, at(0.5) * 0.004);
-  return [at(0.02) - room, at(0.98) + room];
+  const ends = [at(0.02) - room, at(0.98) + room];
+  return { range: () => ends };
 }
 
 function draw(root, details) {
@@ -50,7 +52,6 @@ function draw(root, details) {
     const of = (set) => ratios.map((ratio, round) => (details.input_sets[round] === set ? ratio : null));
     const colour = style(`--c${row.implementation === "copy" ? 7 : (number + 1) % 7}`);
     const points = (shade) => ({ paths: () => null, points: { show: true, size: 4, width: 0, fill: shade, stroke: shade }, stroke: shade });
-    const ends = range(ratios);
     const value = (plot, ratio) => (ratio === null || ratio === undefined ? "–" : ratio.toFixed(4));
     new uPlot(
       {
@@ -59,7 +60,7 @@ function draw(root, details) {
         title: row.implementation,
         cursor: { sync: { key: "rounds" }, y: false, points: { show: false } },
         legend: { live: true },
-        scales: { x: { time: false }, y: { range: () => ends } },
+        scales: { x: { time: false }, y: scale(ratios) },
         axes: [{ ...axis, size: 22 }, { ...axis, size: 52 }],
         series: [
           { label: "round", value: (plot, round) => (round === null ? "–" : `${round}${masked.has(round) ? `, masked: ${masked.get(round)}` : ""}`) },
