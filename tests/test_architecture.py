@@ -44,6 +44,7 @@ ORDER = (
     "oip",
     "uploads",
     "jobs",
+    "drawing",
     "pages",
     "forms",
     "api",

@@ -246,7 +246,9 @@ def test_the_routes_are_all_documented(server: Server) -> None:
         for method in methods
     }
 
-    rows = re.findall(r"^\| (`(?:GET|POST|PUT|DELETE) .*?) \|", page_of("http-api"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`(?:GET|POST|PUT|PATCH|DELETE) .*?) \|", page_of("http-api"), re.MULTILINE
+    )
     found = {route for row in rows for route in re.findall(r"`(.*?)`", row)}
 
     pages = {"GET /docs", "GET /openapi.json", "GET /"}

@@ -112,8 +112,8 @@ def create_app(
             lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages(engine, job_service),
-        forms(engine, job_service, implementations),
+        pages(engine, job_service, implementations),
+        forms(settings, engine, job_service, implementations),
     ):
         app.include_router(router)
     errors.add_handlers(app)

@@ -155,6 +155,13 @@ class Settings(ServerSettings):
             "until the user deletes some."
         ),
     )
+    jobs_private: bool = Field(
+        False,
+        description=(
+            "Whether jobs that do not say so themselves are private. Only their user and "
+            "administrators can read private jobs; every user can read the others."
+        ),
+    )
     user_max_jobs: int = Field(1000, ge=1, description="Unfinished jobs that one user may have.")
     user_running_jobs: int = Field(
         2, ge=1, description="Jobs of one user that may run at the same time, on different devices."

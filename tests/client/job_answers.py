@@ -30,6 +30,7 @@ JOB: dict[str, Any] = {
     "ends_in_s": 7.5,
     "device": "cpu",
     "environment": None,
+    "private": False,
 }
 SUBMITTED = {**JOB, "reused": False}
 DETAILS = {

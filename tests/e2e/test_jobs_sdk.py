@@ -58,6 +58,7 @@ def test_what_was_measured_is_returned_again_and_compared(measured: str, gpu: Cl
     late = list(job.events(after=happened[-2].sequence))
     results = gpu.jobs.results(measured, samples=True)
     same = gpu.jobs.compare(measured, measured)
+    alone = job.case(0)
 
     assert [event.sequence for event in happened] == list(range(1, len(happened) + 1))
     assert happened[-1].data["state"] == "succeeded"
@@ -70,6 +71,14 @@ def test_what_was_measured_is_returned_again_and_compared(measured: str, gpu: Cl
     assert copied.n == len({*taken} - masked)
     assert {*range(len(taken))} - {*taken} == set(), "only the last round may lack a sample"
     assert [row.ratio for row in same.rows] == [1, 1]
+    assert (alone.job, alone.op, alone.case) == (measured, "permute", case.case)
+    assert (alone.samples_us, alone.masked) == (case.samples_us, case.masked)
+    assert alone.measurements == [row for row in results.measurements if row.position == 0]
+    assert {*alone.input_sets} <= {0, 1}
+    with pytest.raises(NotFound, match="none of them at position 99"):
+        job.case(99)
+    with pytest.raises(InvalidInput, match="at least 0"):
+        job.case(-1)
     assert measured in [found.id for found in gpu.jobs.list(op="permute", state="succeeded")]
     assert gpu.jobs.list(tag="nobody") == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ SETTINGS = {
     "WARPCALL_JOB_LEASE_S": "86400",
 }
 MARKUP = '<img src=x onerror="alert(1)">'
+CASE = "permute x=BF16[4096,4096] dims=1,0"
 NAMES = ("warpcall", "torch", "ann/tiles", "copy")
 SPEEDS = {"warpcall": 0.96, "torch": 0.2, "ann/tiles": 0.955, "copy": 1.0}
 
@@ -30,6 +32,8 @@ class Lab:
     """The server, and the ids of its jobs."""
 
     server: Server
+    earlier: str
+    later: str
     done: str
     failed: str
     many: str
@@ -40,6 +44,35 @@ class Lab:
     @property
     def jobs(self) -> list[str]:
         return [self.done, self.failed, self.many, self.running, self.queued, self.marked]
+
+    @property
+    def paths(self) -> list[str]:
+        """One address of each page, and those of jobs that differ in what they show."""
+        case = f"permute&implementation=warpcall&case={quote(CASE)}"
+        return [
+            "/",
+            "/jobs",
+            "/new",
+            "/new?op=isin",
+            "/upload",
+            "/docs",
+            "/login",
+            *(f"/jobs/{job}" for job in self.jobs),
+            f"/jobs/{self.done}/cases/1",
+            f"/jobs/{self.failed}/cases/0",
+            f"/jobs/{self.marked}/cases/0",
+            "/compare",
+            f"/compare?a={self.done}",
+            f"/compare?a={self.earlier}&b={self.done}",
+            "/history",
+            f"/history?op={case}",
+            "/board",
+            f"/board?op={case}",
+            "/board?op=conv",
+            "/kernels",
+            "/kernels/permute",
+            "/implementations/ann/tiles",
+        ]
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +95,22 @@ def filled(folder: Path) -> dict[str, str]:
     """Fill a database, and return the ids of its jobs by name."""
     store = Store(None, folder)
     store.migrate()
-    lab.upload(store, "ann", "permute", "tiles", "def permute(x, dims):\n    return x\n")
+    for line in ("return x", "return x  # <script>alert(1)</script>"):
+        source = f"def permute(x, dims):\n    # Nothing is moved.\n    {line}\n"
+        lab.upload(store, "ann", "permute", "tiles", source)
     found = {}
+    old = {**lab.H200, "driver": "575.57.08"}
+    for number in range(4):
+        lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES)
+        found["earlier"] = lab.measure(
+            store,
+            {**SPEEDS, "warpcall": 0.9},
+            facts=old,
+            sources={"warpcall": "a" * 64},
+            seed=number,
+        )
+    lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES)
+    found["later"] = lab.measure(store, SPEEDS, sources={"warpcall": "b" * 64}, seed=9)
     lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES, tags=["nightly"])
     masked = [{"round": number, "reason": "thermal slowdown"} for number in range(40)]
     unstable = {"tags": ["unstable"], "masked": masked}

@@ -138,7 +138,13 @@ def measure(
         if cases is None or cases >= len(specs):
             lifecycle.end_job(session, job, state, "ok", "", 25_000)
         else:
-            at = {"position": cases, "phase": "rounds", "rounds": 60, "half_width": 0.0081}
+            at: dict[str, Any] = {
+                "position": cases,
+                "phase": "rounds",
+                "rounds": 60,
+                "half_width": 0.0081,
+            }
+            at["medians_us"] = {name: 40.0 / speed for name, speed in speeds.items()}
             append_event(session, job, "progress", at)
         return job.id
 

@@ -58,11 +58,6 @@ def live_server() -> Iterator[Server]:
         yield server
 
 
-def paths(lab: Lab) -> list[str]:
-    fixed = ["/", "/jobs", "/new", "/new?op=isin", "/docs", "/login"]
-    return [*fixed, *(f"/jobs/{job}" for job in lab.jobs)]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 def test_every_page_fits_its_window_and_can_be_read(
@@ -70,7 +65,7 @@ def test_every_page_fits_its_window_and_can_be_read(
 ) -> None:
     window = {"width": width, "height": 800}
     with opened(browser, viewport=window, color_scheme=scheme) as tab:
-        for path in paths(pages_lab):
+        for path in pages_lab.paths:
             tab.page.goto(pages_lab.server.url + path)
 
             wide = tab.page.evaluate("document.documentElement.scrollWidth")
@@ -81,13 +76,13 @@ def test_every_page_fits_its_window_and_can_be_read(
 
 def test_no_page_asks_another_host_or_breaks_its_policy(pages_lab: Lab, browser: Browser) -> None:
     with opened(browser) as tab:
-        for path in paths(pages_lab):
+        for path in pages_lab.paths:
             tab.page.goto(pages_lab.server.url + path)
         tab.page.goto(f"{pages_lab.server.url}/docs")
         expect(tab.page.locator(".opblock").first).to_be_visible()
 
         assert tab.faults == []
-        assert len(tab.asked) > len(paths(pages_lab))
+        assert len(tab.asked) > len(pages_lab.paths)
         assert all(url.startswith(pages_lab.server.url) for url in tab.asked)
 
 
@@ -174,3 +169,21 @@ def test_a_page_is_used_by_keyboard_alone(pages_lab: Lab, browser: Browser) -> N
         tab.page.keyboard.press("Enter")
 
         expect(tab.page.locator("h1")).to_have_text("permute")
+
+
+def test_the_rounds_of_a_case_are_drawn_with_the_masked_ones(
+    pages_lab: Lab, browser: Browser
+) -> None:
+    with opened(browser) as tab:
+        tab.page.goto(f"{pages_lab.server.url}/jobs/{pages_lab.done}/cases/1")
+
+        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(3)
+        plot = tab.page.locator(".uplot .u-over").first
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
+        assert box is not None
+        tab.page.mouse.move(box["x"] + box["width"] * 0.1, box["y"] + box["height"] / 2)
+        legends = tab.page.locator(".u-legend .u-series:first-child .u-value")
+        expect(legends.nth(0)).to_contain_text("masked: thermal slowdown")
+        expect(legends.nth(1)).to_contain_text("masked: thermal slowdown")  # one cursor for all
+        assert tab.faults == []

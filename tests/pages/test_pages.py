@@ -44,16 +44,10 @@ def links_of(page: httpx.Response) -> Links:
     return found
 
 
-def paths(lab: Lab) -> list[str]:
-    """One address of each page."""
-    fixed = ["/", "/jobs", "/new", "/new?op=isin", "/docs", "/login"]
-    return [*fixed, *(f"/jobs/{job}" for job in lab.jobs)]
-
-
 def test_every_page_forbids_inline_code_and_has_none(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:
-    for path in paths(pages_lab):
+    for path in pages_lab.paths:
         page = browser_http.get(path)
 
         assert page.status_code == 200, path
@@ -68,7 +62,7 @@ def test_every_link_leads_to_a_page_of_this_server(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:
     seen: set[str] = set()
-    waiting = paths(pages_lab)
+    waiting = pages_lab.paths
 
     while waiting and len(seen) < MOST_PAGES:
         path = waiting.pop()
@@ -84,11 +78,11 @@ def test_every_link_leads_to_a_page_of_this_server(
                 target = urlsplit(urljoin(path, link))
                 waiting.append(target.path + (f"?{target.query}" if target.query else ""))
 
-    assert len(seen) > len(paths(pages_lab))
+    assert len(seen) > len(pages_lab.paths)
 
 
 def test_links_work_below_any_path_prefix(pages_lab: Lab, browser_http: httpx.Client) -> None:
-    for path in paths(pages_lab):
+    for path in pages_lab.paths:
         found = links_of(browser_http.get(path))
 
         for link in (*found.links, *found.loaded):
@@ -103,6 +97,13 @@ def test_markup_of_users_stays_text(pages_lab: Lab, browser_http: httpx.Client) 
         browser_http.get("/jobs", params={"user": MARKUP}),
         browser_http.get(f"/jobs/{MARKUP}"),
         browser_http.get("/login", params={"next": MARKUP, "failed": MARKUP}),
+        browser_http.get(f"/jobs/{pages_lab.marked}/cases/0"),
+        browser_http.get(
+            "/history", params={"op": MARKUP, "implementation": MARKUP, "case": MARKUP}
+        ),
+        browser_http.get("/board", params={"op": MARKUP, "device": MARKUP, "case": MARKUP}),
+        browser_http.get("/compare", params={"a": MARKUP}),
+        browser_http.get(f"/kernels/{MARKUP}"),
     ]
 
     assert [MARKUP in page.text for page in pages] == [False] * len(pages)
@@ -128,7 +129,9 @@ def test_the_vendored_files_are_those_of_the_list() -> None:
 
     hashes = {name: hashlib.sha256(found[name].content).hexdigest() for name in static.VENDORED}
     assert hashes == {name: one.sha256 for name, one in static.VENDORED.items()}
-    assert {*found} - {*static.VENDORED} == {"app.css", "app.js", "docs.js", "icon.svg"}
+    assert {*found} - {*static.VENDORED} == {
+        *("app.css", "app.js", "docs.js", "rounds.js", "icon.svg")
+    }
     assert all(one.license in ("0BSD", "MIT") for one in static.VENDORED.values())
 
 
@@ -162,7 +165,10 @@ def test_a_job_page_gives_the_answer_in_words_and_every_row(
 ) -> None:
     page = browser_http.get(f"/jobs/{pages_lab.done}").text
 
-    assert re.search(r"warpcall is faster than torch in 8 of 8 cases \(4\.\d× the time\)", page)
+    assert re.search(
+        r"warpcall is faster than torch in 8 of 8 cases: torch typically takes 4\.\d× the time",
+        page,
+    )
     assert "level with ann/tiles in 8 of 8 cases" in page
     assert page.count('class="key k0">warpcall<') == 8 + 1  # a row of each case, and the legend
     assert "40 rounds of 120 masked: thermal slowdown" in page
@@ -201,6 +207,8 @@ def test_the_page_of_a_running_job_says_when_it_ends(
     assert re.search(r"2 of 8 cases done. It ends in about \d+", running)
     assert "60 rounds, widest interval ± 0.81 %" in " ".join(running.split())
     assert 'http-equiv="refresh"' in running
+    assert "median so far" in running
+    assert [f"<b>{us}</b>" in running for us in ("44.44", "200.0")] == [True, True]
     assert re.search(r"Number 1 in the queue. It starts in about \d+", queued)
 
 
@@ -217,7 +225,7 @@ def test_the_first_page_shows_the_queue_of_all_users(
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({"user": "alice"}, {"done", "failed"}),
+        ({"user": "alice", "state": "failed"}, {"failed"}),
         ({"state": "failed"}, {"failed"}),
         ({"tag": "nightly"}, {"done"}),
         ({"op": "permute", "user": "carol", "state": "", "tag": ""}, {"many", "marked"}),

@@ -31,15 +31,22 @@ SHOWN = {
 
 
 def finished(
-    store: Store, user: str, cases: int, rounds: int = 3, seed: int = 0, of: int | None = None
+    store: Store,
+    user: str,
+    cases: int,
+    rounds: int = 3,
+    seed: int = 0,
+    of: int | None = None,
+    **fields: Any,
 ) -> str:
     """The id of a job that has measured `cases` of its cases.
 
     Args:
         of: how many cases the job has; None means no more than were measured.
+        fields: of the request.
     """
     with store.write() as session:
-        asked = request(fresh=True, implementations=IMPLEMENTATIONS)
+        asked = request(fresh=True, implementations=IMPLEMENTATIONS, **fields)
         given = checked(of or cases)
         job, _ = submissions.submit(session, caller(user), asked, given, None, 1000)
         session.flush()

@@ -103,13 +103,14 @@ def bench(
     ] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
     private: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--private",
-            help="Let only you and administrators read what --mine uploads. Default: as the "
-            "version before; the first is readable by all users.",
+            "--private/--public",
+            help="Let only you and administrators read the job and what --mine uploads, or let "
+            "all users. Default: an upload as the version before, the first public; a job "
+            "public unless it times a private upload or the server is set otherwise.",
         ),
-    ] = False,
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
@@ -139,8 +140,6 @@ def bench(
         "precision": one_of("--precision", precision, PRECISIONS),
         "priority": one_of("--priority", priority, PRIORITIES),
     }
-    if private and not mine:
-        raise UsageError("--private is for what --mine uploads, got no --mine")
     uploads = [upload_of(given) for given in mine or ()]
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
@@ -148,7 +147,7 @@ def bench(
         _check_options(context, declaration)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         name = without_version(op)
-        found = [upload.send(gpu, name, private=private or None) for upload in uploads]
+        found = [upload.send(gpu, name, private=private) for upload in uploads]
         names = implementations_of(op, vs, job_names(found))
         if not as_json:
             write_lines(
@@ -156,7 +155,7 @@ def bench(
             )
         request: JobRequest = {
             "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
-            **wanted,
+            "private": private, **wanted,
         }  # fmt: skip
         options = OF_PROBLEMS if is_problem(op) else OPTIONS
         with _options_named(options, [p["name"] for p in declaration["params"]]):

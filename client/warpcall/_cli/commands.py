@@ -10,7 +10,7 @@ import typer
 
 from warpcall import Answer, Client, WarpcallError, __version__
 from warpcall._arrays import CODES, Array
-from warpcall._cli import bench, implementations, jobs, problems, tensors
+from warpcall._cli import bench, implementations, jobs, problems, sharing, tensors
 from warpcall._cli.declarations import (
     declaration_lines,
     declaration_of,
@@ -40,6 +40,7 @@ app.add_typer(implementations.app, name="implementations")
 app.add_typer(problems.app, name="problems")
 app.add_typer(bench.app)
 app.add_typer(jobs.app)
+app.add_typer(sharing.app)
 
 
 def _print_version(wanted: bool) -> None:

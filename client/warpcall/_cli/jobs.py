@@ -51,7 +51,7 @@ def jobs(
     op: Annotated[str | None, typer.Option(help="Only jobs of this op.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only jobs with this tag.")] = None,
     user: Annotated[
-        str | None, typer.Option(help="Only this user's jobs (administrators).")
+        str | None, typer.Option(help="This user's jobs instead of yours; all for all users'.")
     ] = None,
     limit: Limit = 20,
     before: Annotated[
@@ -60,7 +60,7 @@ def jobs(
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """List your benchmark jobs, the latest first. Administrators see all users' jobs."""
+    """List your benchmark jobs, or those of others that you may read, the latest first."""
     known = None if state is None else one_of("--state", state, STATES)
     with Client(url) as gpu:
         found = gpu.jobs.list(state=known, op=op, tag=tag, user=user, before=before, limit=limit)
@@ -145,7 +145,7 @@ def history(
     elif found.points:
         console().print(history_table(found))
     else:
-        write_lines(f"no job of yours has measured {found.implementation} in that case")
+        write_lines(f"no job that you may read has measured {found.implementation} in that case")
 
 
 @app.command()

@@ -129,7 +129,7 @@ class Jobs(_JobsBase[Job]):
         """The job of this id.
 
         Raises:
-            NotFound: there is no such job, or it belongs to another user.
+            NotFound: there is no such job, or it is private to another user.
         """
         return run_now(self._get(id))
 
@@ -143,10 +143,11 @@ class Jobs(_JobsBase[Job]):
         before: str | None = None,
         limit: int | None = None,
     ) -> list[Job]:
-        """The user's jobs, for an administrator those of all users, the latest first.
+        """Jobs that the user may read, the latest first.
 
         Args:
-            state, op, tag, user: list only jobs with this; None means any.
+            state, op, tag: list only jobs with this; None means any.
+            user: whose jobs to list; "all" for those of all users, None for the user's own.
             before: id of the last job of the previous page.
             limit: on the number of jobs, 50 by default, at most 500.
         """

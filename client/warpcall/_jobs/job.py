@@ -16,7 +16,7 @@ from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall.errors import InvalidInput, JobFailed, TransportError
 from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo
-from warpcall.jobs.results import Results
+from warpcall.jobs.results import CaseDetails, Results
 
 if TYPE_CHECKING:
     from warpcall._core import Core
@@ -69,6 +69,10 @@ class JobHandle(JobInfo):
             details_from(await self._core.request_json("POST", path_of(self.id, "/cancel")))
         )
 
+    async def _set_private(self, private: bool) -> None:
+        payload = await self._core.request_json("PATCH", path_of(self.id), {"private": private})
+        self._update(details_from(payload))
+
     async def _wait(self, timeout_s: float | None) -> Results:
         deadline = deadline_of(timeout_s)
         bar = Bar(self, self._core.shows_progress)
@@ -91,6 +95,12 @@ class JobHandle(JobInfo):
 
     def _events(self, after: int, deadline: float | None) -> AsyncGenerator[JobEvent, None]:
         return events(self._core, path_of(self.id, "/events"), after, deadline, self._name)
+
+    async def _case(self, position: int) -> CaseDetails:
+        if position < 0:
+            raise InvalidInput(f"position must be at least 0, got {position}", field="position")
+        path = path_of(self.id, f"/cases/{position:d}")
+        return parse(CaseDetails, await self._core.get_json(path), "a case")
 
     async def _results(self, *, samples: bool) -> Results:
         return await results_of(self._core, self.id, samples=samples)
@@ -124,8 +134,32 @@ class Job(JobHandle):
         """What the job has measured so far, with all samples if `samples` is true."""
         return run_now(self._results(samples=samples))
 
+    def case(self, position: int) -> CaseDetails:
+        """One case that the job has measured, with its rows and all samples.
+
+        Args:
+            position: number of the case in the job, from 0.
+
+        Raises:
+            NotFound: the job has no such case, or has not measured it.
+        """
+        return run_now(self._case(position))
+
+    def set_private(self, private: bool = True) -> Job:
+        """Let only the job's user and administrators read it, or with False all users.
+
+        Raises:
+            Forbidden: the job belongs to another user, and the caller is no administrator.
+        """
+        run_now(self._set_private(private))
+        return self
+
     def cancel(self) -> Job:
-        """End the job, and return it. What it has measured is kept."""
+        """End the job, and return it. What it has measured is kept.
+
+        Raises:
+            Forbidden: the job belongs to another user, and the caller is no administrator.
+        """
         run_now(self._cancel())
         return self
 
@@ -149,6 +183,15 @@ class AsyncJob(JobHandle):
     async def results(self, *, samples: bool = False) -> Results:
         """As `Job.results`, awaited."""
         return await self._results(samples=samples)
+
+    async def case(self, position: int) -> CaseDetails:
+        """As `Job.case`, awaited."""
+        return await self._case(position)
+
+    async def set_private(self, private: bool = True) -> AsyncJob:
+        """As `Job.set_private`, awaited."""
+        await self._set_private(private)
+        return self
 
     async def cancel(self) -> AsyncJob:
         """As `Job.cancel`, awaited."""

@@ -79,6 +79,8 @@ class JobRequest(TypedDict, total=False):
         note: a text for readers, at most 1,000 characters.
         fresh: measure even if a job of the same user measured the same in the same environment.
             By default the server answers with that job.
+        private: let only the job's user and administrators read it. By default all users can,
+            unless it times a private upload or the server is set otherwise.
     """
 
     implementations: Sequence[str] | None
@@ -89,6 +91,7 @@ class JobRequest(TypedDict, total=False):
     tags: Sequence[str] | None
     note: str | None
     fresh: bool
+    private: bool | None
 
 
 class Payload:
@@ -156,6 +159,8 @@ class JobInfo(Payload):
     """Lane of the latest attempt, such as "cuda:0"; null before the first."""
     environment: str | None
     """Class of the machine and its software; null until the job has looked at them."""
+    private: bool
+    """Whether only its user and administrators can read it; all users can read other jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,6 +121,21 @@ class CaseResults(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CaseDetails(CaseResults):
+    """One case of a job with its rows and all samples; see CaseResults for its other fields."""
+
+    job: str
+    """Id of the job."""
+    op: str
+    """Name of the op."""
+    measurements: list[Measurement]
+    """A row for each implementation, in order."""
+    input_sets: list[int]
+    """Number of the set of inputs that each round began with, 0 or 1. The times of one
+    implementation with the two sets may differ by a percent, because of their addresses."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Results(Payload):
     """What a job has measured so far."""
 

@@ -217,7 +217,20 @@ class _Measurement:
         now = time.monotonic()
         if now >= self._reported_at + REPORT_EVERY_S:
             self._reported_at = now
-            self._report("rounds", rounds=rounds.counted, half_width=self._half_width)
+            self._report(
+                "rounds",
+                rounds=rounds.counted,
+                half_width=self._half_width,
+                medians_us=self._medians_us(rounds),
+            )
+
+    def _medians_us(self, rounds: Rounds) -> dict[str, float]:
+        """The medians so far, for readers who watch; empty while a candidate has no sample."""
+        taken = {c.name: rounds.counting(i) for i, c in enumerate(self._timed_candidates())}
+        finite = {name: samples[np.isfinite(samples)] for name, samples in taken.items()}
+        if not all(map(len, finite.values())):
+            return {}
+        return {name: float(np.median(samples)) for name, samples in finite.items()}
 
     def _enough(self, rounds: Rounds) -> bool:
         convergence = rounds.convergence()

@@ -12,7 +12,7 @@ from warpcall_service.auth.authenticator import OPEN
 from warpcall_service.calls.openapi import Program, Tensor
 from warpcall_service.http.openapi_parts import Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
-from warpcall_service.jobs.models import JobRequest
+from warpcall_service.jobs.models import JobChange, JobRequest
 from warpcall_service.oip.openapi import (
     InferenceError,
     InferenceRequest,
@@ -26,6 +26,7 @@ MODELS = (
     Problem,
     Tensor,
     Program,
+    JobChange,
     JobRequest,
     UploadRequest,
     ProblemUpload,

@@ -19,6 +19,7 @@ from warpcall_service.identity import LOCAL, ROLES, Caller, Role
 from warpcall_service.store.tables import NAME_LENGTH, ApiKey, BrowserSession, Change, Usage, User
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@-]*")
+RESERVED = (LOCAL.name, "all")  # "all" stands for all users where a user can be named
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def add_user(session: Session, name: str) -> User:
             f"letter or digit, got {name!r:.100}",
             field="name",
         )
-    if name == LOCAL.name or session.get(User, name) is not None:
+    if name in RESERVED or session.get(User, name) is not None:
         raise InvalidInput(f"there is a user {name} already", field="name")
     user = User(name=name, created_at=_now())
     session.add(user)

@@ -144,6 +144,8 @@ class JobForms:
         """
         job = await self._jobs.find(caller, job_id)
         fields = {**job.request, "fresh": True}
+        if job.private:  # it may have become so after its submission
+            fields["private"] = True
         if fields.get("priority") == "high" and not caller.may("admin"):
             del fields["priority"]
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ PLAIN = "application/x-www-form-urlencoded"
 WITH_FILES = "multipart/form-data"
 MAX_FORM_BYTES = 256 << 10  # 1,000 cases as JSON take 60 KB, and up to three times that in a form
 MAX_FIELDS = 512
+LONG_BYTES = 16 << 10  # from here on, a form that is all escapes would stop the event loop for 5 ms
 # The parser handles the bytes around each boundary in Python.
 MAX_PARTS = 64
 TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -28,17 +30,19 @@ class Form:
     """The fields of a form that a browser sent.
 
     Attributes:
-        fields: the texts of each field, with line ends as "\\n".
+        fields: the texts of each field, with line ends as "\\n"; those of a file as they are in it.
+        file_names: of each field with a file that is not empty.
     """
 
     fields: Mapping[str, list[str]] = field(default_factory=dict)
+    file_names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> Form:
         """The form with these names and texts."""
         found: dict[str, list[str]] = {}
         for name, text in pairs:
-            found.setdefault(name, []).append(text.replace("\r\n", "\n"))
+            found.setdefault(name, []).append(text)
         return cls(found)
 
     def text(self, name: str) -> str:
@@ -86,12 +90,15 @@ async def read_form(request: Request, limit: int = MAX_FORM_BYTES) -> Form:
     if media == WITH_FILES:
         return await _with_files(request, body)
     try:
-        pairs = parse_qsl(body.decode("ascii"), True, errors="strict", max_num_fields=MAX_FIELDS)
+        if len(body) > LONG_BYTES:
+            pairs = await asyncio.to_thread(_pairs, body)
+        else:
+            pairs = _pairs(body)
     except ValueError:
         raise InvalidInput(
             f"the form must be percent-encoded UTF-8 with at most {MAX_FIELDS} fields", field="body"
         ) from None
-    return Form.of(pairs)
+    return Form.of((name, _lines(text)) for name, text in pairs)
 
 
 async def _with_files(request: Request, body: bytes) -> Form:
@@ -110,20 +117,33 @@ async def _with_files(request: Request, body: bytes) -> Form:
         max_fields=MAX_PARTS,
         max_part_size=len(body),
     )
-    pairs = []
+    pairs: list[tuple[str, str]] = []
+    file_names: dict[str, str] = {}
     try:
         found = await parser.parse()
         try:
             for name, value in found.multi_items():
-                text = value if isinstance(value, str) else (await value.read()).decode()
-                pairs.append((name, text))
+                if isinstance(value, str):
+                    pairs.append((name, _lines(value)))
+                elif content := await value.read():
+                    pairs.append((name, content.decode()))
+                    file_names[name] = value.filename or ""
         finally:
             await found.close()
     except (MultiPartException, KeyError):
         raise InvalidInput("the form must be multipart/form-data", field="body") from None
     except UnicodeDecodeError:
         raise InvalidInput("files must be texts in UTF-8", field="file") from None
-    return Form.of(pairs)
+    return Form(Form.of(pairs).fields, file_names)
+
+
+def _pairs(body: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(body.decode("ascii"), True, errors="strict", max_num_fields=MAX_FIELDS)
+
+
+def _lines(text: str) -> str:
+    """A text with the line ends that it had in the page; browsers send other ones."""
+    return text.replace("\r\n", "\n")
 
 
 def go_to(location: str) -> Response:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from warpcall_service.forms import jobs as job_forms
+from warpcall_service.forms import uploads as upload_forms
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.settings import Settings
 from warpcall_service.uploads.service import ImplementationService
 
 
 def forms(
-    engine: LocalEngine, jobs: JobService, implementations: ImplementationService
+    settings: Settings,
+    engine: LocalEngine,
+    jobs: JobService,
+    implementations: ImplementationService,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
     router.include_router(job_forms.routes(engine, jobs, implementations))
+    router.include_router(upload_forms.routes(settings, engine, implementations))
     return router

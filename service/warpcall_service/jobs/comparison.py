@@ -99,10 +99,10 @@ class JobPair:
 
 
 def pair_of(session: Session, caller: Caller, first_id: str, second_id: str) -> JobPair:
-    """Two jobs that the caller may see.
+    """Two jobs that the caller may read.
 
     Raises:
-        NotFound: one of the jobs does not exist, or belongs to another user.
+        NotFound: one of the jobs does not exist, or is private to another user.
     """
     first = submissions.find(session, caller, first_id)
     second = submissions.find(session, caller, second_id)

@@ -55,7 +55,7 @@ class _SharedRead:
     """A read of the latest event of a job, and when it began by time.monotonic()."""
 
     began: float
-    found: asyncio.Task[tuple[str, int]]
+    found: asyncio.Task[events.Latest]
 
 
 class JobDatabase:
@@ -102,8 +102,8 @@ class JobDatabase:
         """
         return await self._threads.write(lambda session: function(session, *args, **kwargs))
 
-    async def latest(self, number: int) -> tuple[str, int]:
-        """The state of a job and the sequence of its latest event, at most LATEST_S old.
+    async def latest(self, number: int) -> events.Latest:
+        """Where a job stands, at most LATEST_S old.
 
         All streams of a job share one read of the database. `notify` ends the sharing, so that a
         subscriber who was notified does not get the result of a read that began before the change.

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall_service.identity import Caller
 from warpcall_service.store.tables import Job, JobEvent
 from warpcall_service.store.times import moment, now_ms
 
 BATCH = 500  # events that are read at a time
+
+
+class Latest(NamedTuple):
+    """The state of a job, the sequence of its latest event, and who may read it."""
+
+    state: str
+    sequence: int
+    user_name: str
+    private: bool
+
+    def is_readable(self, caller: Caller) -> bool:
+        """Whether the caller may read the job; see `submissions.readable`."""
+        return not self.private or self.user_name == caller.name or caller.may("admin")
 
 
 def append_event(session: Session, job: Job, kind: str, data: Mapping[str, Any]) -> None:
@@ -45,15 +59,16 @@ def after(session: Session, number: int, sequence: int) -> Sequence[sa.Row[int, 
     ).all()
 
 
-def latest(session: Session, number: int) -> tuple[str, int]:
-    """The state of a job, and the sequence of its latest event."""
+def latest(session: Session, number: int) -> Latest:
+    """Where a job stands now."""
     last = (
         sa.select(sa.func.max(JobEvent.sequence))
         .where(JobEvent.job_number == number)
         .scalar_subquery()
     )
-    state, sequence = session.execute(sa.select(Job.state, last).where(Job.number == number)).one()
-    return state, sequence or 0
+    query = sa.select(Job.state, last, Job.user_name, Job.private).where(Job.number == number)
+    state, sequence, user_name, private = session.execute(query).one()
+    return Latest(state, sequence or 0, user_name, private)
 
 
 def as_text(rows: Sequence[sa.Row[int, int, str, str]]) -> bytes:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
@@ -26,10 +24,9 @@ from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
-from warpcall_service.jobs.results import measurement, remarks
+from warpcall_service.jobs.results import case_fields, measurement, remarks, unpacked
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
-from warpcall_service.store.times import moment
 
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
 MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}
@@ -68,7 +65,7 @@ def begin(
     """The steps that render the results of a job, in order. Each may run in its own transaction.
 
     Raises:
-        NotFound: there is no such job, or it belongs to another user.
+        NotFound: there is no such job, or it is private to another user.
         UnsupportedMedia: the format is Parquet and pyarrow is not installed.
     """
     job = submissions.find(session, caller, job_id)
@@ -164,22 +161,7 @@ def _json_cases(
     )
     for position, key, stored, finished_ms in found:
         assert stored is not None  # it was there when the export began
-        result = pydantic_core.from_json(zlib.decompress(stored))
-        limit = result["limit"]
-        shown = {
-            **{
-                field.name: result[field.name]
-                for field in fields(CaseResults)
-                if field.name in result
-            },
-            "position": position,
-            "case": key,
-            "limit_us": None if limit is None else limit["median_us"],
-            "finished_at": moment(finished_ms or 0),
-            "samples_us": {one["name"]: one["samples_us"] for one in result["implementations"]}
-            if samples
-            else None,
-        }
+        shown = case_fields(position, key, unpacked(stored), finished_ms or 0, samples=samples)
         texts.append(to_json(checked(CaseResults, shown)))
     return _joined(texts, comma)
 

@@ -103,13 +103,21 @@ def _default_implementations(given: Mapping[str, Any]) -> list[str]:
     return ["torch"] if is_problem(given.get("op", "")) else [KERNELS, "torch"]
 
 
+class JobChange(_Model):
+    """What can be changed of a job after its submission."""
+
+    private: bool
+
+
 class JobRequest(_Model):
     """A benchmark of some implementations of an op on some cases.
 
     `op` is one of the library's, or a problem such as "ann/row-norm" or "ann/row-norm@3f2a91c0". By
     default, `implementations` are "warpcall" and "torch", for a problem "torch". The others are
     compared with the first one. If a job of the same user measured the same in the same
-    environment, that job is the answer, unless `fresh` is true.
+    environment, that job is the answer, unless `fresh` is true. Only its
+    user and administrators can read a job with `private`. By default a job is private if it is on a
+    private problem or times a private upload, or if the server is set so.
     """
 
     op: OpName
@@ -123,6 +131,7 @@ class JobRequest(_Model):
     tags: Annotated[list[Word], Field(max_length=16, fail_fast=True)] = Field(default_factory=list)
     note: Annotated[Text, StringConstraints(max_length=1000)] = ""
     fresh: bool = False
+    private: bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,20 +1,24 @@
-"""Measurements from the database: a row of the results, a history, the differences of environments."""
+"""Measurements from the database: a row of the results, a history, one case with its samples, the
+differences of environments."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs.results import History, HistoryPoint, Measurement
+from warpcall.errors import NotFound
+from warpcall.jobs.results import CaseDetails, CaseResults, History, HistoryPoint, Measurement
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import lifecycle
-from warpcall_service.store.tables import Job
+from warpcall_service.jobs import lifecycle, submissions
+from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 from warpcall_service.store.times import moment
 
@@ -24,22 +28,25 @@ INTERPRETED = (
     "nothing about a GPU"
 )
 NO_GPU_FOR_PROBLEM = "no GPU: these are times of a CPU, which say nothing about a GPU"
+TWIN_EVERY = 4  # rounds: in each such one the sampler times the first implementation twice
+SETS = 2  # of inputs, between which rounds alternate
 FACTS_THAT_ALWAYS_DIFFER = ("host", "uuid")  # they do not change what is measured
 
 
 def history(
     session: Session, caller: Caller, op: str, implementation: str, case: str, limit: int
 ) -> History:
-    """What an implementation took in a case, in the jobs that the caller may see, the latest first."""
+    """What an implementation took in a case, in the jobs that the caller may read, the latest first."""
     query = (
         sa.select(Row, Job.id, Job.user_name, Job.fingerprint)
         .join(Job, Job.number == Row.job_number)
-        .where(Row.series_sha256 == lifecycle.series(op, implementation, case))
+        .where(
+            Row.series_sha256 == lifecycle.series(op, implementation, case),
+            submissions.readable(caller),
+        )
         .order_by(Row.job_number.desc())
         .limit(limit)
     )
-    if not caller.may("admin"):
-        query = query.where(Job.user_name == caller.name)
     found = session.execute(query).all()
     points = []
     for (row, job_id, user, fingerprint), before in zip(found, [*found[1:], None], strict=False):
@@ -126,3 +133,71 @@ def measurement(
             "verdict": relative.get("verdict"),
         },
     )
+
+
+def find_case(session: Session, caller: Caller, job_id: str, position: int) -> CaseDetails:
+    """One measured case with its rows and all samples.
+
+    Raises:
+        NotFound: there is no such job, it is private to another user, or it has not measured a case
+            at this position.
+    """
+    job = submissions.find(session, caller, job_id)
+    case = session.get(JobCase, (job.number, position))
+    if case is None or case.result is None:
+        raise NotFound(
+            f"the job {job.id} has {job.cases_total} cases and has measured {job.cases_done}, "
+            f"none of them at position {position}",
+            field="position",
+        )
+    result = unpacked(case.result)
+    names = json.loads(job.implementations)
+    rows = session.execute(
+        sa.select(Row.implementation, Row.source_sha256, Row.summary).where(
+            Row.job_number == job.number, Row.position == position
+        )
+    ).all()
+    measured = [measurement(position, case.key, *row) for row in rows]
+    return checked(
+        CaseDetails,
+        {
+            **case_fields(position, case.key, result, case.finished_ms or 0, samples=True),
+            "job": job.id,
+            "op": job.op,
+            "spec": json.loads(case.spec),
+            "measurements": sorted(measured, key=lambda row: names.index(row.implementation)),
+            "input_sets": input_sets(result["rounds"]),
+        },
+    )
+
+
+def unpacked(stored: bytes) -> Mapping[str, Any]:
+    """The sampler's result from what the database stores."""
+    found: Mapping[str, Any] = pydantic_core.from_json(zlib.decompress(stored))
+    return found
+
+
+def case_fields(
+    position: int, key: str, result: Mapping[str, Any], finished_ms: int, *, samples: bool
+) -> dict[str, Any]:
+    """The fields of `CaseResults`, from the sampler's result."""
+    limit = result["limit"]
+    return {
+        **{field.name: result[field.name] for field in fields(CaseResults) if field.name in result},
+        "position": position,
+        "case": key,
+        "limit_us": None if limit is None else limit["median_us"],
+        "finished_at": moment(finished_ms),
+        "samples_us": {one["name"]: one["samples_us"] for one in result["implementations"]}
+        if samples
+        else None,
+    }
+
+
+def input_sets(rounds: int) -> list[int]:
+    """The set of inputs that each round begins with.
+
+    The sampler changes the set from round to round, and once more after each round with a twin, so
+    that rounds with a twin alternate as well (`measuring/_rounds.py`).
+    """
+    return [(number + number // TWIN_EVERY) % SETS for number in range(rounds)]

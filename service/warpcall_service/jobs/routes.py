@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import StringConstraints
 
@@ -21,7 +21,7 @@ from warpcall.errors import (
     UnsupportedMedia,
 )
 from warpcall.jobs import JobDetails, JobList, JobPreview, Queue, State, SubmittedJob
-from warpcall.jobs.results import Comparison, History, Results
+from warpcall.jobs.results import CaseDetails, Comparison, History, Results
 from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
@@ -34,6 +34,7 @@ from warpcall_service.jobs.models import (
     MAX_SEQUENCE,
     CaseKey,
     ImplementationName,
+    JobChange,
     JobRequest,
     Name,
     OpName,
@@ -44,6 +45,8 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 
 EVENTS = "text/event-stream"
+EVERYONE = "all"  # no user has this name
+MAX_CHANGE_BYTES = 1024
 KEEP_ALIVE_POLLS = 15  # polls without an event between two comments that keep a connection open
 
 JobId = Annotated[str, StringConstraints(max_length=64)]
@@ -69,6 +72,7 @@ After = Annotated[
         description="The same as Last-Event-ID, for clients that cannot set headers",
     ),
 ]
+Position = Annotated[int, Path(ge=0, le=MAX_SEQUENCE)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
@@ -125,9 +129,13 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         before: JobId | None = None,
         limit: Limit = 50,
     ) -> Response:
-        """The caller's jobs, for an administrator the jobs of all users, the latest first."""
+        """The caller's own jobs, or those of another user that the caller may read, the latest first.
+
+        `user=all` lists all jobs that the caller may read.
+        """
         name = None if op is None else without_version(op)
-        return _json(await service.list(caller, Filter(user, state, name, tag, before, limit)))
+        wanted = None if user == EVERYONE else user or caller.name
+        return _json(await service.list(caller, Filter(wanted, state, name, tag, before, limit)))
 
     @router.get("/queue", response_model=Queue, responses=problem_responses([Unavailable]))
     async def show_queue(caller: CurrentCaller) -> Response:
@@ -154,9 +162,27 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
         """One job: its state, its place in the queue, its request and its environment."""
         return _json(await service.find(caller, id))
 
+    @router.patch(
+        "/{id}",
+        response_model=JobDetails,
+        responses={**lost, **problem_responses([TooLarge, UnsupportedMedia, TimedOut])},
+        dependencies=benching["dependencies"],
+        openapi_extra={
+            **benching["openapi_extra"],
+            "requestBody": {"required": True, "content": {JSON: {"schema": ref(JobChange)}}},
+        },
+    )
+    async def change_job(request: Request, id: JobId, caller: CurrentCaller) -> Response:
+        """Make a job private, or let all users read it. Only its user and administrators may."""
+        change = await read_model(request, JobChange, MAX_CHANGE_BYTES, "a change", check_members)
+        return _json(await service.change(caller, id, change))
+
     @router.post("/{id}/cancel", response_model=JobDetails, responses=lost, **benching)
     async def cancel_job(id: JobId, caller: CurrentCaller) -> Response:
-        """End a job, whether it waits or runs. What it has measured is kept."""
+        """End a job, whether it waits or runs. What it has measured is kept.
+
+        Only its user and administrators may.
+        """
         return _json(await service.cancel(caller, id))
 
     @router.get(
@@ -208,6 +234,11 @@ def jobs(service: JobService, stopping: Callable[[], bool]) -> APIRouter:
     ) -> Response:
         """What the job has measured so far: a row for each implementation of each case."""
         return await streamed(service.results(caller, id, format, samples), exports.MEDIA[format])
+
+    @router.get("/{id}/cases/{position}", response_model=CaseDetails, responses=lost)
+    async def show_case(id: JobId, position: Position, caller: CurrentCaller) -> Response:
+        """One case that the job has measured: how, its rows, and all samples."""
+        return _json(await service.case(caller, id, position))
 
     @router.get(
         "/{id}/compare/{other}",

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
-from warpcall.jobs.results import History
+from warpcall.jobs.results import CaseDetails, History
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, results, submissions, views
 from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.models import JobRequest, is_problem, without_version
+from warpcall_service.jobs.models import JobChange, JobRequest, is_problem, without_version
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
@@ -104,7 +104,9 @@ class JobService:
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
         """What a submission would cost. It raises as `submit`, except Busy."""
         checked = await self._check(caller, request)
-        return await self._database.lookups.read(caller.name, _preview, caller, request, checked)
+        return await self._database.lookups.read(
+            caller.name, _preview, caller, request, checked, self._settings.jobs_private
+        )
 
     async def read(
         self,
@@ -124,14 +126,14 @@ class JobService:
         """One job with its details.
 
         Raises:
-            NotFound: there is no such job, or it belongs to another user.
+            NotFound: there is no such job, or it is private to another user.
         """
         return await self._database.lookups.read(
             caller.name, views.job, caller, job_id, self.scheduler.devices
         )
 
     async def list(self, caller: Caller, wanted: Filter) -> JobList:
-        """A page of the caller's jobs, for an administrator of all jobs."""
+        """A page of the jobs that the caller may read."""
         return await self._database.lookups.read(
             caller.name, views.jobs, caller, wanted, self.scheduler.devices
         )
@@ -150,11 +152,23 @@ class JobService:
             caller.name, results.history, caller, op, implementation, case, limit
         )
 
+    async def change(self, caller: Caller, job_id: str, change: JobChange) -> JobDetails:
+        """Change who may read a job. Streams of its events end for those who may not any more.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
+        """
+        number = await self._database.write(_change, caller, job_id, change)
+        self._database.notify(number)
+        return await self.find(caller, job_id)
+
     async def cancel(self, caller: Caller, job_id: str) -> JobDetails:
         """End a job. The operation is idempotent, and does nothing to a job that has ended.
 
         Raises:
-            NotFound: there is no such job, or it belongs to another user.
+            NotFound: there is no such job, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
         """
         number = await self._database.write(_cancel, caller, job_id)
         self.scheduler.cancel(number)
@@ -164,8 +178,8 @@ class JobService:
     async def events(
         self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """The events of a job after the sequence `after`, until its end, as text of an event
-        stream.
+        """The events of a job after the sequence `after`, as text of an event stream, until its end
+        or until the caller may not read it any more.
 
         The text is empty about once in POLL_S seconds while nothing happens.
 
@@ -173,20 +187,22 @@ class JobService:
             stopping: whether the server is about to stop, which ends the stream.
 
         Raises:
-            NotFound: there is no such job, or it belongs to another user.
+            NotFound: there is no such job, or it is private to another user.
             Busy: the user has too many streams open.
         """
         with self._streams.opened(caller.name):
             number = await self._database.lookups.read(caller.name, _number, caller, job_id)
             while True:
                 changed = self._database.subscribe(number)
-                state, last = await self._database.latest(number)
-                if last > after:
+                latest = await self._database.latest(number)
+                if not latest.is_readable(caller):
+                    return
+                if latest.sequence > after:
                     after, text = await self._database.exports.read(
-                        caller.name, _events, number, after, last
+                        caller.name, _events, number, after, latest.sequence
                     )
                     yield text
-                elif state not in UNFINISHED or stopping():
+                elif latest.state not in UNFINISHED or stopping():
                     return
                 else:
                     yield b""
@@ -198,7 +214,7 @@ class JobService:
         """The results of a job in the format `form`, in parts.
 
         Raises:
-            NotFound: there is no such job, or it belongs to another user.
+            NotFound: there is no such job, or it is private to another user.
             Busy: the user has too many exports and comparisons under way.
         """
         user = caller.name
@@ -209,13 +225,24 @@ class JobService:
             for step in steps:
                 yield await self._database.exports.read(user, step)
 
+    async def case(self, caller: Caller, job_id: str, position: int) -> CaseDetails:
+        """One measured case of a job, with its rows and samples.
+
+        Raises:
+            NotFound: there is no such job, it is private to another user, or it has not measured a
+                case at this position.
+        """
+        return await self._database.exports.read(
+            caller.name, results.find_case, caller, job_id, position
+        )
+
     async def compare(
         self, caller: Caller, first_id: str, second_id: str
     ) -> AsyncGenerator[bytes, None]:
         """Two jobs side by side, as JSON, in parts.
 
         Raises:
-            NotFound: one of the jobs does not exist, or belongs to another user.
+            NotFound: one of the jobs does not exist, or is private to another user.
             Busy: the user has too many exports and comparisons under way.
         """
         user = caller.name
@@ -331,15 +358,19 @@ class JobService:
         checked: Checked,
         key: str | None,
     ) -> tuple[SubmittedJob, int]:
-        limit = self._settings.user_max_jobs
-        row, created = submissions.submit(session, caller, request, checked, key, limit)
+        limit, private = self._settings.user_max_jobs, self._settings.jobs_private
+        row, created = submissions.submit(session, caller, request, checked, key, limit, private)
         session.flush()
         return views.submitted(session, row, created, self.scheduler.devices), row.number
 
 
-def _preview(session: Session, caller: Caller, request: JobRequest, checked: Checked) -> JobPreview:
+def _preview(
+    session: Session, caller: Caller, request: JobRequest, checked: Checked, private: bool
+) -> JobPreview:
     expected = submissions.estimate(session, request, checked)
-    found = None if request.fresh else submissions.find_answered(session, caller, request, checked)
+    found = None
+    if not request.fresh:
+        found = submissions.find_answered(session, caller, request, checked, private)
     return JobPreview(
         cases=len(checked["cases"]),
         first_cases=[case["key"] for case in checked["cases"][:PREVIEWED]],
@@ -356,8 +387,14 @@ def _named_problem(session: Session, caller: Caller, reference: str) -> NamedPro
 
 
 def _cancel(session: Session, caller: Caller, job_id: str) -> int:
-    row = submissions.find(session, caller, job_id)
+    row = submissions.find_own(session, caller, job_id)
     submissions.cancel(session, row)
+    return row.number
+
+
+def _change(session: Session, caller: Caller, job_id: str, change: JobChange) -> int:
+    row = submissions.find_own(session, caller, job_id)
+    row.private = change.private
     return row.number
 
 

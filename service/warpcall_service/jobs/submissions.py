@@ -9,20 +9,20 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.errors import Busy, InvalidInput, NotFound
+from warpcall.errors import Busy, Forbidden, InvalidInput, NotFound
 from warpcall.jobs import PRIORITIES, UNFINISHED
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.runs.messages import Checked
-from warpcall_service.store.tables import Job, JobCase, JobTag
+from warpcall_service.store.tables import Job, JobCase, JobTag, StoredProblem, UploadedVersion
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 from warpcall_service.uploads import job_uploads
@@ -49,7 +49,11 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs to list; None means any. `before` is an id: only older jobs are listed."""
+    """Which of the jobs that the caller may read to list; None means any.
+
+    `before` is an id: only older jobs are listed. An `implementation` is among those of the job, in
+    any version.
+    """
 
     user: str | None = None
     state: str | None = None
@@ -57,6 +61,7 @@ class Filter:
     tag: str | None = None
     before: str | None = None
     limit: int = 50
+    implementation: str | None = None
 
 
 def submit(
@@ -66,8 +71,13 @@ def submit(
     checked: Checked,
     idempotency_key: str | None,
     max_jobs: int,
+    private_by_default: bool = False,
 ) -> tuple[Job, bool]:
     """Queue a job, or find a job that answers the request.
+
+    Args:
+        private_by_default: whether a job is private if neither the request nor the uploads that it
+            times decide.
 
     Returns:
         The job, and whether it is new.
@@ -80,18 +90,13 @@ def submit(
     clock_us = queue.lock(session)
     if known := find_repeated(session, caller, request, idempotency_key):
         return known, False
-    op = without_version(request.op)
-    problem = None
-    if problem_sha256 := checked.get("problem_sha256"):
-        # The version whose cases were checked, even if another one is the latest now.
-        reference = f"{op}@{problem_sha256}"
-        problem = job_uploads.resolve_problem(session, caller, reference, lock=True)
-    uploads = job_uploads.resolve(session, caller, op, request.implementations, lock=True)
+    problem, uploads = _uploads_of(session, caller, request, checked, lock=True)
     versions = {name: row.sha256 for name, row in uploads.items()}
     checked = {**checked, "sources": {**checked["sources"], **versions}}
-    measured_sha256 = _measured_sha256(request, checked)
-    if not request.fresh and (found := _find_answered(session, caller, measured_sha256, checked)):
+    private = _is_private(request, problem, uploads, private_by_default)
+    if not request.fresh and (found := _find_answered(session, caller, request, checked, private)):
         return found, False
+    measured_sha256 = _measured_sha256(request, checked)
     waiting = session.scalars(
         sa.select(sa.func.count(Job.number)).where(
             Job.user_name == caller.name, Job.state.in_(UNFINISHED)
@@ -110,7 +115,7 @@ def submit(
         request=_text(request.model_dump(mode="json", exclude_unset=True)),
         request_sha256=_sha256(request),
         question_sha256=measured_sha256,
-        op=op,
+        op=without_version(request.op),
         implementations=_text(request.implementations),
         precision=request.precision,
         priority=PRIORITIES.index(request.priority),
@@ -128,8 +133,9 @@ def submit(
         nominal_ms=round(expected.nominal_s * 1e3),
         estimated_ms=round(expected.estimated_s * 1e3),
         took_ms=0,
-        problem_sha256=problem_sha256,
+        problem_sha256=None if problem is None else problem.sha256,
         problem_number=None if problem is None else problem.number,
+        private=private,
     )
     session.add(job)
     session.flush()
@@ -201,43 +207,83 @@ def nominal_s(request: JobRequest, checked: Checked) -> float:
 
 
 def find_answered(
-    session: Session, caller: Caller, request: JobRequest, checked: Checked
+    session: Session,
+    caller: Caller,
+    request: JobRequest,
+    checked: Checked,
+    private_by_default: bool,
 ) -> Job | None:
-    """A finished job of the caller that measured the same in the same environment, or None."""
-    return _find_answered(session, caller, _measured_sha256(request, checked), checked)
+    """A finished job of the caller that answers the request, or None."""
+    problem, uploads = _uploads_of(session, caller, request, checked)
+    private = _is_private(request, problem, uploads, private_by_default)
+    return _find_answered(session, caller, request, checked, private)
+
+
+def readable(caller: Caller) -> sa.ColumnElement[bool]:
+    """Which jobs the caller may read: all that are not private, their own, administrators all.
+
+    Every query that shows jobs or measurements to a user has this condition.
+    """
+    if caller.may("admin"):
+        return sa.true()
+    return sa.or_(Job.private.is_(False), Job.user_name == caller.name)
 
 
 def find(session: Session, caller: Caller, job_id: str) -> Job:
-    """The job of an id. Administrators may see all jobs, other users their own.
+    """The job of an id, if the caller may read it.
 
     Raises:
-        NotFound: there is no such job, or it belongs to another user.
+        NotFound: there is no such job, or it is private to another user.
     """
-    query = sa.select(Job).where(Job.id == job_id)
+    query = sa.select(Job).where(Job.id == job_id, readable(caller))
     job = session.scalars(query).one_or_none() if ID.fullmatch(job_id) else None
-    if job is None or not (caller.may("admin") or job.user_name == caller.name):
-        raise NotFound(f"there is no job {brief(job_id)}, or it is not yours", field="id")
+    if job is None:
+        raise NotFound(
+            f"there is no job {brief(job_id)}, or it is private to another user", field="id"
+        )
+    return job
+
+
+def find_own(session: Session, caller: Caller, job_id: str) -> Job:
+    """The job of an id, if the caller may change it.
+
+    Raises:
+        NotFound: as `find`.
+        Forbidden: it belongs to another user, and the caller is no administrator.
+    """
+    job = find(session, caller, job_id)
+    if job.user_name != caller.name and not caller.may("admin"):
+        raise Forbidden(
+            f"only {job.user_name} and administrators may change the job {job.id}", field="id"
+        )
     return job
 
 
 def listed(session: Session, caller: Caller, wanted: Filter) -> Sequence[Job]:
-    """Jobs that the caller may see, the latest first, and one more than `limit` if there are more.
+    """Jobs that the caller may read, the latest first, and one more than `limit` if there are more.
 
     Raises:
-        NotFound: there is no job `before`, or it belongs to another user.
+        NotFound: there is no job `before`, or it is private to another user.
     """
-    query = sa.select(Job).order_by(Job.number.desc()).limit(wanted.limit + 1)
-    user = wanted.user if caller.may("admin") else caller.name
-    if user is not None:
-        query = query.where(Job.user_name == user)
-    if user != wanted.user and wanted.user is not None:
-        query = query.where(sa.false())  # the caller asks for another user's jobs
+    query = sa.select(Job).where(readable(caller))
+    query = query.order_by(Job.number.desc()).limit(wanted.limit + 1)
+    if wanted.user is not None:
+        query = query.where(Job.user_name == wanted.user)
     if wanted.state is not None:
         query = query.where(Job.state == wanted.state)
     if wanted.op is not None:
         query = query.where(Job.op == wanted.op)
     if wanted.tag is not None:
         query = query.join(JobTag, JobTag.job_number == Job.number).where(JobTag.tag == wanted.tag)
+    if wanted.implementation is not None:
+        # The column is a list as JSON. Names have no quotes, and a version follows after an @.
+        name = json.dumps(wanted.implementation)[1:-1]
+        query = query.where(
+            sa.or_(
+                Job.implementations.contains(f'"{name}"', autoescape=True),
+                Job.implementations.contains(f'"{name}@', autoescape=True),
+            )
+        )
     if wanted.before is not None:
         query = query.where(Job.number < find(session, caller, wanted.before).number)
     return session.scalars(query).all()
@@ -254,20 +300,57 @@ def cancel(session: Session, job: Job) -> None:
         lifecycle.end_job(session, job, "cancelled", "cancelled", "cancelled before it began")
 
 
+def _uploads_of(
+    session: Session, caller: Caller, request: JobRequest, checked: Checked, *, lock: bool = False
+) -> tuple[StoredProblem | None, dict[str, UploadedVersion]]:
+    """The problem that a job measures, None for an op of the library, and the uploads that it times.
+
+    Raises:
+        InvalidInput: one of them was deleted since the request was checked.
+    """
+    op, problem = without_version(request.op), None
+    if problem_sha256 := checked.get("problem_sha256"):
+        # The version whose cases were checked, even if another one is the latest now.
+        reference = f"{op}@{problem_sha256}"
+        problem = job_uploads.resolve_problem(session, caller, reference, lock=lock)
+    return problem, job_uploads.resolve(session, caller, op, request.implementations, lock=lock)
+
+
+def _is_private(
+    request: JobRequest,
+    problem: StoredProblem | None,
+    uploads: Mapping[str, UploadedVersion],
+    by_default: bool,
+) -> bool:
+    """Whether the job of a request is private.
+
+    Tracebacks in its results quote the source of what it times, and its cases tell of its problem.
+    So a job on a private problem or with a private upload is private unless the request says
+    otherwise.
+    """
+    if request.private is not None:
+        return request.private
+    of_problem = problem is not None and problem.private
+    return by_default or of_problem or any(upload.private for upload in uploads.values())
+
+
 def _find_answered(
-    session: Session, caller: Caller, measured_sha256: str, checked: Checked
+    session: Session, caller: Caller, request: JobRequest, checked: Checked, private: bool
 ) -> Job | None:
-    return session.scalars(
-        sa.select(Job)
-        .where(
-            Job.user_name == caller.name,
-            Job.question_sha256 == measured_sha256,
-            Job.state == "succeeded",
-            Job.environment == checked["environment"],
-        )
-        .order_by(Job.number.desc())
-        .limit(1)
-    ).one_or_none()
+    """A finished job of the caller that measured the same in the same environment, or None.
+
+    A job that others may read does not answer a private request, and a private one does not answer
+    a request that is explicitly not private.
+    """
+    query = sa.select(Job).where(
+        Job.user_name == caller.name,
+        Job.question_sha256 == _measured_sha256(request, checked),
+        Job.state == "succeeded",
+        Job.environment == checked["environment"],
+    )
+    if private or request.private is not None:
+        query = query.where(Job.private.is_(private))
+    return session.scalars(query.order_by(Job.number.desc()).limit(1)).one_or_none()
 
 
 def _measured_sha256(request: JobRequest, checked: Checked) -> str:
@@ -284,7 +367,10 @@ def _measured_sha256(request: JobRequest, checked: Checked) -> str:
 
 
 def _sha256(request: JobRequest) -> str:
-    return hashlib.sha256(_text(request.model_dump(mode="json")).encode()).hexdigest()
+    # Without `private`, the hash is that of a server which did not know this field.
+    unset = {"private"} if request.private is None else set()
+    shown = request.model_dump(mode="json", exclude=unset)
+    return hashlib.sha256(_text(shown).encode()).hexdigest()
 
 
 def _text(value: object) -> str:

@@ -52,7 +52,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
 
 
 def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobList:
-    """A page of the jobs that the caller may see, the latest first."""
+    """A page of the jobs that the caller may read, the latest first."""
     found = submissions.listed(session, caller, wanted)
     rows, more = found[: wanted.limit], len(found) > wanted.limit
     places = _places(session, rows, devices)
@@ -115,4 +115,5 @@ def _fields(row: JobRow, places: Mapping[int, Place]) -> dict[str, Any]:
         "ends_in_s": None if place is None else place.ends_in_s,
         "device": row.device,
         "environment": row.environment,
+        "private": row.private,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED, JobDetails
+from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
 from warpcall_service.jobs import submissions, views
 from warpcall_service.pages import results
-from warpcall_service.pages.phases import doing, last_sequence, phases
+from warpcall_service.pages.phases import Doing, doing, last_sequence, phases
+from warpcall_service.pages.results import COLOURS
 from warpcall_service.pages.sizes import panels
 from warpcall_service.pages.view import View, render
 from warpcall_service.store.tables import Job, JobCase
@@ -49,12 +52,14 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
     answers, heat = results.answers(session, row)
     blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
     running = row.state in UNFINISHED
+    now = doing(session, row) if running else None
     return render(
         "job.html",
         view,
         job=job,
         running=running,
-        doing=doing(session, row) if running else None,
+        doing=now,
+        live=[] if now is None else _live(now, results.colours(job.implementations)),
         sequence=last_sequence(session, row) if running else 0,
         phases=phases(session, row),
         current=_case_now(session, row) if running else "",
@@ -79,6 +84,39 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
 def _paging(row: Job, first: int, found: int) -> Paging:
     before = max(0, first - PAGE_CASES) if first > 0 else None
     return Paging(first, before, first + PAGE_CASES if found > PAGE_CASES else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The median of an implementation so far. Places are in percent, as in `results.Plotted`."""
+
+    name: str
+    colour: int
+    us: float
+    axis: LogAxis
+    at: float
+    low: float
+    high: float
+
+
+def _live(now: Doing, colours: Mapping[str, int]) -> list[Live]:
+    """The medians so far. Their intervals have the width of the widest one of a ratio."""
+    factor = 1 + (now.half_width or 0.0)
+    medians = now.medians_us
+    ends = [end for us in medians.values() for end in (us / factor, us * factor)]
+    axis = log_axis(ends, " µs")
+    return [
+        Live(
+            name,
+            colours.get(name, COLOURS),
+            us,
+            axis,
+            axis.at(us),
+            axis.at(us / factor),
+            axis.at(us * factor),
+        )
+        for name, us in medians.items()
+    ]
 
 
 def _case_now(session: Session, row: Job) -> str:

@@ -44,6 +44,7 @@ class Doing:
 
     Attributes:
         half_width: half the width of the widest interval of a ratio so far; None if unknown.
+        medians_us: by implementation, the medians so far; empty outside of rounds.
     """
 
     phase: str
@@ -51,6 +52,7 @@ class Doing:
     implementation: str | None
     rounds: int | None
     half_width: float | None
+    medians_us: dict[str, float]
 
 
 def phases(session: Session, job: Job) -> list[Phase]:
@@ -116,6 +118,7 @@ def doing(session: Session, job: Job) -> Doing | None:
         data.get("implementation"),
         data.get("rounds"),
         data.get("half_width"),
+        data.get("medians_us") or {},
     )
 
 

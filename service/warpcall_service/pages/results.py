@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import Measurement
+from warpcall_service.drawing import numbers
+from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs.results import measurement
-from warpcall_service.pages import numbers
-from warpcall_service.pages.plots import LogAxis, log_axis
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
@@ -79,6 +79,7 @@ class Block:
     limit_us: float | None
     band: tuple[float, float] | None
     why: list[str]
+    converged: bool
 
 
 @dataclass(slots=True)
@@ -187,8 +188,10 @@ def lead(first: str, answers: Sequence[Answer]) -> str:
             words, number = "not to be distinguished from", one.counts["inconclusive"]
         assert one.typical is not None
         cases = f" in {number} of {one.total} cases" if one.total > 1 else ""
-        parts.append(f"{words} {one.name}{cases} ({numbers.times(one.typical)} the time)")
-    return f"{first} is {'; '.join(parts)}."
+        typically = "typically " if one.total > 1 else ""
+        time = f"{one.name} {typically}takes {numbers.times(one.typical)} the time"
+        parts.append(f"{first} is {words} {one.name}{cases}: {time}.")
+    return " ".join(parts)
 
 
 def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
@@ -340,17 +343,16 @@ def _block(
         limit_us=limit_us,
         band=(begin, round(end - begin, 2)) if len(rows) > 1 else None,
         why=case_remarks(result),
+        converged=result["converged"] or not result["rounds"],
     )
 
 
 def case_remarks(result: Mapping[str, Any]) -> list[str]:
-    """What a reader should know about a case besides its rows."""
+    """What a reader should know about a case besides its rows, and whether it converged."""
     found = [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in result["tags"]]
     reasons = Counter(masked["reason"] for masked in result["masked"])
     for reason, number in reasons.most_common(3):
         found.append(f"{numbers.count(number, 'round')} of {result['rounds']} masked: {reason}")
-    if not result["converged"] and result["rounds"]:
-        found.append("the time was up before all intervals were as narrow as asked for")
     return found
 
 

@@ -8,28 +8,42 @@ from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.jobs import State
 from warpcall_service.http.caller import CurrentCaller
-from warpcall_service.jobs.models import Name, Word
-from warpcall_service.jobs.routes import JobId
+from warpcall_service.jobs.models import MAX_SEQUENCE, CaseKey, ImplementationName, Name, Word
+from warpcall_service.jobs.routes import JobId, Position
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages import docs, login, static
+from warpcall_service.pages.board import board_page
+from warpcall_service.pages.case import case_page
+from warpcall_service.pages.compare import comparison_page, form_page
+from warpcall_service.pages.history import history_page
 from warpcall_service.pages.job import job_page
-from warpcall_service.pages.jobs import jobs_page
-from warpcall_service.pages.queue import queue_page, strips
-from warpcall_service.pages.view import View, page
+from warpcall_service.pages.kernels import kernel_routes
+from warpcall_service.pages.lists import jobs_page, queue_page, strips
+from warpcall_service.pages.view import View, load_templates, page, streamed_page
+from warpcall_service.uploads.service import ImplementationService
 
 PAGE_JOBS = 50
 
-Position = Annotated[int, Query(ge=0, le=1_000_000)]
+From = Annotated[int, Query(alias="from", ge=0, le=MAX_SEQUENCE)]
 # A form sends an empty text for a field that was left empty.
+Device = Annotated[str, Query(max_length=255)]
 Empty = Annotated[str, Query(max_length=0)]
 
 
-def pages(engine: LocalEngine, jobs: JobService) -> APIRouter:
+def pages(
+    engine: LocalEngine, jobs: JobService, implementations: ImplementationService
+) -> APIRouter:
     """All pages."""
+    load_templates()
     router = APIRouter(include_in_schema=False)
-    for part in (static.routes(), docs.routes(), login.routes()):
+    for part in (
+        static.routes(),
+        docs.routes(),
+        login.routes(),
+        kernel_routes(engine, jobs, implementations),
+    ):
         router.include_router(part)
 
     @router.get("/")
@@ -59,10 +73,53 @@ def pages(engine: LocalEngine, jobs: JobService) -> APIRouter:
         request: Request,
         caller: CurrentCaller,
         id: JobId,
-        first: Annotated[Position, Query(alias="from")] = 0,
+        first: From = 0,
     ) -> Response:
         devices = jobs.scheduler.devices
         text = await jobs.read(caller, job_page, View.of(request), id, devices, first)
+        return page(request, text)
+
+    @router.get("/jobs/{id}/cases/{position}")
+    async def show_case(
+        request: Request, caller: CurrentCaller, id: JobId, position: Position
+    ) -> Response:
+        text = await jobs.read(caller, case_page, View.of(request), id, position)
+        return page(request, text)
+
+    @router.get("/compare")
+    async def compare(
+        request: Request, caller: CurrentCaller, a: JobId = "", b: JobId = ""
+    ) -> Response:
+        view = View.of(request)
+        if a and b:
+            parts = comparison_page(jobs, caller, view, a, b)
+            return await streamed_page(request, parts)
+        text = await jobs.read(caller, form_page, view, a, b, jobs.scheduler.devices)
+        return page(request, text)
+
+    @router.get("/history")
+    async def history(
+        request: Request,
+        caller: CurrentCaller,
+        op: ImplementationName | Empty = "",
+        implementation: ImplementationName | Empty = "",
+        case: CaseKey | Empty = "",
+    ) -> Response:
+        view = View.of(request)
+        text = await jobs.read(caller, history_page, view, op, implementation, case)
+        return page(request, text)
+
+    @router.get("/board")
+    async def board(
+        request: Request,
+        caller: CurrentCaller,
+        op: ImplementationName | Empty = "",
+        device: Device = "",
+        case: CaseKey | Empty = "",
+    ) -> Response:
+        ops = [declared["name"] for declared in engine.catalog]
+        view = View.of(request)
+        text = await jobs.read(caller, board_page, view, ops, op, device, case)
         return page(request, text)
 
     return router

@@ -11,8 +11,8 @@ import pydantic_core
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall_service.pages import numbers
-from warpcall_service.pages.plots import LogAxis, log_axis
+from warpcall_service.drawing import numbers
+from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.pages.results import colours
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job, JobCase

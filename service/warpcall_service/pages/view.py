@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -15,9 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from warpcall import __version__
 from warpcall.errors import Problem
+from warpcall_service.drawing import numbers
 from warpcall_service.http.caller import caller_of
+from warpcall_service.http.streamed import Streamed
 from warpcall_service.identity import LOCAL, Caller
-from warpcall_service.pages import numbers
 from warpcall_service.pages.static import static_path
 
 # Only files of this server, no inline script, no inline style, no eval, and in no frame.
@@ -111,6 +113,13 @@ def _environment() -> Environment:
     return made
 
 
+def load_templates() -> None:
+    """Compile all templates, which takes 0.1 s. The first request for a page would wait for it."""
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 def render(template: str, view: View, **context: Any) -> str:
     """A page as text."""
     return _environment().get_template(template).render(view=view, **context)
@@ -118,10 +127,23 @@ def render(template: str, view: View, **context: Any) -> str:
 
 def page(request: Request, text: str, status: int = 200) -> Response:
     """The response with a page."""
+    return HTMLResponse(text, status, _headers(request))
+
+
+async def streamed_page(request: Request, parts: AsyncGenerator[bytes, None]) -> Response:
+    """The response with a page whose first part is sent before the others are made.
+
+    If the first part raises a problem, that is the response.
+    """
+    first = await anext(parts)
+    return Streamed(first, parts, "text/html; charset=utf-8", _headers(request))
+
+
+def _headers(request: Request) -> dict[str, str]:
     headers = dict(HEADERS)
     if request.url.scheme == "https":
         headers["strict-transport-security"] = f"max-age={YEAR_S}"
-    return HTMLResponse(text, status, headers)
+    return headers
 
 
 def wants_page(request: Request) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from warpcall.jobs import ExitClass
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.runs.messages import Task
-from warpcall_service.runs.results import CaseModel, Name, Number, Strict
+from warpcall_service.runs.results import MAX_IMPLEMENTATIONS, CaseModel, Name, Number, Strict
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
 SMALL_BYTES = (
@@ -56,6 +56,7 @@ class _Progress(Strict):
     implementation: Name | None = None
     rounds: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     half_width: Number | None = None
+    medians_us: Annotated[dict[Name, Number], Field(max_length=MAX_IMPLEMENTATIONS)] | None = None
 
 
 class _Result(Strict):
@@ -142,7 +143,8 @@ class FrameReader:
                 self._leased = kind == "want"
             case "progress":
                 self._check_position(value)
-                if value.get("implementation") not in (None, LIMIT, *self._names):
+                named = {value.get("implementation"), *(value.get("medians_us") or {})}
+                if not named <= {None, LIMIT, *self._names}:
                     raise FrameRefused("progress of an implementation that was not asked")
             case "result":
                 self._check_position(value)

@@ -183,7 +183,6 @@ def test_two_files_whose_uploads_have_one_name_are_timed_by_their_versions(
         (("--mine", ":permute"), "such as my_permute.py or my_permute.py:fast, got ':permute'"),
         (("--mine", "latin.py"), "latin.py, line 1: source must be UTF-8, got the byte 0xe9"),
         (("--mine", "mine.py", "--vs", "a,,b"), "--vs must be names such as"),
-        (("--private",), "--private is for what --mine uploads"),
     ],
 )
 def test_what_is_typed_wrong_uploads_nothing(
@@ -225,14 +224,15 @@ def test_a_refused_upload_names_the_file_and_ends_the_command(
 def test_private_uploads_are_sent_as_such(lab: LabServer, warpcall: Command, mine: str) -> None:
     privacy = []
 
-    for options in ([], ["--private"]):
+    for options in ([], ["--private"], ["--public"]):
         warpcall(*BENCH, "--mine", mine, *options)
         privacy.append(lab.seen.params.get("private"))
+        assert lab.jobs[-1].get("private") == privacy[-1], "the job is as private"
     for options in ([], ["--private"], ["--public"]):
         warpcall("implementations", "add", "permute", mine, *options)
         privacy.append(lab.seen.params.get("private"))
 
-    assert privacy == [None, True, None, True, False]
+    assert privacy == [None, True, False, None, True, False]
 
 
 def test_json_has_only_the_results(lab: LabServer, warpcall: Command, mine: str) -> None:

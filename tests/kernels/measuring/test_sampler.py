@@ -202,12 +202,13 @@ def test_every_timed_call_is_under_the_lease_and_no_other_is(device: str) -> Non
             progress=events.append,
         )
 
-    assert calls[:2] == [False, False]  # the checks
-    assert calls[-1]
+    assert (calls[:2], calls[-1]) == ([False, False], True)  # the first two are the checks
     assert sum(calls) >= result.rounds + result.rounds // 4
-    phases = list(dict.fromkeys(event["phase"] for event in events))
-    assert phases == ["preparing", "correctness", "warmup", "rounds", "extras"]
-    assert json.dumps(events)
+    phases = " ".join(dict.fromkeys(event["phase"] for event in events))
+    assert phases == "preparing correctness warmup rounds extras"
+    sent = json.loads(json.dumps(events))
+    found = [[*event["medians_us"]] for event in sent if event["phase"] == "rounds"]
+    assert found[0] == [] != found[-1] == ["watched", "copy"]
 
 
 @pytest.mark.parametrize("callback", ["lease", "progress"])

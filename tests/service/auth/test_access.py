@@ -32,6 +32,7 @@ NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
     "POST /v1/jobs": "bench",
     "POST /v1/jobs/preview": "bench",
+    "PATCH /v1/jobs/{id}": "bench",
     "POST /v1/jobs/{id}/cancel": "bench",
     "POST /v1/implementations": "upload",
     "DELETE /v1/implementations/{user}/{name}": "upload",

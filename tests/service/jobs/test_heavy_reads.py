@@ -357,7 +357,7 @@ def test_all_who_watch_a_job_share_a_look_until_something_happens(store: Store) 
         nonlocal looks
         looks += 1
 
-    async def work() -> tuple[int, list[tuple[str, int]], tuple[str, int]]:
+    async def work() -> tuple[int, list[events.Latest], events.Latest]:
         database = JobDatabase(store)
         found = await asyncio.gather(*(database.latest(job) for _ in range(20)))
         shared = looks
@@ -372,8 +372,8 @@ def test_all_who_watch_a_job_share_a_look_until_something_happens(store: Store) 
     shared, found, after = asyncio.run(work())
 
     assert shared == 1
-    assert set(found) == {("succeeded", 3)}
-    assert after == ("succeeded", 4)
+    assert {(latest.state, latest.sequence) for latest in found} == {("succeeded", 3)}
+    assert (after.state, after.sequence) == ("succeeded", 4)
 
 
 def test_jobs_are_submitted_beside_unread_answers(archive: Archive) -> None:

@@ -39,7 +39,15 @@ HELLO = {
         "sources": {},
     }
 }
-PROGRESS = {"progress": {"position": 3, "phase": "rounds", "rounds": 5, "half_width": None}}
+PROGRESS = {
+    "progress": {
+        "position": 3,
+        "phase": "rounds",
+        "rounds": 5,
+        "half_width": None,
+        "medians_us": {"copy": 1.5},
+    }
+}
 WANT, RELEASE = {"want": True}, {"release": True}
 ENDED = {"ended": {"class": "ok", "detail": ""}}
 
@@ -118,6 +126,10 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
         ([HELLO, {"progress": {"position": 3, "phase": "mine"}}], "progress.phase"),
         (
             [HELLO, {"progress": {"position": 3, "phase": "rounds", "implementation": "x"}}],
+            "an implementation that was not asked",
+        ),
+        (
+            [HELLO, {"progress": {"position": 3, "phase": "rounds", "medians_us": {"x": 1.0}}}],
             "an implementation that was not asked",
         ),
         ([HELLO, result(implementations=[measured("torch")])], "other implementations"),

@@ -1,19 +1,19 @@
-"""The first page: the devices, the queue of all users, and what the caller's jobs wait for."""
+"""The first page, with the devices and the queue of all users, and the list of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import JobInfo, Queue, QueueEntry
+from warpcall.jobs import STATES, JobInfo, Queue, QueueEntry
+from warpcall_service.drawing.numbers import count, span
 from warpcall_service.jobs import views
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.activity import STEP_S, STEPS, Step
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.status import LaneStatus
-from warpcall_service.pages.numbers import count, span
 from warpcall_service.pages.view import View, render
 
 LATEST = 8  # finished jobs that are shown
@@ -130,6 +130,28 @@ def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:
     return (
         f"{first} Your next job starts in about {span(own[0].starts_in_s)}, after "
         f"{count(before, 'other job')}."
+    )
+
+
+def jobs_page(
+    session: Session, view: View, wanted: Filter, ops: list[str], job_devices: int
+) -> str:
+    """The page as text.
+
+    Raises:
+        NotFound: there is no job `before`, or the caller may not see it.
+    """
+    found = views.jobs(session, view.caller, wanted, job_devices)
+    return render(
+        "jobs.html",
+        view,
+        jobs=found.jobs,
+        following=found.next,
+        wanted=wanted,
+        is_filtered=replace(wanted, before=None, limit=0) != Filter(limit=0),
+        ops=ops,
+        states=STATES,
+        headline=headline,
     )
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from warpcall_service.pages.numbers import significant
-
 MOST_TICKS = 7
 STEPS = (1.0, 2.0, 5.0)  # of ticks within a decade
 
@@ -39,19 +37,24 @@ class LogAxis:
 
 
 def log_axis(
-    values: Iterable[float | None], unit: str = "", *, around: float | None = None
+    values: Iterable[float | None],
+    unit: str = "",
+    *,
+    around: float | None = None,
+    least_room: float = 1.04,
 ) -> LogAxis:
     """An axis on which all values have a place; values that are not positive are ignored.
 
     Args:
         unit: what follows the number of each tick.
         around: a value that the axis must show as well.
+        least_room: factor by which the axis is longer than the values on each side, at least.
     """
     known = [value for value in values if value is not None and 0 < value < math.inf]
     if around is not None:
         known.append(around)
     low, high = (min(known), max(known)) if known else (1.0, 1.0)
-    room = max(1.04, (high / low) ** 0.06)
+    room = max(least_room, (high / low) ** 0.06)
     low, high = low / room, high * room
     labels = _tick_values(low, high)
     ticks = [Tick(value, _position(value, low, high), _label(value) + unit) for value in labels]
@@ -86,10 +89,9 @@ def _even_values(low: float, high: float) -> list[float]:
 
 
 def _label(value: float) -> str:
-    if value >= 1e6:
-        return f"{significant(value / 1e6, 3).rstrip('0').rstrip('.')}M"
-    text = significant(value, 3)
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """A round number without rounding it further: two ticks must not have the same text."""
+    text = f"{value:,.6f}"
+    return text.rstrip("0").rstrip(".")
 
 
 def histogram(values: Sequence[float], bins: int) -> tuple[list[int], float, float]:

@@ -24,6 +24,8 @@ def ratio(value: float | None) -> str:
 
 def times(value: float) -> str:
     """A ratio for a sentence, such as "1.03×" or "6.1×"."""
+    if 0.95 < value < 1.05:
+        return f"{value:.3f}×"
     return f"{value:.2f}×" if value < 2 else f"{significant(value, 2)}×"
 
 

@@ -1,0 +1,109 @@
+"""Source code as the pages show it: highlighted on the server, and the difference of two versions."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+LIBRARY = "warpcall_kernels"
+FAMILY = f"{LIBRARY}._"  # folders that ops share begin like this
+MOST_CHARACTERS = 64 << 10  # of a source that is highlighted; longer ones are shown as plain text
+MOST_LINES = 2000  # of each of two sources whose difference is shown
+CONTEXT = 4  # lines around a difference
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of the library, by its path in the package."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """A line of a difference. `kind` is "added", "removed", "kept" or "gap"."""
+
+    kind: str
+    text: str
+    before: int | None = None
+    after: int | None = None
+
+
+@functools.lru_cache(maxsize=64)
+def highlighted(text: str) -> Markup:
+    """Python source as HTML: each line is an element, so that the style can number the lines."""
+    if len(text) > MOST_CHARACTERS:
+        lines = [Markup.escape(line) for line in text.splitlines()]
+    else:
+        marked = highlight(text, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+        lines = [Markup(line) for line in marked.splitlines()]
+    return Markup("").join(Markup("<span>{}\n</span>").format(line) for line in lines)
+
+
+def difference(before: str, after: str) -> list[DiffLine] | None:
+    """The lines that differ, with some around them; None if the sources are too long for it."""
+    old, new = before.splitlines(), after.splitlines()
+    if max(len(old), len(new)) > MOST_LINES:
+        return None
+    found: list[DiffLine] = []
+    groups = difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT)
+    for group in groups:
+        found.append(DiffLine("gap", f"from line {group[0][3] + 1}"))
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                found += [
+                    DiffLine("kept", line, i1 + n + 1, j1 + n + 1)
+                    for n, line in enumerate(old[i1:i2])
+                ]
+            else:
+                found += [DiffLine("removed", old[n], n + 1) for n in range(i1, i2)]
+                found += [DiffLine("added", new[n], None, n + 1) for n in range(j1, j2)]
+    return found
+
+
+@functools.cache
+def files_of_op(op: str) -> Sequence[SourceFile]:
+    """The file of a shipped op, and the files of its family that it uses; empty if there is none.
+
+    They are read from the installed library, which is not imported.
+    """
+    spec = importlib.util.find_spec(LIBRARY)
+    if spec is None or not spec.submodule_search_locations:
+        return ()
+    root = Path(spec.submodule_search_locations[0])
+    found: dict[str, SourceFile] = {}
+    waiting = [f"{LIBRARY}.{op.replace('-', '_')}"]
+    while waiting:
+        module = waiting.pop(0)
+        path = _path(root, module)
+        if path is None or module in found:
+            continue
+        text = path.read_text()
+        found[module] = SourceFile(path.relative_to(root).as_posix(), text)
+        waiting += _family_modules(text, root)
+    return tuple(one for one in found.values() if one.text.strip())
+
+
+def _path(root: Path, module: str) -> Path | None:
+    base = root.joinpath(*module.split(".")[1:])
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+
+
+def _family_modules(text: str, root: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(FAMILY):
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [str(node.module), *(name for name in submodules if _path(root, name))]
+    return found

@@ -1,0 +1,215 @@
+"""The page of one case: its numbers, whether the machine was calm, and how the ratios lie."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from warpcall.jobs.results import CaseDetails, Measurement
+from warpcall_service.drawing import numbers
+from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.jobs.results import find_case
+from warpcall_service.pages import results
+from warpcall_service.pages.view import View, render
+
+BINS = 40  # of a histogram
+PARTS = 10  # of the rounds, in the table of medians over time
+OUTER = 0.01  # share of the ratios on each side that the histogram's axis may cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a histogram: left end, width and height in percent."""
+
+    at: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The distribution of the ratios of an implementation to the first one.
+
+    Attributes:
+        margin, interval, a_a: left end and width of ranges on the axis, in percent.
+        parts: medians of the ratios in the first tenth of the rounds, in the second one and so on.
+        outside: number of ratios beyond the axis.
+    """
+
+    name: str
+    colour: int
+    axis: LogAxis
+    bars: list[Bar]
+    margin: tuple[float, float]
+    interval: tuple[float, float] | None
+    a_a: tuple[float, float] | None
+    parts: list[float]
+    outside: int
+
+
+def case_page(session: Session, view: View, job_id: str, position: int) -> str:
+    """The page as text.
+
+    Raises:
+        NotFound: there is no such job or case, or the caller may not see it.
+    """
+    case = find_case(session, view.caller, job_id, position)
+    rows = case.measurements
+    names = [row.implementation for row in rows]
+    chosen = results.colours(names)
+    found = [] if len(rows) < 2 else [_spread(case, row, chosen) for row in rows[1:]]
+    spreads = [one for one in found if one is not None]
+    return render(
+        "case.html",
+        view,
+        case=case,
+        name=results.case_name(case.op, case.case),
+        rows=rows,
+        first=names[0],
+        colours=chosen,
+        lead=_lead(rows),
+        plot=_plot(case, chosen),
+        remarks=[*_remarks(case), *(why for row in rows for why in _row_remarks(row))],
+        masked=_masked(case),
+        spreads=spreads,
+        parts=list(range(1, PARTS + 1)) if spreads and len(spreads[0].parts) == PARTS else [],
+        spec=json.dumps(case.spec, indent=2, ensure_ascii=False),
+        statuses=results.STATUSES,
+        data=view.url("v1", "jobs", case.job, "cases", str(case.position)),
+    )
+
+
+def _lead(rows: Sequence[Measurement]) -> str:
+    words = {
+        "faster": "faster",
+        "slower": "slower",
+        "same": "the same",
+        "inconclusive": "undecided",
+    }
+    return "; ".join(
+        f"{row.implementation} takes {numbers.times(row.ratio)} the time of {rows[0].implementation}"
+        f" ({words[row.verdict]})"
+        for row in rows[1:]
+        if row.ratio and row.verdict
+    )
+
+
+def _plot(case: CaseDetails, chosen: dict[str, int]) -> tuple[LogAxis, list[Any], float | None]:
+    """The axis of the times in us, and a dot with its interval for each implementation."""
+    timed = [row for row in case.measurements if row.status == "ok" and row.median_us]
+    ends = [end for row in timed for end in (row.ci_low_us, row.ci_high_us, row.median_us)]
+    axis = log_axis([*ends, case.limit_us], " µs")
+    dots = {
+        row.implementation: results.Plotted(
+            row,
+            chosen[row.implementation],
+            axis.at(row.median_us or 1),
+            axis.at(row.ci_low_us or row.median_us or 1),
+            axis.at(row.ci_high_us or row.median_us or 1),
+            [],
+        )
+        for row in timed
+    }
+    plotted = [dots.get(row.implementation) for row in case.measurements]
+    return axis, plotted, None if case.limit_us is None else axis.at(case.limit_us)
+
+
+def _remarks(case: CaseDetails) -> list[str]:
+    return results.case_remarks(
+        {
+            "tags": case.tags,
+            "masked": case.masked,
+            "rounds": case.rounds,
+        }
+    )
+
+
+def _row_remarks(row: Measurement) -> list[str]:
+    return [
+        f"{row.implementation} is {tag}: {results.TAGS[tag]}" if tag in results.TAGS else tag
+        for tag in row.tags
+    ]
+
+
+def _masked(case: CaseDetails) -> list[tuple[str, int]]:
+    """Reasons for masked rounds, with their number, the most frequent first."""
+    return Counter(str(one.get("reason", "")) for one in case.masked).most_common()
+
+
+def _spread(case: CaseDetails, row: Measurement, chosen: dict[str, int]) -> Spread | None:
+    ratios = _ratios(case, row.implementation)
+    if len(ratios) < PARTS or row.ratio is None:
+        return None
+    ordered = sorted(ratios)
+    cut = int(OUTER * len(ordered))
+    low, high = ordered[cut], ordered[-1 - cut]
+    margin = math.exp(case.margin)
+    axis = log_axis([low, high, row.ratio], least_room=1.001)
+    inside = [ratio for ratio in ratios if axis.low <= ratio <= axis.high]
+    return Spread(
+        name=row.implementation,
+        colour=chosen[row.implementation],
+        axis=axis,
+        bars=_bars(inside, axis),
+        margin=_range(axis, 1 / margin, margin),
+        interval=_known_range(axis, row.ratio_low, row.ratio_high),
+        a_a=_around(case, axis, row.ratio),
+        parts=_parts(ratios),
+        outside=len(ratios) - len(inside),
+    )
+
+
+def _ratios(case: CaseDetails, name: str) -> list[float]:
+    """The ratios of the rounds that count, in their order."""
+    samples = case.samples_us or {}
+    firsts = samples.get(case.measurements[0].implementation, [])
+    masked = {one.get("round") for one in case.masked}
+    return [
+        mine / first
+        for number, (first, mine) in enumerate(zip(firsts, samples.get(name, []), strict=False))
+        if first and mine and number not in masked
+    ]
+
+
+def _bars(ratios: Sequence[float], axis: LogAxis) -> list[Bar]:
+    width = 100 / BINS
+    counts = Counter(min(BINS - 1, int(axis.at(ratio) / width)) for ratio in ratios)
+    most = max(counts.values())
+    return [
+        Bar(round(number * width, 2), round(width * 0.92, 2), round(100 * count / most, 1))
+        for number, count in sorted(counts.items())
+    ]
+
+
+def _range(axis: LogAxis, low: float, high: float) -> tuple[float, float]:
+    begin, end = axis.at(low), axis.at(high)
+    return begin, round(end - begin, 2)
+
+
+def _known_range(
+    axis: LogAxis, low: float | None, high: float | None
+) -> tuple[float, float] | None:
+    return None if low is None or high is None else _range(axis, low, high)
+
+
+def _around(case: CaseDetails, axis: LogAxis, ratio: float) -> tuple[float, float] | None:
+    """The interval of A/A, moved to the ratio: so wide is the noise alone."""
+    a_a = case.a_a or {}
+    if not a_a.get("low") or not a_a.get("high"):
+        return None
+    return _range(axis, ratio * a_a["low"] / a_a["ratio"], ratio * a_a["high"] / a_a["ratio"])
+
+
+def _parts(ratios: Sequence[float]) -> list[float]:
+    size = len(ratios) / PARTS
+    return [
+        statistics.median(ratios[int(part * size) : int((part + 1) * size)])
+        for part in range(PARTS)
+    ]

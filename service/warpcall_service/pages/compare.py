@@ -1,0 +1,171 @@
+"""The page that compares two jobs: what changed, the code or the machine?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic_core
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import JobDetails
+from warpcall.jobs.results import ComparedRow, Comparison
+from warpcall_service.drawing import numbers
+from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.formats.payloads import checked
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import submissions, views
+from warpcall_service.jobs.service import JobService
+from warpcall_service.jobs.submissions import Filter
+from warpcall_service.pages import results
+from warpcall_service.pages.view import View, render
+
+LATEST = 30  # jobs that the form proposes
+MOST_ROWS = 500  # of the table
+# Where the rows stand in the page, which is sent up to here before they are compared.
+ROWS = "<!-- rows -->"
+ORDER = {"slower": 0, "faster": 1, "inconclusive": 2, "same": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A row with its places in the plot, in percent."""
+
+    row: ComparedRow
+    name: str
+    at: float
+    low: float
+    high: float
+    band: tuple[float, float] | None
+
+
+def form_page(session: Session, view: View, a: str, b: str, devices: int) -> str:
+    """The page with which two jobs are chosen."""
+    found = views.jobs(session, view.caller, Filter(limit=LATEST), devices).jobs
+    op = submissions.find(session, view.caller, a).op if a else None
+    proposed = [job for job in found if job.finished_at and op in (None, job.op) and job.id != a]
+    return render("compare_form.html", view, a=a, b=b, proposed=proposed)
+
+
+async def comparison_page(
+    jobs: JobService, caller: Caller, view: View, a: str, b: str
+) -> AsyncGenerator[bytes, None]:
+    """The page in two parts. The first one, with what differs between the machines, comes at once;
+    then a lane compares the samples, which takes some 5 ms for each case.
+
+    Raises:
+        NotFound: one of the jobs does not exist, or the caller may not see it.
+        Busy: the user has too many exports and comparisons under way.
+    """
+    parts = jobs.compare(caller, a, b)
+    try:
+        head = await anext(parts)
+        empty = pydantic_core.from_json(head + b'],"only_a":[],"only_b":[]}')
+        devices = jobs.scheduler.devices
+        frame = await jobs.read(caller, _frame, view, empty, devices)
+        before, _, after = frame.partition(ROWS)
+        yield before.encode()
+        text = bytearray(head)
+        async for part in parts:
+            text += part
+    finally:
+        await parts.aclose()
+    yield (await jobs.read(caller, _rows, view, bytes(text))).encode() + after.encode()
+
+
+def _frame(session: Session, view: View, empty: dict[str, Any], devices: int) -> str:
+    pair = [views.job(session, view.caller, empty[name], devices) for name in ("a", "b")]
+    return render(
+        "compare.html",
+        view,
+        pair=pair,
+        same=empty["same_environment"],
+        differences=_differences(empty["differences"], pair),
+        rows_here=ROWS,
+    )
+
+
+def _differences(
+    facts: dict[str, list[Any]], pair: Sequence[JobDetails]
+) -> list[tuple[str, str, str]]:
+    """What differs besides the times: facts of the machines, then sources, the request."""
+    found = [(name.replace("_", " "), *map(_short, values)) for name, values in facts.items()]
+    first, second = pair
+    for name in sorted({*first.sources} | {*second.sources}):
+        one, other = first.sources.get(name), second.sources.get(name)
+        if one and other and one != other:
+            found.append((f"source of {name}", one[:12], other[:12]))
+    if first.precision != second.precision:
+        found.append(("precision", first.precision, second.precision))
+    return [(str(a), str(b), str(c)) for a, b, c in found]
+
+
+def _short(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 40 else text[:12]
+
+
+def _rows(session: Session, view: View, text: bytes) -> str:
+    found = checked(Comparison, pydantic_core.from_json(text))
+    rows = sorted(found.rows, key=_evidence)
+    axis = log_axis(
+        [end for row in rows[:MOST_ROWS] for end in (row.ratio, row.ratio_low, row.ratio_high)],
+        "×",
+        around=1.0,
+        least_room=1.01,
+    )
+    counts: Counter[str] = Counter(row.verdict for row in rows)
+    return render(
+        "compare_rows.html",
+        view,
+        rows=[_compared(row, axis) for row in rows[:MOST_ROWS]],
+        hidden=max(0, len(rows) - MOST_ROWS),
+        total=len(rows),
+        axis=axis,
+        lead=_lead(counts, len(rows)),
+        unknown=sum(row.margin is None for row in rows),
+        only=[("the first", found.only_a), ("the second", found.only_b)],
+        data=view.url("v1", "jobs", found.a, "compare", found.b),
+    )
+
+
+def _evidence(row: ComparedRow) -> tuple[int, float]:
+    """What is surely different comes first, by how far its interval is from the margin."""
+    low, high = math.log(row.ratio_low or row.ratio), math.log(row.ratio_high or row.ratio)
+    beyond = max(low, -high) - (row.margin or 0.0)
+    return ORDER[row.verdict], -beyond
+
+
+def _compared(row: ComparedRow, axis: LogAxis) -> Compared:
+    op = row.case.partition(" ")[0]
+    band = None
+    if row.margin is not None:
+        begin, end = axis.at(math.exp(-row.margin)), axis.at(math.exp(row.margin))
+        band = (begin, round(end - begin, 2))
+    return Compared(
+        row,
+        results.case_name(op, row.case),
+        axis.at(row.ratio),
+        axis.at(row.ratio_low or row.ratio),
+        axis.at(row.ratio_high or row.ratio),
+        band,
+    )
+
+
+def _lead(counts: Counter[str], total: int) -> str:
+    if not total:
+        return "The two jobs have measured nothing in common."
+    parts = [
+        f"{words} in {counts[verdict]}"
+        for verdict, words in (
+            ("slower", "slower"),
+            ("faster", "faster"),
+            ("same", "the same"),
+            ("inconclusive", "undecided"),
+        )
+        if counts[verdict]
+    ]
+    return f"The second job is {', '.join(parts)} of {numbers.count(total, 'row')}."

@@ -1,0 +1,103 @@
+// Draws the ratios of a case round by round, one plot for each implementation, with one cursor.
+"use strict";
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Rounds that do not count, as hatched bands.
+function hatch(plot, masked) {
+  const { ctx, bbox } = plot;
+  const width = Math.max(2 * devicePixelRatio, bbox.width / plot.data[0].length);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.strokeStyle = style("--strong-line");
+  ctx.lineWidth = devicePixelRatio;
+  for (const round of masked.keys()) {
+    const x = plot.valToPos(round, "x", true) - width / 2;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(x, bbox.top, width, bbox.height);
+    ctx.clip();
+    ctx.beginPath();
+    for (let y = bbox.top - 20; y < bbox.top + bbox.height + 20; y += 6 * devicePixelRatio) {
+      ctx.moveTo(x, y + width);
+      ctx.lineTo(x + width, y);
+    }
+    ctx.stroke();
+    ctx.restore();
+  }
+  ctx.restore();
+}
+
+// A scale that a few outliers do not stretch; logarithmic if the values differ much.
+function scale(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  const at = (share) => sorted[Math.floor(share * (sorted.length - 1))];
+  if (at(0.98) > 3 * at(0.02)) return { distr: 3, range: () => [at(0.02) / 1.5, at(0.98) * 1.5] };
+  const room = Math.max((at(0.98) - at(0.02)) * 0.5, at(0.5) * 0.004);
+  const ends = [at(0.02) - room, at(0.98) + room];
+  return { range: () => ends };
+}
+
+function draw(root, details) {
+  const first = details.samples_us[root.dataset.first] || [];
+  const masked = new Map(details.masked.map((one) => [one.round, one.reason]));
+  const rounds = first.map((_, round) => round);
+  const axis = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", size: 26 };
+  details.measurements.slice(1).forEach((row, number) => {
+    const samples = details.samples_us[row.implementation] || [];
+    if (!samples.length || row.ratio === null) return;
+    const ratios = rounds.map((round) => (first[round] && samples[round] ? samples[round] / first[round] : null));
+    const of = (set) => ratios.map((ratio, round) => (details.input_sets[round] === set ? ratio : null));
+    const colour = style(`--c${row.implementation === "copy" ? 7 : (number + 1) % 7}`);
+    const points = (shade) => ({ paths: () => null, points: { show: true, size: 4, width: 0, fill: shade, stroke: shade }, stroke: shade });
+    const value = (plot, ratio) => (ratio === null || ratio === undefined ? "–" : ratio.toFixed(4));
+    new uPlot(
+      {
+        width: root.clientWidth,
+        height: 150,
+        title: row.implementation,
+        cursor: { sync: { key: "rounds" }, y: false, points: { show: false } },
+        legend: { live: true },
+        scales: { x: { time: false }, y: scale(ratios) },
+        axes: [{ ...axis, size: 22 }, { ...axis, size: 52 }],
+        series: [
+          { label: "round", value: (plot, round) => (round === null ? "–" : `${round}${masked.has(round) ? `, masked: ${masked.get(round)}` : ""}`) },
+          { label: "first inputs", ...points(colour), value },
+          { label: "second inputs", ...points(style("--muted")), value },
+        ],
+        hooks: { drawClear: [(plot) => hatch(plot, masked)] },
+      },
+      [rounds, of(0), of(1)],
+      root
+    );
+  });
+}
+
+const root = document.querySelector("#rounds");
+if (root) {
+  let details = null;
+  const redraw = () => {
+    root.replaceChildren();
+    draw(root, details);
+    root.dataset.drawn = "yes";
+  };
+  fetch(root.dataset.url)
+    .then((response) => (response.ok ? response.json() : Promise.reject(response.status)))
+    .then((found) => {
+      details = found;
+      redraw();
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+      let width = root.clientWidth;
+      new ResizeObserver(() => {
+        if (Math.abs(root.clientWidth - width) > 2) {
+          width = root.clientWidth;
+          redraw();
+        }
+      }).observe(root);
+    })
+    .catch((error) => {
+      root.textContent = `The rounds cannot be drawn: ${error}`;
+    });
+}

@@ -1,0 +1,179 @@
+"""What the pages answer: a case, two jobs, a history, a board, a kernel."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+from tests.pages.conftest import CASE, Lab
+from tests.service.job_requests import client
+from warpcall_service.drawing.plots import log_axis
+from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
+from warpcall_service.drawing.steps import levels
+from warpcall_service.pages.board import Entry, _ranked
+
+
+def text_of(page: httpx.Response) -> str:
+    """The text of a page on one line, without its elements."""
+    assert page.status_code == 200, page.text[:500]
+    return " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
+
+
+def test_a_case_has_its_numbers_its_noise_and_its_samples(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    path = f"/jobs/{pages_lab.done}/cases/1"
+    with client(pages_lab.server) as http:
+        details = http.get(f"/v1{path}").json()
+
+    page = browser_http.get(path)
+
+    text = text_of(page)
+    assert re.search(r"torch takes 4\.\d× the time of warpcall \(slower\)", text)
+    assert "40 because of thermal slowdown" in text
+    assert page.text.count("<figure>") == 3  # a distribution for each rival
+    first = details["measurements"][0]
+    assert f"{first['median_us']:.4g}" in text
+    assert len(details["samples_us"]["torch"]) == details["rounds"] == len(details["input_sets"])
+    assert details["input_sets"][:9] == [0, 1, 0, 1, 1, 0, 1, 0, 0]
+
+
+def test_a_case_that_is_not_measured_is_not_there(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    unmeasured = browser_http.get(f"/jobs/{pages_lab.running}/cases/2")
+    beyond = browser_http.get(f"/jobs/{pages_lab.done}/cases/8")
+    below = browser_http.get(f"/jobs/{pages_lab.done}/cases/-1")
+
+    assert [page.status_code for page in (unmeasured, beyond, below)] == [404, 404, 422]
+    assert "has 8 cases and has measured 2" in unmeasured.text
+
+
+def test_a_comparison_names_the_changes_and_puts_evidence_first(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get("/compare", params={"a": pages_lab.earlier, "b": pages_lab.later})
+
+    text = text_of(page)
+    assert "driver 575.57.08 580.95.05" in text
+    assert "source of warpcall aaaaaaaaaaaa bbbbbbbbbbbb" in text
+    assert re.search(r"The second job is faster in 8, the same in 24 of 32 rows", text)
+    verdicts = re.findall(r'<span class="(faster|same|slower|inconclusive)">', page.text)
+    assert verdicts == ["faster"] * 8 + ["same"] * 24
+
+
+def test_a_comparison_can_be_chosen_from_a_list(pages_lab: Lab, browser_http: httpx.Client) -> None:
+    page = browser_http.get("/compare", params={"a": pages_lab.later})
+
+    assert f"?a={pages_lab.later}&amp;b={pages_lab.earlier}" in page.text
+    assert browser_http.get("/compare?a=0123456789ab&b=0123456789ab").status_code == 404
+    assert browser_http.get("/compare?a=0123456789ab").status_code == 404
+
+
+def test_a_history_says_when_the_level_changed_and_why(browser_http: httpx.Client) -> None:
+    query = {"op": "permute", "implementation": "warpcall", "case": CASE}
+
+    page = browser_http.get("/history", params=query)
+
+    text = text_of(page)
+    assert re.search(
+        r"it takes 6\.\d % less than before. That job was the first with another", text
+    )
+    assert "driver, source" in text
+    assert page.text.count('<circle class="k0"') == 6
+    assert 'class="level"' in page.text
+
+
+def test_a_board_shares_the_lead_within_the_noise(browser_http: httpx.Client) -> None:
+    board = browser_http.get("/board", params={"op": "permute"})
+    case = browser_http.get("/board", params={"op": "permute", "case": CASE})
+
+    text = text_of(board)
+    assert "permute on NVIDIA H200" in text
+    assert re.search(r"and shares the lead in 8\.", text)
+    ranks = re.findall(r"<b>(\d)</b></td><td>([^<]+)<", case.text)
+    assert {name for rank, name in ranks if rank == "1"} == {"warpcall", "ann/tiles"}
+    assert ("3", "torch") in ranks
+    assert "polyline" in case.text
+
+
+def test_a_kernel_has_its_source_and_those_of_its_family(browser_http: httpx.Client) -> None:
+    page = browser_http.get("/kernels/permute")
+    helper = browser_http.get("/kernels/permute", params={"file": "_transpose/plan.py"})
+
+    assert '<span class="k">def</span>' in page.text
+    assert "ann/tiles" in page.text
+    assert helper.status_code == 200
+    assert browser_http.get("/kernels/permute?file=../cli.py").status_code == 404
+    assert browser_http.get("/kernels/nothing").status_code == 404
+    assert next(one.path for one in files_of_op("permute")) == "permute.py"
+    assert files_of_op("nothing") == ()
+
+
+def test_an_upload_has_its_versions_their_difference_and_its_jobs(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    latest = browser_http.get("/implementations/ann/tiles")
+    before = re.findall(r"against=([0-9a-f]{12})", latest.text)[0]
+    changed = browser_http.get("/implementations/ann/tiles", params={"against": before})
+
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in latest.text.replace("</span>", "")
+    assert "<script>alert" not in latest.text + changed.text
+    assert f"/jobs/{pages_lab.done}" in latest.text
+    assert f"/jobs/{pages_lab.many}" not in latest.text
+    assert changed.text.count('<span class="added">') == 1
+    assert changed.text.count('<span class="removed">') == 1
+    assert browser_http.get("/implementations/ann/nothing").status_code == 404
+    assert browser_http.get("/implementations/ann/tiles?against=zzz").status_code == 422
+
+
+def test_differences_of_long_sources_are_not_computed() -> None:
+    long = "x = 1\n" * (MOST_LINES + 1)
+
+    assert difference(long, "x = 1\n") is None
+    assert difference("a\nb\n", "a\nb\n") == []
+    assert "<script>" not in highlighted("<script>" * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], []),
+        ([1.0], [(0, 1)]),
+        ([1.0, 1.001, 0.999, 1.0, 1.002, 1.0], [(0, 6)]),
+        ([1.0, 1.001, 1.0, 1.1, 1.101, 1.1], [(0, 3), (3, 6)]),
+        ([1.0, 1.001, 1.0, 1.1, 1.101, 1.1, 1.0, 1.001, 1.0], [(0, 3), (3, 6), (6, 9)]),
+        ([1.0, 1.2, 0.9, 1.1, 0.8, 1.3, 0.9, 1.2], [(0, 8)]),  # noise, as large as steps
+    ],
+)
+def test_steps_of_a_series_are_found_unless_they_are_noise(
+    values: list[float], expected: list[tuple[int, int]]
+) -> None:
+    assert [(level.begin, level.end) for level in levels(values)] == expected
+
+
+def test_ranks_are_shared_with_the_best_one_of_a_rank_only() -> None:
+    def entry(name: str, middle: float) -> Entry:
+        return Entry(name, 1.0, middle, middle - 0.004, middle + 0.004, "", "", "")
+
+    found = _ranked([entry("d", 1.2), entry("b", 1.01), entry("c", 1.025), entry("a", 1.0)])
+
+    assert [(one.implementation, one.rank) for one in found] == [
+        ("a", 1),
+        ("b", 1),  # overlaps a
+        ("c", 3),  # overlaps b, which does not lead
+        ("d", 4),
+    ]
+
+
+@pytest.mark.parametrize("ends", [(1, 1), (0.97, 1.03), (0.5, 8), (1e-3, 1e6), (8e6, 2e9)])
+def test_an_axis_has_a_few_different_marks_in_order(ends: tuple[float, float]) -> None:
+    axis = log_axis(ends)
+
+    assert 2 <= len(axis.ticks) <= 8
+    assert len({tick.label for tick in axis.ticks}) == len(axis.ticks)
+    assert [tick.at for tick in axis.ticks] == sorted(tick.at for tick in axis.ticks)
+    assert all(0 <= tick.at <= 100 for tick in axis.ticks)
+    assert 0 < axis.at(ends[0]) <= axis.at(ends[1]) < 100

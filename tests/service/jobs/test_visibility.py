@@ -1,0 +1,313 @@
+"""Who may read a job: every user, or, if it is private, its user and administrators only."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import warpcall_service
+from tests.servers import Server, running_server
+from tests.service import job_rows
+from tests.service.databases import Database
+from tests.service.job_requests import CASE, client
+from tests.service.requests import problem_of
+from tests.service.stored import IMPLEMENTATIONS, finished
+from tests.waiting import until
+
+MARK = "marmalade"  # in every text of the private job that its user chose
+NOWHERE = "0123456789ab"
+READERS = ("alice", "root")  # of the private job
+OTHERS = ("bob", "caller")
+# The pages, by folder of the service, and what each can tell of a job.
+PAGES = ("pages", "forms")
+ABOUT_A_JOB = (
+    ("GET", "/jobs/{id}"),
+    ("GET", "/jobs/{id}/cases/{position}"),
+    ("GET", "/compare?a={id}"),
+    ("GET", "/compare?a={id}&b={other}"),
+    ("GET", "/new?like={id}"),
+    ("POST", "/jobs/{id}/cancel"),
+    ("POST", "/jobs/{id}/again"),
+)
+LISTS = {
+    "/": "/",
+    "/jobs": f"/jobs?tag={MARK}",
+    "/history": "/history",
+    "/board": "/board?op=permute",
+    "/kernels": "/kernels",
+    "/kernels/{name}": "/kernels/permute",
+    "/implementations/{user}/{name}": "/implementations/alice/x",
+}
+NAMES_NO_JOB = {
+    *(("GET", path) for path in ("/docs", "/docs/{name}", "/login", "/static/{name}")),
+    ("POST", "/new"),
+}
+# What a request with a body is sent, by the end of its path.
+BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A server with jobs of alice's: all users may read `open`, and nobody else `secret`.
+
+    Attributes:
+        running: a job that all may read, and that is said to run elsewhere.
+        waiting: a private job that waits.
+    """
+
+    server: Server
+    keys: dict[str, str]
+    open: str
+    secret: str
+    running: str
+    waiting: str
+
+    def http(self, user: str) -> httpx.Client:
+        return client(self.server, self.keys[user])
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
+    keys = {user: database.key(user, "bench") for user in ("alice", "bob")}
+    keys |= {"caller": database.key("caller"), "root": database.key("root", "admin")}
+    store = database.store()
+    shown = finished(store, "alice", 2)
+    secret = finished(store, "alice", 2, private=True, note=f"a {MARK}", tags=[MARK])
+    running = job_rows.submit(store, "alice")
+    job_rows.claim(store)
+    job_rows.submit(store, "alice")
+    job_rows.claim(store)  # so the server starts none of alice's: a user has two that run
+    waiting = job_rows.submit(store, "alice", private=True, note=f"a {MARK}", tags=[MARK])
+    store.close()
+    settings = {
+        "WARPCALL_ARENA_BYTES": "16MiB",
+        "WARPCALL_JOB_LEASE_S": "3600",  # a job that is said to run elsewhere is left there
+    }
+    with running_server({**database.settings, **settings}) as server:
+        yield Lab(server, keys, shown, secret, running, waiting)
+
+
+def operations(http: httpx.Client) -> list[tuple[str, str]]:
+    """Every method and path of the OpenAPI description."""
+    paths = http.get("/openapi.json").json()["paths"]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
+
+
+def of_jobs(http: httpx.Client) -> list[tuple[str, str]]:
+    """The operations on one job, or two, with those of the pages."""
+    found = [one for one in operations(http) if one[1].startswith("/v1/jobs/{id}")]
+    assert len(found) >= 7
+    return [*found, *((method, path) for method, path in ABOUT_A_JOB)]
+
+
+def ask(http: httpx.Client, method: str, path: str, *ids: str) -> httpx.Response:
+    """Send a request about the jobs of these ids, with a body if there may be one."""
+    for name, value in zip(("{id}", "{other}"), ids, strict=False):
+        path = path.replace(name, value)
+    path = path.replace("{position}", "0")
+    if not path.startswith("/v1"):
+        data = {"token": "t"} if method == "POST" else None
+        return http.request(method, path, data=data, headers={"accept": "text/html"})
+    if method in ("GET", "DELETE"):
+        return http.request(method, path)
+    end = path.removeprefix(f"/v1/jobs/{ids[0]}")
+    return http.request(method, path, json=BODIES.get(end, {}))
+
+
+def test_every_page_that_can_name_a_job_is_among_those_that_are_tested() -> None:
+    package = Path(warpcall_service.__file__).parent
+    texts = [file.read_text() for name in PAGES for file in sorted((package / name).glob("*.py"))]
+    routes = re.findall(r'@router\.(\w+)\(\s*"(.*?)"', "\n".join(texts))
+
+    found = {(method.upper(), path) for method, path in routes}
+
+    tested = {(method, path.partition("?")[0]) for method, path in ABOUT_A_JOB}
+    assert found == tested | {("GET", path) for path in LISTS} | NAMES_NO_JOB
+
+
+@pytest.mark.parametrize("user", OTHERS)
+def test_a_private_job_of_another_user_looks_like_none_on_every_route(lab: Lab, user: str) -> None:
+    with lab.http(user) as http:
+        for method, path in of_jobs(http):
+            if user == "caller" and (method != "GET" or path.startswith("/new")):
+                continue  # the role is refused first
+            pairs = [(lab.secret, lab.open), (lab.open, lab.secret), (lab.secret, lab.secret)]
+            for first, second in pairs if "{other}" in path else [(lab.secret, "")]:
+                answer = ask(http, method, path, first, second)
+                absent = [NOWHERE if one == lab.secret else one for one in (first, second)]
+                none = ask(http, method, path, *absent)
+
+                assert answer.status_code == none.status_code == 404, (method, path)
+                text = answer.text.replace(lab.secret, NOWHERE)
+                hidden = (answer.headers["x-request-id"], none.headers["x-request-id"])
+                assert text.replace(hidden[0], hidden[1]) == none.text
+                assert MARK not in answer.text
+
+
+@pytest.mark.parametrize("user", OTHERS)
+def test_no_list_shows_a_private_job_of_another_user(lab: Lab, user: str) -> None:
+    case = f"op=permute&implementation={IMPLEMENTATIONS[0]}&case=case%200"
+    with lab.http(user) as http:
+        fixed = [path for method, path in operations(http) if method == "GET" and "{" not in path]
+        paths = [
+            *fixed,
+            *LISTS.values(),
+            *(f"/v1/jobs?user={name}" for name in ("all", "alice")),
+            f"/v1/jobs?user=all&tag={MARK}",
+            f"/v1/jobs/history?{case}",
+            *(f"/jobs?user={name}" for name in ("alice", "")),
+            f"/history?{case}",
+        ]
+        html = {"accept": "text/html,*/*"}
+        answers = {path: http.get(path, headers=html) for path in paths}
+
+    assert len(answers) > 15
+    for path, answer in answers.items():
+        assert lab.secret not in answer.text, path
+        assert f"a {MARK}" not in answer.text, path
+    assert lab.open in answers["/v1/jobs?user=all"].text
+    assert lab.open in answers[f"/v1/jobs/history?{case}"].text
+
+
+@pytest.mark.parametrize(
+    ("user", "job"),
+    [
+        *itertools.product((*READERS, *OTHERS), ["open"]),
+        *itertools.product(READERS, ["secret"]),
+    ],
+)
+def test_who_may_read_a_job_reads_all_of_it(lab: Lab, user: str, job: str) -> None:
+    asked = getattr(lab, job)
+
+    with lab.http(user) as http:
+        answers = {
+            path: ask(http, "GET", path, asked, lab.open)
+            for method, path in of_jobs(http)
+            if method == "GET" and not path.endswith("/shares")
+            if user != "caller" or not path.startswith("/new")
+        }
+
+    assert len(answers) >= 5
+    assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(
+        answers, 200
+    )
+
+
+def test_lists_are_of_the_callers_own_jobs_unless_asked_otherwise(lab: Lab) -> None:
+    def listed(who: str, **query: str) -> set[str]:
+        with lab.http(who) as http:
+            return {job["id"] for job in http.get("/v1/jobs", params=query).json()["jobs"]}
+
+    assert {lab.open, lab.secret} < listed("alice")
+    assert listed("alice") == listed("alice", user="alice") == listed("alice", user="all")
+    assert listed("bob") == listed("root") == set()
+    assert listed("root", user="all") == listed("alice")
+    assert listed("bob", user="all") == listed("alice") - {lab.secret, lab.waiting}
+    assert listed("bob", user="nobody") == set()
+    with lab.http("bob") as http:
+        problem_of(http.get("/v1/jobs", params={"before": lab.secret}), 404, "not-found", "id")
+
+
+def test_the_history_of_a_case_has_the_jobs_that_the_caller_may_read(lab: Lab) -> None:
+    query = {"op": "permute", "implementation": IMPLEMENTATIONS[0], "case": "case 0"}
+
+    found = {}
+    for user in ("alice", "root", "bob", "caller"):
+        with lab.http(user) as http:
+            points = http.get("/v1/jobs/history", params=query).json()["points"]
+        found[user] = [point["job"] for point in points]
+
+    assert found["alice"] == found["root"] == [lab.secret, lab.open]
+    assert found["bob"] == found["caller"] == [lab.open]
+
+
+def test_everyone_sees_in_the_queue_that_a_private_job_waits(lab: Lab) -> None:
+    with lab.http("bob") as http:
+        entries = http.get("/v1/jobs/queue").json()["entries"]
+
+    waiting = next(entry for entry in entries if entry["id"] == lab.waiting)
+    assert (waiting["user"], waiting["state"]) == ("alice", "queued")
+    assert MARK not in json.dumps(entries)
+
+
+def test_only_its_user_and_administrators_change_a_job_that_all_may_read(lab: Lab) -> None:
+    with lab.http("bob") as http:
+        answers = [
+            http.post(f"/v1/jobs/{lab.running}/cancel"),
+            http.patch(f"/v1/jobs/{lab.running}", json={"private": True}),
+        ]
+
+    for answer in answers:
+        said = problem_of(answer, 403, "forbidden", "id")
+        assert said == f"only alice and administrators may change the job {lab.running}"
+    with lab.http("alice") as http:
+        job = http.get(f"/v1/jobs/{lab.running}").json()
+    assert (job["cancel_requested"], job["private"]) == (False, False)
+
+
+@pytest.mark.parametrize("user", READERS)
+def test_a_job_is_made_private_and_readable_again(lab: Lab, user: str) -> None:
+    path = f"/v1/jobs/{lab.open}"
+    with lab.http(user) as http, lab.http("bob") as bob:
+        private = http.patch(path, json={"private": True})
+        hidden = bob.get(path).status_code
+        readable = http.patch(path, json={"private": False})
+        shown = bob.get(path).status_code
+
+    assert [private.json()["private"], readable.json()["private"]] == [True, False]
+    assert (hidden, shown) == (404, 200)
+
+
+@pytest.mark.parametrize("body", [{}, {"private": None}, {"private": "no"}, {"note": "x"}, []])
+def test_a_change_that_is_none_is_refused(lab: Lab, body: Any) -> None:
+    with lab.http("alice") as http:
+        answer = http.patch(f"/v1/jobs/{lab.open}", json=body)
+
+    assert answer.status_code == 422
+    assert answer.json()["field"] in ("private", "body", "note")
+
+
+def test_who_watches_a_job_that_becomes_private_sees_no_more_of_it(lab: Lab) -> None:
+    path = f"/v1/jobs/{lab.running}"
+    seen = {user: 0 for user in ("alice", "bob")}
+    ended = {user: threading.Event() for user in seen}
+
+    def watch(user: str) -> None:
+        with lab.http(user) as http, http.stream("GET", f"{path}/events") as answer:
+            for line in answer.iter_lines():
+                seen[user] += line.startswith("data: ")
+        ended[user].set()
+
+    for user in seen:
+        threading.Thread(target=watch, args=(user,), daemon=True).start()
+    until(lambda: min(seen.values()) == 2)
+    with lab.http("alice") as http:
+        assert http.patch(path, json={"private": True}).status_code == 200
+
+        assert ended["bob"].wait(30)
+        assert not ended["alice"].is_set()
+        with lab.http("bob") as bob:
+            assert bob.get(f"{path}/events").status_code == 404
+        assert http.patch(path, json={"private": False}).status_code == 200
+
+
+def test_a_submission_says_who_may_read_the_job(lab: Lab) -> None:
+    asked = {"op": "permute", "implementations": ["torch"], "cases": [CASE], "precision": "quick"}
+    with lab.http("alice") as http:
+        for private in (None, False, True):
+            answer = http.post("/v1/jobs", json={**asked, "fresh": True, "private": private})
+            job = answer.json()
+            http.post(f"/v1/jobs/{job['id']}/cancel")
+
+            assert answer.status_code == 201
+            assert job["private"] is bool(private)
