@@ -53,6 +53,13 @@ def submitted(http: httpx.Client, op: str, **fields: Any) -> dict[str, Any]:
     return found
 
 
+def previewed(http: httpx.Client, op: str, **fields: Any) -> dict[str, Any]:
+    answer = http.post("/v1/jobs/preview", json=job_on(op, **fields), timeout=120)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
 def refusal(http: httpx.Client, field: str, op: str, **fields: Any) -> str:
     """What a preview is refused with."""
     answer = http.post("/v1/jobs/preview", json=job_on(op, **fields), timeout=120)
@@ -71,7 +78,7 @@ def test_a_sweep_of_a_problem_is_measured_with_an_implementation_of_another_user
             "sweep": {"sizes": {"rows": [3, 4]}, "dtypes": ["bf16"], "params": {"eps": [0.5]}},
             "implementations": ["torch", "bob/fast", "copy"],
         }
-        preview = bob.post("/v1/jobs/preview", json=job_on("ann/row-norm", **fields)).json()
+        preview = previewed(bob, "ann/row-norm", **fields)
         before = metrics(root)['warpcall_upload_checks_total{outcome="accepted"}']
         job = submitted(bob, "ann/row-norm", **fields)
         after = metrics(root)['warpcall_upload_checks_total{outcome="accepted"}']
@@ -116,9 +123,7 @@ def test_another_version_is_measured_anew_and_histories_mark_it(lab: Lab) -> Non
         measured = ended(bob, submitted(bob, "ann/edited", implementations=names))
         same = submitted(bob, "ann/edited", implementations=names)
         added_problem(ann, THRICE, name="edited")
-        preview = bob.post(
-            "/v1/jobs/preview", json=job_on("ann/edited", implementations=names)
-        ).json()
+        preview = previewed(bob, "ann/edited", implementations=names)
         edited = ended(bob, submitted(bob, "ann/edited", implementations=names))
         named = submitted(bob, f"ann/edited@{first['sha256'][:8]}", implementations=names)
         key = results(bob, measured)["cases"][0]["case"]
