@@ -19,8 +19,8 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages.view import View, page, render
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
-from warpcall_service.uploads import database
 from warpcall_service.uploads.models import UploadRequest
+from warpcall_service.uploads.new_versions import NAME
 from warpcall_service.uploads.service import ImplementationService
 
 FURTHER_BYTES = 16 << 10  # of a form beside the source
@@ -57,7 +57,7 @@ def request_of(form: Form) -> UploadRequest:
         if text := form.text(name):
             given[name] = text
     stem = PurePath(form.file_names.get("file", "")).stem
-    if "name" not in given and "function" not in given and re.fullmatch(database.NAME, stem):
+    if "name" not in given and "function" not in given and re.fullmatch(NAME, stem):
         given["name"] = stem
     given["private"] = PRIVATE.get(form.text("private"))
     try:

@@ -153,7 +153,7 @@ def find_case(session: Session, caller: Caller, job_id: str, position: int) -> C
     result = unpacked(case.result)
     names = json.loads(job.implementations)
     rows = session.execute(
-        sa.select(Row.implementation, Row.source_sha256, Row.summary).where(
+        sa.select(Row.implementation, Row.source_sha256, Row.problem_sha256, Row.summary).where(
             Row.job_number == job.number, Row.position == position
         )
     ).all()

@@ -34,7 +34,6 @@ from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PREVIEWED = 20  # cases that a preview names
 POLL_S = 1.0  # between two reads of a job: another server that runs it cannot notify this one
 
 
@@ -105,7 +104,7 @@ class JobService:
         """What a submission would cost. It raises as `submit`, except Busy."""
         checked = await self._check(caller, request)
         return await self._database.lookups.read(
-            caller.name, _preview, caller, request, checked, self._settings.jobs_private
+            caller.name, views.preview, caller, request, checked, self._settings.jobs_private
         )
 
     async def read(
@@ -362,24 +361,6 @@ class JobService:
         row, created = submissions.submit(session, caller, request, checked, key, limit, private)
         session.flush()
         return views.submitted(session, row, created, self.scheduler.devices), row.number
-
-
-def _preview(
-    session: Session, caller: Caller, request: JobRequest, checked: Checked, private: bool
-) -> JobPreview:
-    expected = submissions.estimate(session, request, checked)
-    found = None
-    if not request.fresh:
-        found = submissions.find_answered(session, caller, request, checked, private)
-    return JobPreview(
-        cases=len(checked["cases"]),
-        first_cases=[case["key"] for case in checked["cases"][:PREVIEWED]],
-        nominal_s=expected.nominal_s,
-        estimated_s=expected.estimated_s,
-        device_bytes=max(case["device_bytes"] for case in checked["cases"]),
-        environment=checked["environment"],
-        reuses=None if found is None else found.id,
-    )
 
 
 def _named_problem(session: Session, caller: Caller, reference: str) -> NamedProblem:

@@ -14,6 +14,7 @@ from warpcall.jobs import (
     JobDetails,
     JobInfo,
     JobList,
+    JobPreview,
     Queue,
     QueueEntry,
     SubmittedJob,
@@ -21,12 +22,15 @@ from warpcall.jobs import (
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
+from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
+from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job as JobRow
 from warpcall_service.store.times import moment
 from warpcall_service.uploads import job_uploads
 
+PREVIEWED = 20  # cases that a preview names
 HIDDEN = "a private problem"  # in place of its name
 
 
@@ -48,6 +52,25 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
             "sources": json.loads(row.sources or "{}"),
             "problem_sha256": row.problem_sha256,
         },
+    )
+
+
+def preview(
+    session: Session, caller: Caller, request: JobRequest, checked: Checked, private: bool
+) -> JobPreview:
+    """What a job would cost, for a request whose cases were checked."""
+    expected = submissions.estimate(session, request, checked)
+    found = None
+    if not request.fresh:
+        found = submissions.find_answered(session, caller, request, checked, private)
+    return JobPreview(
+        cases=len(checked["cases"]),
+        first_cases=[case["key"] for case in checked["cases"][:PREVIEWED]],
+        nominal_s=expected.nominal_s,
+        estimated_s=expected.estimated_s,
+        device_bytes=max(case["device_bytes"] for case in checked["cases"]),
+        environment=checked["environment"],
+        reuses=None if found is None else found.id,
     )
 
 

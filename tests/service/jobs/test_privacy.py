@@ -18,8 +18,8 @@ from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.store.database import REVISIONS, Store
 from warpcall_service.store.tables import Job
-from warpcall_service.uploads import database as uploads
-from warpcall_service.uploads.database import NewVersion, Quota
+from warpcall_service.uploads.database import IMPLEMENTATIONS
+from warpcall_service.uploads.new_versions import NewImplementation, Quota
 
 # Of `request()` by a server without the field `private`: a retry must find its job after an upgrade.
 HASH = "3bd398c820ee2e69250087b170ddfacfc9d4acd7a991a97c7cb7c9524f571185"
@@ -56,8 +56,14 @@ def upload(store: Store) -> None:
         users.add_user(session, "alice")
         session.flush()
         for name in UPLOADS:
-            new = NewVersion("permute", "f", name.partition("/")[2], name, "secret" in name)
-            uploads.store(session, caller("alice"), new, "", Quota(10, 10_000))
+            new = NewImplementation(
+                op="permute",
+                function="f",
+                name=name.partition("/")[2],
+                source=name,
+                private="secret" in name,
+            )
+            IMPLEMENTATIONS.store(session, caller("alice"), new, {"doc": ""}, Quota(10, 10_000))
 
 
 @pytest.mark.parametrize(
