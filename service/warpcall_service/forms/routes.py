@@ -23,7 +23,7 @@ def forms(
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
-    router.include_router(job_forms.routes(engine, jobs, implementations))
+    router.include_router(job_forms.routes(settings, engine, jobs, implementations))
     router.include_router(upload_forms.routes(settings, engine, implementations))
     router.include_router(admin.routes(settings, account_sync, jobs))
     return router
