@@ -113,7 +113,7 @@ def create_app(
         ),
         shared_memory_routes.routes(settings, shared),
         pages(engine, job_service, implementations),
-        forms(settings, engine, job_service, implementations),
+        forms(settings, engine, job_service, implementations, account_sync),
     ):
         app.include_router(router)
     errors.add_handlers(app)

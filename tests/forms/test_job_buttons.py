@@ -63,6 +63,30 @@ def test_a_job_is_measured_again_once_for_each_page(lab: FormsLab) -> None:
     assert f"new?like={job['id']}" in page.text
 
 
+def test_a_job_is_made_private_and_its_repetition_stays_so(lab: FormsLab) -> None:
+    other = lab.browsers["other"]
+    with client(lab.server, lab.keys["bench"]) as http:
+        job = ended(http, submit(http, fresh=True))
+        path = f"/jobs/{job['id']}"
+        shown = [other.get(path), other.post(f"{path}/private", data={"private": "yes"})]
+
+        made = lab.bench.post(f"{path}/private", data={"private": "yes"})
+        hidden = [other.get(path), other.post(f"{path}/again", data={"token": ""})]
+        hidden.append(other.get("/new", params={"like": job["id"]}))
+        form = fields_of(lab.bench.get("/new", params={"like": job["id"]}))
+        again = lab.bench.post(f"{path}/again", data={"token": ""}).headers["location"][-12:]
+        repeated = ended(http, {"id": again})
+        opened = lab.bench.post(f"{path}/private", data={"private": "no"})
+
+    assert shown[0].status_code == 200
+    assert f"{path[1:]}/private" not in shown[0].text
+    assert shown[1].status_code in (403, 404)
+    assert (made.status_code, opened.status_code) == (303, 303)
+    assert [page.status_code for page in hidden] == [404] * 3
+    assert (form["private"], repeated["private"]) == (["yes"], True)
+    assert other.get(path).status_code == 200
+
+
 def test_a_job_that_may_not_be_read_has_no_buttons(lab: FormsLab) -> None:
     paths = ["/jobs/0123456789ab/again", "/jobs/0123456789ab/cancel", "/jobs/x/cancel"]
 

@@ -92,6 +92,16 @@ def test_the_baseline_comes_first_and_names_that_are_typed_last(lab: FormsLab) -
     assert (job["request"]["fresh"], job["priority"]) == (True, "low")
 
 
+@pytest.mark.parametrize(("choice", "private"), [("", False), ("no", False), ("yes", True)])
+def test_the_form_says_who_may_read_the_job(lab: FormsLab, choice: str, private: bool) -> None:
+    answer = send(lab, private=choice, fresh="yes")
+
+    job = job_of(lab, answer)
+    assert job["private"] is private
+    assert job["request"].get("private") == {"": None, "no": False, "yes": True}[choice]
+    assert lab.browsers["other"].get(f"/jobs/{job['id']}").status_code == (404 if private else 200)
+
+
 def test_a_preview_says_the_cases_and_queues_nothing(lab: FormsLab) -> None:
     before = len(lab.bench.get("/v1/jobs").json()["jobs"])
 
@@ -203,7 +213,7 @@ def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
         "params": {"scale": [0.5, 2.0], "causal": [True, False]},
         "sizes": {"mask": ["key"], "lengths": ["none", "rows"]},
     }
-    request = {"op": "masked-softmax", "sweep": sweep, "note": "n", "tags": ["t"]}
+    request = {"op": "masked-softmax", "sweep": sweep, "note": "n", "tags": ["t"], "private": True}
     names = {"implementations": ["torch", "warpcall"], "precision": "quick"}
     with client(lab.server, lab.keys["bench"]) as http:
         job = http.post("/v1/jobs", json={**request, **names}).json()
@@ -218,11 +228,8 @@ def test_the_form_of_a_job_asks_for_the_same_again(lab: FormsLab) -> None:
         axes |= {name: sorted(values) for name, values in axes.items()}
     asked["sweep"]["dtypes"].sort(reverse=True)
     assert asked["sweep"] == sweep
-    assert (again["note"], again["tags"], again["implementations"]) == (
-        "n",
-        ["t"],
-        ["torch", "warpcall"],
-    )
+    assert (again["note"], again["tags"], again["private"]) == ("n", ["t"], True)
+    assert again["implementations"] == ["torch", "warpcall"]
 
 
 def test_the_form_of_a_job_with_cases_has_them_as_json(lab: FormsLab) -> None:

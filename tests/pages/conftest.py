@@ -55,6 +55,7 @@ class Lab:
             "/new",
             "/new?op=isin",
             "/upload",
+            "/admin",
             "/docs",
             "/login",
             *(f"/jobs/{job}" for job in self.jobs),

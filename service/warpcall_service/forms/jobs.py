@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput, NotFound, Problem
-from warpcall.jobs import PRECISIONS, JobPreview, Queue
+from warpcall.jobs import PRECISIONS, JobDetails, JobPreview, Queue
 from warpcall_service.forms import new_job
 from warpcall_service.forms.new_job import Declared, dtypes_of, field_of, read_job
 from warpcall_service.forms.reading import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
-from warpcall_service.jobs.models import ImplementationName, JobRequest, Name
+from warpcall_service.jobs.models import ImplementationName, JobChange, JobRequest, Name
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages.view import View, new_token, page, render
+from warpcall_service.settings import Settings
 from warpcall_service.text import brief
 from warpcall_service.uploads.database import Filter
 from warpcall_service.uploads.service import ImplementationService
 
+MAX_BUTTON_BYTES = 4096
 LISTED = 200  # uploaded implementations in the form; others are typed
 SECONDS = {"quick": 2, "standard": 10, "publish": 60}  # for each implementation of a case
 
@@ -63,8 +65,13 @@ class JobForms:
     """What the routes of this file do."""
 
     def __init__(
-        self, engine: LocalEngine, jobs: JobService, implementations: ImplementationService
+        self,
+        settings: Settings,
+        engine: LocalEngine,
+        jobs: JobService,
+        implementations: ImplementationService,
     ) -> None:
+        self._private = settings.jobs_private
         self._engine = engine
         self._jobs = jobs
         self._implementations = implementations
@@ -93,7 +100,7 @@ class JobForms:
         """
         job = await self._jobs.find(caller, job_id)
         op = self.op(job.op)
-        return op, new_job.texts_of(job.request, op)
+        return op, new_job.texts_of(_kept_private(job), op)
 
     async def render(
         self,
@@ -121,6 +128,7 @@ class JobForms:
             priorities=("high", "normal", "low") if caller.may("admin") else ("normal", "low"),
             cost=cost,
             token=form.token or new_token(),
+            private_by_default=self._private,
             example=new_job.EXAMPLE_SHAPES,
         )
         return page(request, text, status)
@@ -143,7 +151,7 @@ class JobForms:
             InvalidInput: the request of the job is not one of today.
         """
         job = await self._jobs.find(caller, job_id)
-        fields = {**job.request, "fresh": True}
+        fields = {**_kept_private(job), "fresh": True}
         if job.private:  # it may have become so after its submission
             fields["private"] = True
         if fields.get("priority") == "high" and not caller.may("admin"):
@@ -162,6 +170,10 @@ class JobForms:
         """End a job."""
         await self._jobs.cancel(caller, job_id)
 
+    async def set_private(self, caller: Caller, job_id: str, private: bool) -> None:
+        """Make a job private, or let all users read it."""
+        await self._jobs.change(caller, job_id, JobChange(private=private))
+
     async def _choices(self, caller: Caller, op: Declared, form: Form) -> list[Choice]:
         """What can be timed: all that is known, and what the form has besides."""
         listed = await self._implementations.list(caller, Filter(op=op["name"], limit=LISTED))
@@ -177,12 +189,20 @@ class JobForms:
         ]
 
 
+def _kept_private(job: JobDetails) -> dict[str, Any]:
+    """The request of a job, private if the job has been made so since."""
+    return {**job.request, **({"private": True} if job.private else {})}
+
+
 def routes(
-    engine: LocalEngine, jobs: JobService, implementations: ImplementationService
+    settings: Settings,
+    engine: LocalEngine,
+    jobs: JobService,
+    implementations: ImplementationService,
 ) -> APIRouter:
     """The page of a new job, and what the buttons of a job post to."""
     router = APIRouter(include_in_schema=False)
-    forms = JobForms(engine, jobs, implementations)
+    forms = JobForms(settings, engine, jobs, implementations)
 
     @router.get("/new")
     async def new(
@@ -228,10 +248,17 @@ def routes(
         await forms.cancel(caller, id)
         return go_to(f"../{id}")
 
+    @router.post("/jobs/{id}/private")
+    async def set_private(request: Request, caller: CurrentCaller, id: JobId) -> Response:
+        caller.check("bench")
+        form = await read_form(request, MAX_BUTTON_BYTES)
+        await forms.set_private(caller, id, form.text("private") == "yes")
+        return go_to(f"../{id}")
+
     @router.post("/jobs/{id}/again")
     async def again(request: Request, caller: CurrentCaller, id: JobId) -> Response:
         caller.check("bench")
-        form = await read_form(request)
+        form = await read_form(request, MAX_BUTTON_BYTES)
         return go_to(f"../{await forms.again(caller, id, form.token)}")
 
     return router

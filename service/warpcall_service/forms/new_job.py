@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput
 from warpcall_service.formats.params import from_text
-from warpcall_service.forms.reading import Form
+from warpcall_service.forms.reading import CHOICE, Form
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.text import brief
 
@@ -55,6 +55,8 @@ def read_job(form: Form, op: Declared) -> Read:
         given["tags"] = re.split(r"[\s,]+", tags.strip(", "))
     if form.has("fresh"):
         given["fresh"] = True
+    if (private := CHOICE.get(form.text("private"))) is not None:
+        given["private"] = private
     if read.errors:  # those of the other fields are found, too
         given = {name: given[name] for name in given if name not in ("cases", "sweep")}
         given["cases"] = [{"shape": [1], "dtype": "F32"}]
@@ -100,7 +102,7 @@ def field_of(at_fault: str, op: Declared) -> str:
 
 
 def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
-    """The form that asks for the same as the request of a job, without its tags and note."""
+    """The form that asks for the same as the request of a job."""
     pairs: list[tuple[str, str]] = []
     names = request.get("implementations") or [*DEFAULTS]
     pairs += [("baseline", names[0]), *(("implementation", name) for name in names)]
@@ -121,6 +123,8 @@ def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
     for name in ("precision", "note"):
         if value := request.get(name):
             pairs.append((name, value))
+    if (private := request.get("private")) is not None:
+        pairs.append(("private", "yes" if private else "no"))
     if tags := request.get("tags"):
         pairs.append(("tags", " ".join(tags)))
     return Form.of(pairs)

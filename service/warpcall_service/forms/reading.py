@@ -22,6 +22,7 @@ MAX_FIELDS = 512
 LONG_BYTES = 16 << 10  # from here on, a form that is all escapes would stop the event loop for 5 ms
 # The parser handles the bytes around each boundary in Python.
 MAX_PARTS = 64
+CHOICE = {"": None, "yes": True, "no": False}  # of a select whose empty value is the default
 TOKEN = re.compile(r"[0-9a-f]{16}")
 
 

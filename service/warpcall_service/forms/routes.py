@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from warpcall_service.auth.sync import AccountSync
+from warpcall_service.forms import admin
 from warpcall_service.forms import jobs as job_forms
 from warpcall_service.forms import uploads as upload_forms
 from warpcall_service.jobs.service import JobService
@@ -17,9 +19,11 @@ def forms(
     engine: LocalEngine,
     jobs: JobService,
     implementations: ImplementationService,
+    account_sync: AccountSync,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
-    router.include_router(job_forms.routes(engine, jobs, implementations))
+    router.include_router(job_forms.routes(settings, engine, jobs, implementations))
     router.include_router(upload_forms.routes(settings, engine, implementations))
+    router.include_router(admin.routes(settings, account_sync, jobs))
     return router

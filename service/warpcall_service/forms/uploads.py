@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput, Problem
-from warpcall_service.forms.reading import Form, go_to, read_form
+from warpcall_service.forms.reading import CHOICE, Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import Name
 from warpcall_service.lanes.engine import LocalEngine
@@ -24,7 +24,6 @@ from warpcall_service.uploads.new_versions import NAME
 from warpcall_service.uploads.service import ImplementationService
 
 FURTHER_BYTES = 16 << 10  # of a form beside the source
-PRIVATE = {"": None, "yes": True, "no": False}
 
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]
@@ -59,7 +58,7 @@ def request_of(form: Form) -> UploadRequest:
     stem = PurePath(form.file_names.get("file", "")).stem
     if "name" not in given and "function" not in given and re.fullmatch(NAME, stem):
         given["name"] = stem
-    given["private"] = PRIVATE.get(form.text("private"))
+    given["private"] = CHOICE.get(form.text("private"))
     try:
         return UploadRequest.model_validate(given)
     except ValidationError as error:

@@ -187,14 +187,14 @@ def test_every_timed_call_is_under_the_lease_and_no_other_is(device: str) -> Non
         calls.append(bool(held))
         return x.permute(1, 0).contiguous()
 
-    watched = Implementation("watched", "tells when it runs", lambda op, params: note)
+    one = Implementation("watched", "tells when it runs", lambda op, params: note)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(measuring._implementations._known, "watched", watched)
+        patch.setitem(measuring._implementations._known, one.name, one)
+        patch.setattr(measuring._measure, "REPORT_EVERY_S", 0.0)
         events: list[dict[str, Any]] = []
         side = 600 if device == "cpu" else 8192  # not short: a graph would call nobody
-        spec = {**SPEC, "shape": [side, side]}
         result = measure(
-            make_case("permute", spec),
+            make_case("permute", {**SPEC, "shape": [side, side]}),
             ["watched"],
             device,
             dataclasses.replace(FAST, extras=True),

@@ -1,0 +1,226 @@
+"""What the page of administrators shows: users with their usage, keys, sessions and quotas."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import ByteSize
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import UNFINISHED
+from warpcall_service.auth import sessions, users
+from warpcall_service.auth.usage import Amount
+from warpcall_service.drawing.numbers import count, nbytes, span
+from warpcall_service.settings import Settings
+from warpcall_service.store.tables import ApiKey, BrowserSession, Job, UploadedVersion, Usage, User
+from warpcall_service.store.times import moment
+
+DAYS = 30  # of usage, up to and including today (UTC)
+DAY_S = 86_400
+STRIP = 26  # height of the largest bar, in pixels
+MOST_ROWS = 500  # of one table
+QUOTAS = ("user_", "tensor_user_")  # how the names of settings begin that limit one user
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A day in the strip of a user: its place and width in percent, its height in pixels."""
+
+    at: float
+    width: float
+    height: float
+    text: str
+
+
+@dataclass(slots=True)
+class UserRow:
+    """A user with what they have and what they have used lately.
+
+    Attributes:
+        state: "active" or "disabled"; empty for a name in the usage that is no user.
+        mostly: the op that took most device time, or else most requests.
+    """
+
+    name: str
+    state: str = ""
+    keys: int = 0
+    jobs: int = 0
+    uploads: int = 0
+    upload_bytes: int = 0
+    used: Amount = field(default_factory=Amount)
+    mostly: str = ""
+    bars: list[Bar] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key, without what is secret."""
+
+    id: str
+    user: str
+    role: str
+    state: str
+    created: str
+    expires: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session of a browser, without what is secret."""
+
+    id: str
+    user: str
+    key: str
+    created: str
+    used: str
+    expires: str
+
+
+@dataclass(frozen=True, slots=True)
+class DayRow:
+    """What a user has used on a day."""
+
+    day: str
+    user: str
+    used: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit of each user, as the server's settings have it."""
+
+    variable: str
+    value: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """All that the page shows."""
+
+    users: list[UserRow]
+    keys: list[KeyRow]
+    ended_keys: list[KeyRow]
+    sessions: list[SessionRow]
+    days: list[DayRow]
+
+
+def read(session: Session) -> Admin:
+    """Everything about users, from the database."""
+    now = time.time()
+    rows = {
+        user.name: UserRow(user.name, "active" if user.disabled_at is None else "disabled", keys)
+        for user, keys in users.list_users(session)
+    }
+    for name, number in session.execute(
+        sa.select(Job.user_name, sa.func.count())
+        .where(Job.state.in_(UNFINISHED))
+        .group_by(Job.user_name)
+    ):
+        rows.setdefault(name, UserRow(name)).jobs = number
+    for name, number, size in session.execute(
+        sa.select(
+            UploadedVersion.user_name, sa.func.count(), sa.func.sum(UploadedVersion.nbytes)
+        ).group_by(UploadedVersion.user_name)
+    ):
+        row = rows.setdefault(name, UserRow(name))
+        row.uploads, row.upload_bytes = number, int(size)
+    days = _add_usage(session, rows, now)
+    keys = [_key(key, owner, now) for key, owner in users.list_keys(session)]
+    return Admin(
+        users=sorted(rows.values(), key=lambda one: (not one.state, one.name))[:MOST_ROWS],
+        keys=[key for key in keys if key.state == "active"][:MOST_ROWS],
+        ended_keys=[key for key in reversed(keys) if key.state != "active"][:MOST_ROWS],
+        sessions=[_session(row) for row in sessions.listed(session)][:MOST_ROWS],
+        days=days[:MOST_ROWS],
+    )
+
+
+def quotas(settings: Settings) -> list[Quota]:
+    """The limits of one user. They are the same for all."""
+    found = []
+    for name, setting in type(settings).model_fields.items():
+        if name.startswith(QUOTAS):
+            value = getattr(settings, name)
+            text = (
+                nbytes(int(value))
+                if isinstance(value, ByteSize)
+                else f"{value:,g}"
+                if isinstance(value, float)
+                else f"{value:,}"
+            )
+            found.append(
+                Quota(
+                    f"WARPCALL_{name.upper()}", text, (setting.description or "").replace("`", "")
+                )
+            )
+    return found
+
+
+def _add_usage(session: Session, rows: dict[str, UserRow], now: float) -> list[DayRow]:
+    """Add the usage to the users, and return it by day and user, the latest day first."""
+    names = [
+        time.strftime("%Y-%m-%d", time.gmtime(now - (DAYS - 1 - i) * DAY_S)) for i in range(DAYS)
+    ]
+    days: dict[tuple[str, str], Amount] = defaultdict(Amount)
+    ops: dict[str, dict[str, Amount]] = defaultdict(lambda: defaultdict(Amount))
+    since = Usage.day >= names[0]
+    for day, user, used in _sums(session, (Usage.day, Usage.user_name), since):
+        days[day, user].add(used)
+        rows.setdefault(user, UserRow(user)).used.add(used)
+    for user, op, used in _sums(session, (Usage.user_name, Usage.op), since):
+        if op:
+            ops[user][op].add(used)
+    for user, known in ops.items():
+        most_used = [(used.kernel_us, used.requests, op) for op, used in known.items()]
+        rows[user].mostly = max(most_used)[2]
+    most_us = max((used.kernel_us for used in days.values()), default=0.0)
+    most = max((used.requests for used in days.values()), default=0)
+    for row in rows.values():
+        row.bars = [
+            _bar(i, name, days[name, row.name], most_us, most)
+            for i, name in enumerate(names)
+            if (name, row.name) in days
+        ]
+    ordered = sorted(days.items(), key=lambda item: item[0][1])
+    ordered.sort(key=lambda item: item[0][0], reverse=True)
+    return [DayRow(day, user, used) for (day, user), used in ordered]
+
+
+def _sums(session: Session, by: Any, since: Any) -> Iterable[tuple[str, str, Amount]]:
+    columns = (Usage.requests, Usage.failures, Usage.bytes_in, Usage.bytes_out, Usage.kernel_us)
+    query = sa.select(*by, *map(sa.func.sum, columns)).where(since).group_by(*by)
+    for first, second, *sums in session.execute(query):
+        yield first, second, Amount(*map(int, sums))
+
+
+def _bar(position: int, day: str, used: Amount, most_us: float, most: int) -> Bar:
+    share = used.kernel_us / most_us if most_us else used.requests / most
+    seconds = used.kernel_us / 1e6
+    text = f"{day}: {count(used.requests, 'request')}, {span(seconds)} of device time"
+    width = 100 / DAYS
+    return Bar(
+        round(position * width, 3), round(0.8 * width, 3), round(max(1.5, STRIP * share), 1), text
+    )
+
+
+def _key(key: ApiKey, owner: User, now: float) -> KeyRow:
+    state = "active"
+    if key.revoked_at is not None:
+        state = "revoked"
+    elif key.expires_at is not None and key.expires_at <= now:
+        state = "expired"
+    elif owner.disabled_at is not None:
+        state = "user disabled"
+    expires = None if key.expires_at is None else moment(1000 * key.expires_at)
+    return KeyRow(key.id, key.user_name, key.role, state, moment(1000 * key.created_at), expires)
+
+
+def _session(row: BrowserSession) -> SessionRow:
+    times = (moment(1000 * at) for at in (row.created_at, row.used_at, row.expires_at))
+    return SessionRow(row.id, row.user_name, row.key_id, *times)
