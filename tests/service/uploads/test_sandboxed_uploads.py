@@ -25,7 +25,9 @@ from tests.service.uploads.sources import SHORT, TRITON
 from tests.waiting import until
 
 pytestmark = needs_bubblewrap
-TOLD = "ValueError: (1000, False)"  # by `tell` in the sandbox: its user, and no data folder
+SEEN_BY_PROBLEM = (
+    "ValueError: (1000, False)"  # by `tell` in the sandbox: its user, and no data folder
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def test_a_triton_kernel_is_checked_and_timed_in_the_sandbox(lab: Lab, tell: str
         rows = results(ann, job)["measurements"]
 
     assert (environment["uploads"], environment["trouble"]) == ("sandboxed", "")
-    assert outside == f"source: line 1: {TOLD}"
+    assert outside == f"source: line 1: {SEEN_BY_PROBLEM}"
     assert job["state"] == "succeeded", job
     assert [(row["implementation"], row["status"], row["tags"]) for row in rows] == [
         ("ann/kernel", "ok", ["interpreted"]),
@@ -86,4 +88,4 @@ def test_the_code_of_a_problem_runs_in_the_sandbox_wherever_it_runs(lab: Lab, te
         said += [str(row["error"]) for row in results(ann, measured)["measurements"]]
 
     assert len(said) == 3
-    assert all(TOLD in text for text in said), said
+    assert all(SEEN_BY_PROBLEM in text for text in said), said
