@@ -208,7 +208,7 @@ def _columns(values: Floats, sets: ArrayLike | None = None) -> Floats:
     numbers = np.asarray(sets)
     columns = [values[there & (numbers == one)] for one in np.unique(numbers[there])]
     shortest = min(map(len, columns), default=0)
-    return np.stack([column[:shortest] for column in columns], 1) if columns else values[:, None]
+    return np.stack([column[:shortest] for column in columns], 1) if columns else values[:0, None]
 
 
 def _resampled_medians(series: Floats, seed: int) -> Floats:

@@ -306,3 +306,12 @@ def test_a_masked_round_is_kept_and_does_not_count() -> None:
     assert (len(rounds), rounds.counted) == (3, 2)
     assert list(rounds.all(0)) == [1.0, 1.0, 9.0]
     assert list(rounds.counting(0)) == [1.0, 1.0]
+
+
+def test_rounds_without_a_twin_compare_the_first_implementation_with_itself_in_none() -> None:
+    rounds = Rounds(2, PRECISION)
+    scheduled = rounds.plan(3)  # the first twin is in the fourth round
+    rounds.take(scheduled, [10.0] * len(scheduled), None)
+
+    assert rounds.a_a().n == 0
+    assert rounds.relative(1, 0.0).n > 0
