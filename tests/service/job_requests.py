@@ -19,7 +19,7 @@ from warpcall.jobs import UNFINISHED
 WAIT_S = 60.0
 # In the command lines of processes below a server that belong to no job.
 NO_JOBS = ("warpcall_service.worker.main", "warpcall_service.worker.module_check", TEMPLATE)
-# Variables of a server whose quick jobs end soon: see tests/service/brief_jobs/sitecustomize.py
+# Variables of a server whose jobs end soon: see tests/service/brief_jobs/sitecustomize.py
 BRIEF = {"PYTHONPATH": os.pathsep.join([BRIEF_JOBS, *filter(None, [os.environ.get("PYTHONPATH")])])}
 CASE = {"shape": [8, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
 JOB = {"op": "permute", "implementations": ["warpcall"], "cases": [CASE], "precision": "quick"}

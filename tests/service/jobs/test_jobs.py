@@ -343,9 +343,10 @@ def test_the_time_on_a_device_is_counted(lab: Lab) -> None:
     with lab.http("root") as http:
         found = metrics(http)
 
-    assert found['warpcall_job_device_seconds_total{lane="cpu"}'] > 1
+    brief_s = 0.01  # its calls take some microseconds, its jobs more than this
+    assert found['warpcall_job_device_seconds_total{lane="cpu"}'] > brief_s
     assert found['warpcall_job_attempts_total{exit_class="ok"}'] >= 1
-    assert found['warpcall_user_kernel_seconds_total{user="alice"}'] > 1
+    assert found['warpcall_user_kernel_seconds_total{user="alice"}'] > brief_s
     assert found['warpcall_lane_quarantined{lane="cpu"}'] == 0
     assert found['warpcall_job_running{lane="cpu"}'] == 0
 

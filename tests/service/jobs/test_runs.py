@@ -102,7 +102,7 @@ def test_an_implementation_that_misbehaves_ends_its_job_and_nothing_else(
 def test_a_job_has_the_times_of_those_that_are_right_and_leaves_no_process_behind(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, implementations=["fork", "wrong", "refuse"], cases=BUSY[:20])
+    job = submit(http, implementations=["fork", "wrong", "refuse"], cases=BUSY[:40])
     reached(http, job, lambda found: found["state"] == "running")
     sleeper = next(p for p in with_its_sleeper(server) if p.name() == "sleep")
 
@@ -172,7 +172,7 @@ def test_a_killed_process_interrupts_its_job_which_runs_again_once(
 def test_a_job_is_not_blamed_for_a_server_that_stood_still(
     server: Server, http: httpx.Client
 ) -> None:
-    job = submit(http, cases=BUSY[:40], fresh=True)
+    job = submit(http, cases=BUSY[:100], fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     stopped = [psutil.Process(server.process.pid), *processes(server)]
     for process in stopped:
@@ -188,7 +188,7 @@ def test_a_job_is_not_blamed_for_a_server_that_stood_still(
 
 
 def test_a_killed_guard_takes_the_job_with_it(server: Server, http: httpx.Client) -> None:
-    job = submit(http, implementations=["fork"], fresh=True)
+    job = submit(http, implementations=["fork"], precision="publish", fresh=True)
     reached(http, job, lambda found: found["state"] == "running")
     before = with_its_sleeper(server)
     reaper = next(p for p in before if "warpcall_service.runs.reaper" in p.cmdline())
