@@ -81,6 +81,23 @@ def test_the_demo_runs_all_ops(box: Box) -> None:
     assert "Every answer is right" in printed
 
 
+def test_the_pages_and_their_files_are_shipped(box: Box) -> None:
+    program = """
+from urllib.request import Request, urlopen
+with urlopen(Request("http://127.0.0.1:8000/jobs", headers={"accept": "text/html"})) as page:
+    print("API key" in page.read().decode(), page.url)
+for name in ("app.css", "htmx.min.js", "uplot.min.js"):
+    with urlopen(f"http://127.0.0.1:8000/static/{name}") as file:
+        print(file.status)
+"""
+
+    printed = finished(box.beside("-c", program))
+
+    first, *others = printed.split("\n")
+    assert first.startswith("True http://127.0.0.1:8000/login?next=")
+    assert others[:3] == ["200"] * 3
+
+
 def test_a_caller_without_a_key_is_refused(box: Box) -> None:
     done = box.engine.tried("exec", box.container, "warpcall", "kernels")
 
