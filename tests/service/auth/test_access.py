@@ -42,7 +42,7 @@ CALL = {
     "POST /logout-everywhere",
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
-    "GET /v1/jobs/{id}/compare/{other}",
+    *("GET /v1/jobs/{id}/cases/{position}", "GET /v1/jobs/{id}/compare/{other}"),
     *("GET /v1/implementations", "GET /v1/implementations/environment"),
     "GET /v1/implementations/{user}/{name}",
     *("GET /v2", "GET /v2/models/stats", "POST /v2/repository/index"),
