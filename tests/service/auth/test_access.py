@@ -36,6 +36,8 @@ NEEDS: dict[str, Role] = {
     "POST /v1/jobs/{id}/cancel": "bench",
     "POST /v1/implementations": "upload",
     "DELETE /v1/implementations/{user}/{name}": "upload",
+    "POST /v1/problems": "upload",
+    "DELETE /v1/problems/{user}/{name}": "upload",
 }
 CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"),  # and each op
@@ -45,6 +47,7 @@ CALL = {
     *("GET /v1/jobs/{id}/cases/{position}", "GET /v1/jobs/{id}/compare/{other}"),
     *("GET /v1/implementations", "GET /v1/implementations/environment"),
     "GET /v1/implementations/{user}/{name}",
+    *("GET /v1/problems", "GET /v1/problems/{user}/{name}"),
     *("GET /v2", "GET /v2/models/stats", "POST /v2/repository/index"),
     *(
         f"GET /v2/models/{{name}}{version}{what}"
