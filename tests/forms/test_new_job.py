@@ -254,6 +254,7 @@ def test_a_form_takes_a_role_and_has_bounds(lab: FormsLab) -> None:
     assert [page.status_code for page in refused] == [403, 403]
     assert "New job" not in call.get("/jobs").text
     assert (long.status_code, many.status_code, no_form.status_code) == (413, 422, 415)
+    assert "at most 512 fields" in many.text
     assert all("<h1>" in page.text for page in (*refused, long, many, no_form))
 
 

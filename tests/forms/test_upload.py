@@ -135,6 +135,7 @@ def test_an_upload_takes_a_role_and_has_bounds(lab: FormsLab) -> None:
 
     assert [page.status_code for page in refused] == [403, 403]
     assert (long.status_code, many.status_code) == (413, 422)
+    assert "at most 64 parts" in many.text
     assert [page.status_code for page in broken] == [422] * 3
     assert "/upload" not in lab.bench.get("/new?op=permute").text
     assert "/upload?op=permute" in lab.upload.get("/new?op=permute").text

@@ -55,6 +55,7 @@ class Lab:
             "/new",
             "/new?op=isin",
             "/upload",
+            "/call?op=masked-softmax",
             "/admin",
             "/docs",
             "/login",

@@ -33,10 +33,12 @@ class Form:
     Attributes:
         fields: the texts of each field, with line ends as "\\n"; those of a file as they are in it.
         file_names: of each field with a file that is not empty.
+        files: the bytes of these files.
     """
 
     fields: Mapping[str, list[str]] = field(default_factory=dict)
     file_names: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> Form:
@@ -69,11 +71,14 @@ class Form:
         return token if TOKEN.fullmatch(token) else ""
 
 
-async def read_form(request: Request, limit: int = MAX_FORM_BYTES) -> Form:
-    """The form in the body of a request, with or without files; files are read as texts.
+async def read_form(
+    request: Request, limit: int = MAX_FORM_BYTES, *, text_files: bool = True
+) -> Form:
+    """The form in the body of a request, with or without files.
 
     Args:
         limit: on the bytes of the body.
+        text_files: read files also as texts, into the fields.
 
     Raises:
         UnsupportedMedia: the body is no form.
@@ -89,7 +94,7 @@ async def read_form(request: Request, limit: int = MAX_FORM_BYTES) -> Form:
         )
     body = await body_of(request, limit, "the form")
     if media == WITH_FILES:
-        return await _with_files(request, body)
+        return await _with_files(request, body, text_files)
     try:
         if len(body) > LONG_BYTES:
             pairs = await asyncio.to_thread(_pairs, body)
@@ -102,7 +107,7 @@ async def read_form(request: Request, limit: int = MAX_FORM_BYTES) -> Form:
     return Form.of((name, _lines(text)) for name, text in pairs)
 
 
-async def _with_files(request: Request, body: bytes) -> Form:
+async def _with_files(request: Request, body: bytes, text_files: bool) -> Form:
     boundary = request.headers["content-type"].partition("boundary=")[2].strip('" ')
     parts = body.count(b"--" + boundary.encode("latin-1")) if boundary else 0
     if parts > MAX_PARTS:
@@ -120,6 +125,7 @@ async def _with_files(request: Request, body: bytes) -> Form:
     )
     pairs: list[tuple[str, str]] = []
     file_names: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     try:
         found = await parser.parse()
         try:
@@ -127,7 +133,9 @@ async def _with_files(request: Request, body: bytes) -> Form:
                 if isinstance(value, str):
                     pairs.append((name, _lines(value)))
                 elif content := await value.read():
-                    pairs.append((name, content.decode()))
+                    if text_files:
+                        pairs.append((name, content.decode()))
+                    files[name] = content
                     file_names[name] = value.filename or ""
         finally:
             await found.close()
@@ -135,7 +143,7 @@ async def _with_files(request: Request, body: bytes) -> Form:
         raise InvalidInput("the form must be multipart/form-data", field="body") from None
     except UnicodeDecodeError:
         raise InvalidInput("files must be texts in UTF-8", field="file") from None
-    return Form(Form.of(pairs).fields, file_names)
+    return Form(Form.of(pairs).fields, file_names, files)
 
 
 def _pairs(body: bytes) -> list[tuple[str, str]]:

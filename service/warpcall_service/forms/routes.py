@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from warpcall_service.auth.sync import AccountSync
-from warpcall_service.forms import admin
+from warpcall_service.forms import admin, call
 from warpcall_service.forms import jobs as job_forms
 from warpcall_service.forms import uploads as upload_forms
 from warpcall_service.jobs.service import JobService
@@ -26,4 +26,5 @@ def forms(
     router.include_router(job_forms.routes(settings, engine, jobs, implementations))
     router.include_router(upload_forms.routes(settings, engine, implementations))
     router.include_router(admin.routes(settings, account_sync, jobs))
+    router.include_router(call.routes(settings, engine))
     return router
