@@ -87,6 +87,19 @@ def test_a_job_is_made_private_and_its_repetition_stays_so(lab: FormsLab) -> Non
     assert other.get(path).status_code == 200
 
 
+def test_a_job_on_a_problem_has_no_form(lab: FormsLab) -> None:
+    with client(lab.server, lab.keys["bench"]) as http:
+        job = ended(http, submit(http, fresh=True))
+    lab.database.sql(f"UPDATE jobs SET op = 'ann/row-norm' WHERE id = '{job['id']}'")
+
+    page = lab.bench.get(f"/jobs/{job['id']}")
+
+    assert page.status_code == 200
+    assert f"jobs/{job['id']}/again" in page.text
+    assert "new?like=" not in page.text
+    assert lab.bench.get("/new", params={"like": job["id"]}).status_code == 404
+
+
 def test_a_job_that_may_not_be_read_has_no_buttons(lab: FormsLab) -> None:
     paths = ["/jobs/0123456789ab/again", "/jobs/0123456789ab/cancel", "/jobs/x/cancel"]
 
