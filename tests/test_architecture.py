@@ -44,6 +44,7 @@ ORDER = (
     "oip",
     "uploads",
     "jobs",
+    "shares",
     "drawing",
     "pages",
     "forms",

@@ -35,6 +35,8 @@ from warpcall_service.oip.statistics import Statistics
 from warpcall_service.pages.routes import pages
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
+from warpcall_service.shares import routes as share_routes
+from warpcall_service.shares.service import ShareService
 from warpcall_service.uploads import problem_routes
 from warpcall_service.uploads import routes as upload_routes
 from warpcall_service.uploads.checks import Checks
@@ -87,6 +89,7 @@ def create_app(
     shared = SharedMemory(int(settings.user_max_shared_bytes))
     reader = InferReader(settings, engine, uploads, shared)
     inference = Inference(settings, calls, models, reader, statistics)
+    shares = ShareService(job_service, account_sync.authenticator)
     direct = DirectRoutes()
     app = FastAPI(
         title="Warpcall", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None
@@ -96,6 +99,7 @@ def create_app(
         me.me(settings, engine, limits),
         session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
+        share_routes.shares(shares, job_service),
         upload_routes.implementations(settings, implementations),
         problem_routes.problems(settings, problems),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),

@@ -20,12 +20,15 @@ class Caller:
         role: role of the key that came with the request, or that the session was opened with.
         key_id: public part of that key; empty if the server has no keys.
         session_id: id of the session; empty if the request came with a key.
+        jobs: ids of the only jobs that the caller may read; None for users, who may read all that
+            are not private to others.
     """
 
     name: str
     role: Role
     key_id: str = ""
     session_id: str = ""
+    jobs: frozenset[str] | None = None
 
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes the rights of `role`."""
@@ -38,4 +41,10 @@ class Caller:
 
 
 LOCAL = Caller("local", "admin")  # every caller, while there are no keys
+GUEST = Caller("share links", "call", jobs=frozenset())  # everyone who came with a share link
 NOBODY = Caller("", "call")  # an unknown caller, on routes that need no key
+
+
+def guest(share_id: str, jobs: frozenset[str]) -> Caller:
+    """Who reads the jobs of a share link. No user has such a name, and a guest owns nothing."""
+    return Caller(f"share link {share_id}", "call", jobs=jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 from urllib.parse import urlencode
 
@@ -22,13 +22,24 @@ from warpcall._jobs.names import is_problem
 from warpcall._jobs.parse import parse
 from warpcall._tensors import new_id
 from warpcall.errors import InvalidInput
-from warpcall.jobs import JobEvent, JobList, JobPreview, JobRequest, Queue, State, SubmittedJob
+from warpcall.jobs import (
+    JobEvent,
+    JobList,
+    JobPreview,
+    JobRequest,
+    Queue,
+    Share,
+    ShareList,
+    State,
+    SubmittedJob,
+)
 from warpcall.jobs.results import Comparison, History, Results
 
 if TYPE_CHECKING:
     from warpcall._core import Core
 
 CREATED = (200, 201)
+SHARES_PATH = "/v1/shares"
 
 JobT = TypeVar("JobT", bound=JobHandle)
 
@@ -74,6 +85,14 @@ class _JobsBase(Generic[JobT]):
     async def _compare(self, a: str, b: str) -> Comparison:
         payload = await self._core.get_json(path_of(a, f"/compare/{checked_id(b)}"))
         return parse(Comparison, payload, "a comparison of two jobs")
+
+    async def _shares(self, user: str | None) -> list[Share]:
+        query = urlencode(given({"user": user}))
+        payload = await self._core.get_json(f"{SHARES_PATH}?{query}")
+        return parse(ShareList, payload, "a list of share links").shares
+
+    async def _revoke_share(self, id_: str) -> None:
+        await self._core.delete_at(f"{SHARES_PATH}/{checked_id(id_)}")
 
     async def _history(self, case: str, implementation: str | None, limit: int | None) -> History:
         op = case.partition(" ")[0]
@@ -154,6 +173,22 @@ class Jobs(_JobsBase[Job]):
         wanted = {"state": state, "op": op, "tag": tag, "user": user}
         return run_now(self._list({**wanted, "before": before, "limit": limit}))
 
+    def shares(self, *, user: str | None = None) -> Sequence[Share]:
+        """The user's share links, the latest first.
+
+        Args:
+            user: "all" for the links of others to the user's jobs too, for an administrator all.
+        """
+        return run_now(self._shares(user))
+
+    def revoke_share(self, id: str) -> None:
+        """Revoke a share link, by the id that `shares` shows.
+
+        Raises:
+            NotFound: there is no such link, or it is not the user's.
+        """
+        run_now(self._revoke_share(id))
+
     def queue(self) -> Queue:
         """The jobs of all users that run or wait, in order."""
         return run_now(self._queue())
@@ -224,6 +259,14 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         """As `Jobs.list`, awaited."""
         wanted = {"state": state, "op": op, "tag": tag, "user": user}
         return await self._list({**wanted, "before": before, "limit": limit})
+
+    async def shares(self, *, user: str | None = None) -> Sequence[Share]:
+        """As `Jobs.shares`, awaited."""
+        return await self._shares(user)
+
+    async def revoke_share(self, id: str) -> None:
+        """As `Jobs.revoke_share`, awaited."""
+        await self._revoke_share(id)
 
     async def queue(self) -> Queue:
         """As `Jobs.queue`, awaited."""

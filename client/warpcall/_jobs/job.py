@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
@@ -15,7 +15,7 @@ from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall.errors import InvalidInput, JobFailed, TransportError
-from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo
+from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo, NewShare
 from warpcall.jobs.results import CaseDetails, Results
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ class JobHandle(JobInfo):
         self._update(
             details_from(await self._core.request_json("POST", path_of(self.id, "/cancel")))
         )
+
+    async def _share(self, other: str | None, expires_s: float | None) -> NewShare:
+        return await new_share(self._core, self.id, other, expires_s)
 
     async def _set_private(self, private: bool) -> None:
         payload = await self._core.request_json("PATCH", path_of(self.id), {"private": private})
@@ -145,6 +148,19 @@ class Job(JobHandle):
         """
         return run_now(self._case(position))
 
+    def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
+        """A new link with which people without a key read this job.
+
+        Args:
+            other: id of a job that the link compares this one with.
+            expires_s: seconds until the link expires; None means that it does not.
+
+        Raises:
+            Forbidden: one of the jobs belongs to another user, and the caller is no administrator.
+            InvalidInput: one of the jobs is private.
+        """
+        return run_now(self._share(other, expires_s))
+
     def set_private(self, private: bool = True) -> Job:
         """Let only the job's user and administrators read it, or with False all users.
 
@@ -188,6 +204,10 @@ class AsyncJob(JobHandle):
         """As `Job.case`, awaited."""
         return await self._case(position)
 
+    async def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
+        """As `Job.share`, awaited."""
+        return await self._share(other, expires_s)
+
     async def set_private(self, private: bool = True) -> AsyncJob:
         """As `Job.set_private`, awaited."""
         await self._set_private(private)
@@ -212,6 +232,15 @@ async def results_of(core: Core, id_: str, *, samples: bool) -> Results:
     """What the job of this id has measured so far."""
     path = path_of(id_, "/results?samples=true" if samples else "/results")
     return parse(Results, await core.get_json(path), "results")
+
+
+async def new_share(core: Core, id_: str, other: str | None, expires_s: float | None) -> NewShare:
+    """A new share link to the job of this id, with its whole URL."""
+    given = {"other": other, "expires_s": expires_s}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    payload = await core.request_json("POST", path_of(id_, "/shares"), wanted, accepted=(201,))
+    made = parse(NewShare, payload, "a share link")
+    return replace(made, url=f"{core.config.url}{made.url}")
 
 
 def deadline_of(timeout_s: float | None) -> float | None:

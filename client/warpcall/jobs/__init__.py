@@ -216,6 +216,52 @@ class JobList(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Share(Payload):
+    """A share link, with which people without a key read one job or one comparison."""
+
+    id: str
+    """Names the link, in order to revoke it. It does not open the link."""
+    job: str
+    """Id of the job that it shows."""
+    other: str | None
+    """Id of the job that `job` is compared with; null for a link to one job."""
+    user: str
+    """Name of the user who made it."""
+    created_at: str
+    """When it was made."""
+    expires_at: str | None
+    """When it expires; null if it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewShare(Share):
+    """A share link that was just made; its other fields are those of Share."""
+
+    url: str
+    """The link, which cannot be shown again. The server answers with its path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareList(Payload):
+    """Share links, the latest first."""
+
+    shares: list[Share]
+    """Links that have not expired."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedJobs(Payload):
+    """What a share link shows."""
+
+    job: JobDetails
+    """The job, or the first one of the comparison. Facts that name its machine are left out."""
+    other: JobDetails | None
+    """The second job of the comparison; null for a link to one job."""
+    expires_at: str | None
+    """When the link expires; null if it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueueEntry(Payload):
     """A job that runs or waits, as every user may see it."""
 

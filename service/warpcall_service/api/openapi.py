@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from warpcall import errors
-from warpcall_service.auth.authenticator import OPEN
+from warpcall_service.auth.authenticator import is_open, is_shared
 from warpcall_service.calls.openapi import Program, Tensor
 from warpcall_service.http.openapi_parts import Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
@@ -19,6 +19,7 @@ from warpcall_service.oip.openapi import (
     InferenceResponse,
     error_responses,
 )
+from warpcall_service.shares.models import ShareRequest
 from warpcall_service.uploads.models import ProblemUpload, UploadRequest
 
 # Operations refer to these models by name in `openapi_extra`, where FastAPI does not see them.
@@ -28,6 +29,7 @@ MODELS = (
     Program,
     JobChange,
     JobRequest,
+    ShareRequest,
     UploadRequest,
     ProblemUpload,
     InferenceRequest,
@@ -71,7 +73,7 @@ def describe(generated: Mapping[str, Any]) -> Schema:
 
 def _with_access(path: str, operation: Schema) -> Schema:
     """Add the role that an operation needs (see `caller.needs`), and problems of all routes."""
-    if path in OPEN:
+    if is_open(path) or is_shared(path):
         return {**operation, "x-warpcall-role": "none", "security": []}
     role = operation.get("x-warpcall-role", "call")
     kinds = [errors.Unauthorized, *([errors.Forbidden] if role != "call" else []), errors.Busy]

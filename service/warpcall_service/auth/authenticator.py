@@ -17,8 +17,9 @@ from warpcall.errors import Busy, Unauthorized, Unavailable
 from warpcall_service.auth import api_keys, session_tokens
 from warpcall_service.auth.session_tokens import SessionRecord
 from warpcall_service.auth.users import Snapshot
+from warpcall_service.http.access_log import SHARED_FOLDERS
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.identity import LOCAL, Caller
+from warpcall_service.identity import GUEST, LOCAL, Caller
 
 # These routes need no key: probes of an orchestrator have none, and a session that a browser logs in
 # or out of is not valid yet, or any more.
@@ -42,15 +43,20 @@ log = logging.getLogger("warpcall.auth")
 
 
 def is_open(path: str) -> bool:
-    """Whether a route needs no key."""
+    """Whether a route needs no key, and has no limits."""
     return path in OPEN or path.startswith(OPEN_FOLDER)
+
+
+def is_shared(path: str) -> bool:
+    """Whether a route needs a share link instead of a key. All who come so have limits together."""
+    return path.startswith(SHARED_FOLDERS)
 
 
 class Authenticator:
     """Authenticates requests, and cancels those whose key or session stops being valid.
 
     Attributes:
-        refused: number of wrong keys received since the start.
+        refused: number of wrong keys and share links received since the start.
         keys_unusable: why no key is accepted at present; empty if keys are accepted.
         needs_key: whether requests need a key or a session. Once there were keys, every request
             needs one, even if all keys are deleted later.
@@ -82,7 +88,11 @@ class Authenticator:
             exchange.identify(LOCAL)
             self._active[LOCAL].add(exchange)
             return
-        if is_open(exchange.scope["path"]):
+        path = exchange.scope["path"]
+        if is_open(path):
+            return
+        if is_shared(path):
+            exchange.identify(GUEST)
             return
         if self.keys_unusable:
             raise Unavailable(self.keys_unusable, retry_after_s=RETRY_S)
@@ -116,6 +126,14 @@ class Authenticator:
         """The session that the cookie of a request opens; None if there is none."""
         token = session_tokens.token_in(exchange)
         return None if token is None else session_tokens.find(token, self._keys.sessions)
+
+    def count_wrong_link(self, exchange: Exchange) -> None:
+        """Count and log that a wrong share link came, as a wrong key is.
+
+        Raises:
+            Busy: too many wrong links or keys came from this address.
+        """
+        self._fail(exchange, "share link")
 
     def release(self, exchange: Exchange) -> None:
         """Forget a request whose response, or problem, has been sent."""
@@ -190,20 +208,20 @@ class Authenticator:
         session = self._keys.sessions.get(caller.session_id)
         return SESSION_ENDED if session is None or session.expires_at <= now else ""
 
-    def _fail(self, exchange: Exchange) -> None:
-        """Count and log that a wrong key came. The key itself is not logged: another server may
-        accept it.
+    def _fail(self, exchange: Exchange, what: str = "API key") -> None:
+        """Count and log that a wrong key or link came. It is not logged itself: another server may
+        accept the key.
 
         Raises:
-            Busy: too many wrong keys came from this address. Valid keys from the address are still
+            Busy: too many wrong ones came from this address. Valid keys from the address are still
                 accepted, since many callers may share it.
         """
         self.refused += 1
         client = exchange.scope["client"]
         address = client[0] if client else ""
         if wait_s := self._failures.take(_network(address)):
-            raise Busy(f"too many wrong API keys from {address or 'here'}", retry_after_s=wait_s)
-        log.warning("a wrong API key", extra={"id": exchange.request_id, "client": address})
+            raise Busy(f"too many wrong {what}s from {address or 'here'}", retry_after_s=wait_s)
+        log.warning("a wrong %s", what, extra={"id": exchange.request_id, "client": address})
 
 
 def _network(address: str) -> str:

@@ -121,7 +121,9 @@ class AccountSync:
         )
         for operation, trouble in self._trouble.items():
             up.add_metric([operation], float(not trouble))
-        refused = CounterMetricFamily("warpcall_wrong_keys", "Requests that had a wrong API key")
+        refused = CounterMetricFamily(
+            "warpcall_wrong_keys", "Requests that had a wrong API key or share link"
+        )
         refused.add_metric([], self.authenticator.refused)
         return [*self.usage_counter.metrics(), up, refused]
 

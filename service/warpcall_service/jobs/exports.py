@@ -24,7 +24,7 @@ from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
-from warpcall_service.jobs.results import case_fields, measurement, remarks, unpacked
+from warpcall_service.jobs.results import case_fields, facts, measurement, remarks, unpacked
 from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 
@@ -71,7 +71,7 @@ def begin(
     job = submissions.find(session, caller, job_id)
     found = measured(session, job)
     if form == "json":
-        return _json_steps(job, found, samples)
+        return _json_steps(job, found, samples, facts(job, caller))
     if form == "csv":
         return _row_steps(_Csv(), job, found)
     if form == "markdown":
@@ -124,12 +124,14 @@ def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
     return sorted(rows, key=lambda row: (row.position, names.index(row.implementation)))
 
 
-def _json_steps(job: Job, cases: Sequence[Case], samples: bool) -> Iterator[Step]:
+def _json_steps(
+    job: Job, cases: Sequence[Case], samples: bool, fingerprint: dict[str, Any] | None
+) -> Iterator[Step]:
     empty = Results(
         id=job.id,
         state=job.state,  # type: ignore[arg-type]  # the database holds only states
         environment=job.environment,
-        fingerprint=None if job.fingerprint is None else json.loads(job.fingerprint),
+        fingerprint=fingerprint,
         remarks=remarks(job),
         measurements=[],
         cases=[],

@@ -92,6 +92,15 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[An
     }
 
 
+def facts(job: Job, caller: Caller) -> dict[str, Any] | None:
+    """The fingerprint of the environment of a job; guests do not learn the names of machines."""
+    if job.fingerprint is None:
+        return None
+    found: dict[str, Any] = json.loads(job.fingerprint)
+    hidden = FACTS_THAT_ALWAYS_DIFFER if caller.jobs is not None else ()
+    return {name: value for name, value in found.items() if name not in hidden}
+
+
 def remarks(job: Job) -> list[str]:
     """What a reader should know about all results of a job."""
     fingerprint = json.loads(job.fingerprint or "{}")

@@ -222,8 +222,11 @@ def find_answered(
 def readable(caller: Caller) -> sa.ColumnElement[bool]:
     """Which jobs the caller may read: all that are not private, their own, administrators all.
 
-    Every query that shows jobs or measurements to a user has this condition.
+    Guests may read the jobs of their share link, unless these are private. Every query that shows
+    jobs or measurements to a caller has this condition.
     """
+    if caller.jobs is not None:
+        return sa.and_(Job.private.is_(False), Job.id.in_(caller.jobs))
     if caller.may("admin"):
         return sa.true()
     return sa.or_(Job.private.is_(False), Job.user_name == caller.name)

@@ -21,7 +21,7 @@ from warpcall.jobs import (
 )
 from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import queue, submissions
+from warpcall_service.jobs import queue, results, submissions
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
@@ -48,7 +48,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
         {
             **_fields(row, _places(session, [row], devices)),
             "request": json.loads(row.request),
-            "fingerprint": None if row.fingerprint is None else json.loads(row.fingerprint),
+            "fingerprint": results.facts(row, caller),
             "sources": json.loads(row.sources or "{}"),
             "problem_sha256": row.problem_sha256,
         },

@@ -26,13 +26,16 @@ from warpcall_service.identity import ROLES, Role
 
 # What needs no key, and what of it has an answer for everyone.
 HEALTH = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
-OPEN = {*HEALTH, "POST /login", "POST /logout"}
+SHARED = {f"GET /v1/shared/{{token}}{what}" for what in ("", "/results", "/compare")}
+OPEN = {*HEALTH, *SHARED, "POST /login", "POST /logout"}
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
     "POST /v1/jobs": "bench",
     "POST /v1/jobs/preview": "bench",
     "PATCH /v1/jobs/{id}": "bench",
+    "POST /v1/jobs/{id}/shares": "bench",
+    "DELETE /v1/shares/{id}": "bench",
     "POST /v1/jobs/{id}/cancel": "bench",
     "POST /v1/implementations": "upload",
     "DELETE /v1/implementations/{user}/{name}": "upload",
@@ -45,6 +48,7 @@ CALL = {
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
     *("GET /v1/jobs/{id}/cases/{position}", "GET /v1/jobs/{id}/compare/{other}"),
+    *("GET /v1/jobs/{id}/shares", "GET /v1/shares"),
     *("GET /v1/implementations", "GET /v1/implementations/environment"),
     "GET /v1/implementations/{user}/{name}",
     *("GET /v1/problems", "GET /v1/problems/{user}/{name}"),
@@ -185,9 +189,10 @@ def test_the_description_says_which_role_a_route_needs(
     assert {name for name, role in said.items() if role == "none"} == OPEN
     assert {name: role for name, role in said.items() if role not in ("none", "call")} == NEEDS
     for name, operation in operations.items():
-        assert ("401" in operation["responses"]) is (name not in {*HEALTH, "POST /logout"})
+        assert ("401" in operation["responses"]) is (name not in {*HEALTH, *SHARED, "POST /logout"})
         local_only = "/infer" in name or "/systemsharedmemory/" in name  # whatever the role
-        assert ("403" in operation["responses"]) is (name in NEEDS or local_only)
+        owner_only = name == "GET /v1/jobs/{id}/shares"
+        assert ("403" in operation["responses"]) is (name in NEEDS or local_only or owner_only)
         assert operation.get("security") == ([] if name in OPEN else None)
 
 

@@ -50,6 +50,7 @@ LISTS = {
 NAMES_NO_JOB = {
     *(("GET", path) for path in ("/docs", "/docs/{name}", "/login", "/static/{name}")),
     ("POST", "/new"),
+    *((method, "/upload") for method in ("GET", "POST")),
 }
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}

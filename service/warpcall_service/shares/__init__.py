@@ -1,0 +1,1 @@
+"""Share links: people without a key read one job, or the comparison of two."""
