@@ -24,6 +24,7 @@ from tests.service.databases import Database
 from tests.service.requests import PERMUTE, problem_of
 from warpcall_service.auth import sessions
 from warpcall_service.identity import Caller
+from warpcall_service.store.tables import BrowserSession
 
 ENDED = "the session has ended: log in again"
 
@@ -133,9 +134,12 @@ def test_an_expired_session_opens_nothing(site: Site) -> None:
         until(lambda: who(http) == "")
 
         assert problem_of(http.get("/v1/me"), 401, "unauthorized", None) == ENDED
-        log_in(http, key)
-    rows = site.database.listed("sessions", "list", "--user", name)
-    assert len(rows) == 1, "a log-in deletes what has expired"
+    with site.logged_in(key):
+        store = site.database.store()
+        with store.read() as session:
+            query = sa.select(sa.func.count()).where(BrowserSession.user_name == name)
+            assert session.scalars(query).one() == 1, "a log-in deletes what has expired"
+        store.close()
 
 
 @pytest.mark.parametrize("how", ["log out", "expire"])
