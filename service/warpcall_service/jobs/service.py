@@ -121,18 +121,9 @@ class JobService:
         """
         return await self._database.lookups.read(caller.name, function, *args, **kwargs)
 
-    async def write(
-        self,
-        function: Callable[Concatenate[Session, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a function in one transaction.
-
-        Raises:
-            StoreError: the database cannot be written, or does not answer.
-        """
-        return await self._database.write(function, *args, **kwargs)
+    async def write(self, function: Callable[[Session], T]) -> T:
+        """Run a function in one transaction. It raises StoreError if the database cannot do it."""
+        return await self._database.write(function)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
         """One job with its details.

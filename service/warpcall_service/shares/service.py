@@ -68,7 +68,7 @@ class ShareService:
         Raises:
             NotFound: there is no such link, or the caller may not revoke it.
         """
-        await self._jobs.write(database.revoke, caller, share_id)
+        await self._jobs.write(lambda session: database.revoke(session, caller, share_id))
 
     async def open(self, exchange: Exchange, token: str) -> Shared:
         """What the token of a link opens. Its `caller` reads the jobs, and nothing else.
