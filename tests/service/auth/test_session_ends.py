@@ -22,7 +22,8 @@ from tests.service.auth.browsers import (
 )
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, problem_of
-from warpcall_service.auth import sessions
+from warpcall.errors import Unauthorized
+from warpcall_service.auth import sessions, users
 from warpcall_service.identity import Caller
 from warpcall_service.store.tables import BrowserSession
 
@@ -252,3 +253,21 @@ def test_without_a_database_sessions_go_on_and_nobody_logs_in(sqlite: Database) 
     problem_of(refused, 503, "unavailable", None)
     problem_of(kept, 503, "unavailable", None)
     assert page.headers["location"].startswith("login?failed=unavailable&")
+
+
+@pytest.mark.parametrize("how", ["revoke", "disable"])
+def test_a_key_that_ends_during_the_log_in_opens_no_session(database: Database, how: str) -> None:
+    key = database.key("alice")
+    store = database.store()
+    with store.write() as session:
+        if how == "revoke":
+            users.revoke_key(session, key)
+        else:
+            users.disable_user(session, "alice")
+
+    with store.write() as session, pytest.raises(Unauthorized, match="is no longer valid"):
+        sessions.create(session, Caller("alice", "call", key[3:11]), 60)
+
+    with store.read() as session:
+        assert sessions.listed(session) == []
+    store.close()

@@ -48,7 +48,7 @@ LISTS = {
     "/kernels/{name}": "/kernels/permute",
     "/implementations/{user}/{name}": "/implementations/alice/x",
 }
-NAMES_NO_JOB = re.compile(r"/(admin|docs|static|login|upload)(/.*)?|/new")
+NAMES_NO_JOB = re.compile(r"/(admin|call|docs|static|login|upload)(/.*)?|/new")
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
 
