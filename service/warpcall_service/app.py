@@ -116,7 +116,7 @@ def create_app(
             lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages(engine, job_service, implementations),
+        pages(engine, job_service, implementations, problems, shares),
         forms(settings, engine, job_service, implementations, account_sync),
     ):
         app.include_router(router)

@@ -148,7 +148,7 @@ def test_everything_is_there_without_scripts(pages_lab: Lab, browser: Browser) -
 
         expect(tab.page.locator("tr.case")).to_have_count(8)
         expect(tab.page.locator(".lead")).to_contain_text("faster than torch")
-        tab.page.get_by_role("link", name="Jobs").click()
+        tab.page.locator("nav").get_by_role("link", name="Jobs").click()
         tab.page.select_option("#state", "failed")
         tab.page.get_by_role("button", name="Filter").click()
         expect(tab.page.locator("tbody tr")).to_have_count(1)

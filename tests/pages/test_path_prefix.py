@@ -83,11 +83,11 @@ def test_a_session_below_a_prefix_never_leaves_it(tmp_path: Path) -> None:
         expect(tab.page.locator("h1")).to_have_text("permute")
         assert tab.page.url == f"{url}/jobs/{job}?from=0"
         for name in ("Now", "Jobs", "Board", "Kernels"):
-            tab.page.get_by_role("link", name=name, exact=True).click()
+            tab.page.locator("header").get_by_role("link", name=name, exact=True).click()
             expect(tab.page.locator("nav a[aria-current]")).to_have_text(name)
         tab.page.goto(f"{url}/jobs/{job}/cases/0")
         expect(tab.page.locator("#rounds[data-drawn]")).to_be_attached()
-        tab.page.get_by_role("link", name="API", exact=True).click()
+        tab.page.locator("header").get_by_role("link", name="API", exact=True).click()
         expect(tab.page.locator(".opblock").first).to_be_visible()
         tab.page.get_by_role("button", name="Log out", exact=True).click()
         expect(tab.page.get_by_label("API key")).to_be_visible()

@@ -82,7 +82,7 @@ def case_page(session: Session, view: View, job_id: str, position: int) -> str:
         parts=list(range(1, PARTS + 1)) if spreads and len(spreads[0].parts) == PARTS else [],
         spec=json.dumps(case.spec, indent=2, ensure_ascii=False),
         statuses=results.STATUSES,
-        data=view.url("v1", "jobs", case.job, "cases", str(case.position)),
+        data=view.data(case.job, "cases", str(case.position)),
     )
 
 

@@ -128,7 +128,7 @@ def _rows(session: Session, view: View, text: bytes) -> str:
         lead=_lead(counts, len(rows)),
         unknown=sum(row.margin is None for row in rows),
         only=[("the first", found.only_a), ("the second", found.only_b)],
-        data=view.url("v1", "jobs", found.a, "compare", found.b),
+        data=view.data(found.a, "compare", *([] if view.share else [found.b])),
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
+from warpcall.problems import ProblemDetails, ProblemInfo
 from warpcall_service.drawing.sources import difference, files_of_op, highlighted
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs import submissions, views
@@ -19,6 +20,7 @@ from warpcall_service.pages.view import View, page, render
 from warpcall_service.text import brief
 from warpcall_service.uploads.database import Filter
 from warpcall_service.uploads.models import Cursor, Version
+from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
 LATEST = 15  # jobs
@@ -30,9 +32,12 @@ Op = Mapping[str, Any]
 
 
 def kernel_routes(
-    engine: LocalEngine, jobs: JobService, implementations: ImplementationService
+    engine: LocalEngine,
+    jobs: JobService,
+    implementations: ImplementationService,
+    problems: ProblemService,
 ) -> APIRouter:
-    """The list of ops and uploads, a page for each op, and one for each upload."""
+    """The list of ops and uploads, a page for each op and problem, and one for each upload."""
     router = APIRouter(include_in_schema=False)
     ops = {declared["name"]: declared for declared in engine.catalog}
 
@@ -41,7 +46,12 @@ def kernel_routes(
         request: Request, caller: CurrentCaller, before: Cursor | None = None
     ) -> Response:
         found = await implementations.list(caller, Filter(None, None, before, PAGE_UPLOADS))
-        return page(request, kernels_page(View.of(request), list(ops.values()), found))
+        declared: Sequence[ProblemInfo] = ()
+        if before is None:
+            wanted = Filter(None, None, None, PAGE_UPLOADS)
+            declared = (await problems.list(caller, wanted)).problems
+        view = View.of(request)
+        return page(request, kernels_page(view, list(ops.values()), declared, found))
 
     @router.get("/kernels/{name}")
     async def show_op(
@@ -71,17 +81,38 @@ def kernel_routes(
         text = await jobs.read(caller, implementation_page, View.of(request), found, other, devices)
         return page(request, text)
 
+    @router.get("/problems/{user}/{name}")
+    async def show_problem(
+        request: Request,
+        caller: CurrentCaller,
+        user: str,
+        name: str,
+        version: Version | None = None,
+        against: Version | None = None,
+    ) -> Response:
+        found = await problems.find(caller, user, name, version)
+        other = None
+        if against is not None:
+            other = await problems.find(caller, user, name, against)
+        offered = await implementations.list(caller, Filter(found.name, None, None, OP_UPLOADS))
+        devices, view = jobs.scheduler.devices, View.of(request)
+        text = await jobs.read(caller, problem_page, view, found, other, offered, devices)
+        return page(request, text)
+
     return router
 
 
-def kernels_page(view: View, ops: Sequence[Op], found: ImplementationList) -> str:
-    """All ops, and the uploaded implementations of all users."""
+def kernels_page(
+    view: View, ops: Sequence[Op], problems: Sequence[ProblemInfo], found: ImplementationList
+) -> str:
+    """All ops, the problems of users, and their implementations."""
     uploaded = [one for one in found.implementations if one.kind == "uploaded"]
     counts = {op["name"]: sum(one.op == op["name"] for one in uploaded) for op in ops}
     return render(
         "kernels.html",
         view,
         ops=ops,
+        problems=problems,
         counts=counts,
         uploaded=uploaded,
         operators=[one for one in found.implementations if one.kind == "operator"],
@@ -138,6 +169,34 @@ def implementation_page(
         "implementation.html",
         view,
         one=found,
+        other=other,
+        lines=None if other is None else difference(other.source, found.source),
+        code=None if other is not None else highlighted(found.source),
+        jobs=views.jobs(session, view.caller, measured, devices).jobs,
+    )
+
+
+def problem_page(
+    session: Session,
+    view: View,
+    found: ProblemDetails,
+    other: ProblemDetails | None,
+    offered: ImplementationList,
+    devices: int,
+) -> str:
+    """One version of a problem, or its difference from an earlier one.
+
+    Args:
+        other: the version from which the difference is shown.
+        offered: the implementations that can be timed on it.
+    """
+    measured = submissions.Filter(op=found.name, limit=LATEST)
+    return render(
+        "user_problem.html",
+        view,
+        one=found,
+        op=found.declaration,
+        implementations=offered.implementations,
         other=other,
         lines=None if other is None else difference(other.source, found.source),
         code=None if other is not None else highlighted(found.source),

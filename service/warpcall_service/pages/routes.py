@@ -21,7 +21,10 @@ from warpcall_service.pages.history import history_page
 from warpcall_service.pages.job import job_page
 from warpcall_service.pages.kernels import kernel_routes
 from warpcall_service.pages.lists import jobs_page, queue_page, strips
+from warpcall_service.pages.shared import shared_routes
 from warpcall_service.pages.view import View, load_templates, page, streamed_page
+from warpcall_service.shares.service import ShareService
+from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
 PAGE_JOBS = 50
@@ -33,7 +36,11 @@ Empty = Annotated[str, Query(max_length=0)]
 
 
 def pages(
-    engine: LocalEngine, jobs: JobService, implementations: ImplementationService
+    engine: LocalEngine,
+    jobs: JobService,
+    implementations: ImplementationService,
+    problems: ProblemService,
+    shares: ShareService,
 ) -> APIRouter:
     """All pages."""
     load_templates()
@@ -42,7 +49,8 @@ def pages(
         static.routes(),
         docs.routes(),
         login.routes(),
-        kernel_routes(engine, jobs, implementations),
+        kernel_routes(engine, jobs, implementations, problems),
+        shared_routes(jobs, shares),
     ):
         router.include_router(part)
 

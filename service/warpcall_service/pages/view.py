@@ -47,17 +47,24 @@ class View:
             any path prefix of a proxy.
         path: path of the page.
         caller: who looks; nobody on pages that need no key.
+        share: token of the share link by which the caller came; empty for users.
     """
 
     base: str
     path: str
     caller: Caller
+    share: str = ""
 
     @classmethod
     def of(cls, request: Request) -> View:
         """The view of a request."""
         path: str = request.scope["path"]
         return cls("../" * (path.count("/") - 1) or "./", path, caller_of(request.scope))
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether the caller is no user: they see a shared job, or the page to log in."""
+        return not self.caller.name or self.caller.jobs is not None
 
     @property
     def section(self) -> str:
@@ -67,13 +74,32 @@ class View:
     @property
     def has_session(self) -> bool:
         """Whether the caller is a user who can log out."""
-        return bool(self.caller.name) and self.caller is not LOCAL
+        return not self.is_guest and self.caller is not LOCAL
 
     def url(self, *parts: str, **query: object) -> str:
         """A link to another page; values of the query that are None or empty are left out."""
         path = self.base + "/".join(quote(part, safe="") for part in parts)
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{path}?{urlencode(given)}" if given else path
+
+    def op(self, name: str, **query: object) -> str:
+        """A link to the page of an op: a shipped one, or a problem of a user."""
+        user, _, problem = name.partition("/")
+        if problem:
+            return self.url("problems", user, problem.partition("@")[0], **query)
+        return self.url("kernels", name, **query)
+
+    def job(self, job_id: str, *parts: str, **query: object) -> str:
+        """A link to the page of a job or one of its cases, for guests by their share link."""
+        if self.share:
+            return self.url("share", self.share, *parts, **query)
+        return self.url("jobs", job_id, *parts, **query)
+
+    def data(self, job_id: str, *parts: str, **query: object) -> str:
+        """A link to JSON about a job, for guests by their share link."""
+        if self.share:
+            return self.url("v1", "shared", self.share, *parts, **query)
+        return self.url("v1", "jobs", job_id, *parts, **query)
 
 
 def new_token() -> str:

@@ -18,7 +18,7 @@ from warpcall.errors import (
     UnsupportedMedia,
 )
 from warpcall.jobs import NewShare, SharedJobs, ShareList
-from warpcall.jobs.results import Comparison, Results
+from warpcall.jobs.results import CaseDetails, Comparison, Results
 from warpcall_service.formats.json_body import check_members, read_model
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
@@ -28,7 +28,7 @@ from warpcall_service.http.openapi_parts import problem_responses, ref
 from warpcall_service.http.streamed import streamed
 from warpcall_service.jobs import exports
 from warpcall_service.jobs.models import Name
-from warpcall_service.jobs.routes import EVERYONE, JobId
+from warpcall_service.jobs.routes import EVERYONE, JobId, Position
 from warpcall_service.jobs.service import JobService
 from warpcall_service.shares.models import ShareRequest
 from warpcall_service.shares.service import ShareService
@@ -114,6 +114,14 @@ def shares(service: ShareService, jobs: JobService) -> APIRouter:
         return await streamed(
             jobs.results(found.caller, job_id, format, samples), exports.MEDIA[format]
         )
+
+    @router.get("/shared/{token}/cases/{position}", response_model=CaseDetails, responses=read)
+    async def show_shared_case(request: Request, token: Token, position: Position) -> Response:
+        """One case of the job of a link, as in `GET /v1/jobs/{id}/cases/{position}`."""
+        found = await service.open(_exchange_of(request), token)
+        if found.other_id is not None:
+            raise NotFound("this share link shows a comparison", field="token")
+        return _json(await jobs.case(found.caller, found.job_id, position))
 
     @router.get("/shared/{token}/compare", response_model=Comparison, responses=read)
     async def compare_shared(request: Request, token: Token) -> Response:

@@ -26,7 +26,9 @@ from warpcall_service.identity import ROLES, Role
 
 # What needs no key, and what of it has an answer for everyone.
 HEALTH = {"GET /healthz", "GET /readyz", "GET /v2/health/live", "GET /v2/health/ready"}
-SHARED = {f"GET /v1/shared/{{token}}{what}" for what in ("", "/results", "/compare")}
+SHARED = {
+    f"GET /v1/shared/{{token}}{what}" for what in ("", "/results", "/cases/{position}", "/compare")
+}
 OPEN = {*HEALTH, *SHARED, "POST /login", "POST /logout"}
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 NEEDS: dict[str, Role] = {

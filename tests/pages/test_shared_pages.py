@@ -1,0 +1,119 @@
+"""The pages of share links: one job or one comparison, for people without a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
+from tests.pages.conftest import SETTINGS, filled
+from tests.pages.test_pages import links_of
+from tests.servers import Server, running_server
+from tests.service.databases import Database
+from tests.service.job_requests import client
+
+HTML = {"accept": "text/html"}
+
+
+@dataclass(frozen=True)
+class SharedLab:
+    """A server with keys and jobs."""
+
+    server: Server
+    key: str
+    jobs: dict[str, str]
+
+    def share(self, name: str, **fields: str) -> tuple[str, str]:
+        """The id of a new link to one of alice's jobs, and the path that it leads to."""
+        with client(self.server, self.key) as alice:
+            answer = alice.post(f"/v1/jobs/{self.jobs[name]}/shares", json=fields)
+            assert answer.status_code == 201, answer.text
+            return answer.json()["id"], answer.json()["url"]
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLab]:
+    folder = tmp_path_factory.mktemp("shared")
+    jobs = filled(folder)
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
+    key = database.key("alice", "bench")
+    with running_server({**SETTINGS, **database.settings}) as server:
+        yield SharedLab(server, key, jobs)
+
+
+def test_a_link_shows_a_job_and_its_cases_and_leads_nowhere_else(shared_lab: SharedLab) -> None:
+    _, path = shared_lab.share("done")
+    waiting, seen = [path], set()
+
+    with httpx.Client(base_url=shared_lab.server.url, headers=HTML) as guest:
+        first = guest.get(path)
+        while waiting:
+            address = waiting.pop()
+            seen.add(address)
+            page = guest.get(address)
+            assert page.status_code == 200, address
+            if page.headers["content-type"].startswith("text/html"):
+                found = links_of(page)
+                for link in (*found.links, *found.loaded):
+                    target = urlsplit(urljoin(address, link))._replace(fragment="").geturl()
+                    if target not in (*seen, *waiting, "/"):
+                        waiting.append(target)
+        elsewhere = guest.get(f"/jobs/{shared_lab.jobs['done']}")
+
+    assert "warpcall is faster than torch in 8 of 8 cases" in first.text
+    assert '<nav aria-label="Pages"' not in first.text
+    assert "<form" not in first.text
+    assert sum("/cases/" in address for address in seen) == 2 * 8  # pages, and their JSON
+    assert all(address.startswith((path, "/v1/shared/", "/static/")) for address in seen)
+    assert elsewhere.status_code == 303
+
+
+def test_a_link_shows_a_comparison(shared_lab: SharedLab) -> None:
+    _, path = shared_lab.share("earlier", other=shared_lab.jobs["later"])
+
+    with httpx.Client(base_url=shared_lab.server.url, headers=HTML) as guest:
+        page = guest.get(path)
+        case = guest.get(f"{path}/cases/0")
+
+    assert page.status_code == 200
+    assert "The second job is faster in 8, the same in 24 of 32 rows" in page.text
+    assert all(
+        link.startswith(("../v1/shared/", "../", "#")) and "jobs" not in link
+        for link in links_of(page).links
+    )
+    assert case.status_code == 404
+
+
+def test_a_revoked_or_unknown_link_shows_a_page_that_says_so(shared_lab: SharedLab) -> None:
+    share_id, path = shared_lab.share("done")
+
+    with (
+        httpx.Client(base_url=shared_lab.server.url, headers=HTML) as guest,
+        client(shared_lab.server, shared_lab.key) as alice,
+    ):
+        before = guest.get(path)
+        assert alice.delete(f"/v1/shares/{share_id}").status_code == 204
+        after = [guest.get(path), guest.get(f"{path}/cases/0"), guest.get("/share/nothing")]
+
+    assert before.status_code == 200
+    assert [page.status_code for page in after] == [404] * 3
+    assert all("does not exist, has expired or was revoked" in page.text for page in after)
+    assert all('<nav aria-label="Pages"' not in page.text for page in after)
+
+
+@needs_chromium
+def test_a_guest_sees_the_rounds_drawn(shared_lab: SharedLab) -> None:
+    _, path = shared_lab.share("done")
+
+    with chromium() as browser, opened(browser) as tab:
+        expect.set_options(timeout=WAIT_MS)
+        tab.page.goto(shared_lab.server.url + path)
+        tab.page.locator("tr.case a").first.click()
+
+        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(3)
+        assert tab.faults == []
