@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
-from markupsafe import Markup
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound, Problem, TooLarge, UnsupportedMedia
@@ -78,7 +77,7 @@ class Output:
     dtype: str
     shape: tuple[int, ...]
     values: str
-    link: Markup | None
+    link: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Answer:
     stages: list[Stage]
     total_ms: float
     outputs: list[Output]
-    link: Markup
+    link: str
 
 
 def inputs_of(form: Form, op: Mapping[str, Any]) -> list[Given]:
@@ -288,9 +287,9 @@ def _output(info: TensorInfo, data: bytes) -> Output:
     return Output(info.name, info.dtype, info.shape, shown, link)
 
 
-def _link(media: str, content: bytes) -> Markup:
-    """A link that holds its target. Base64 has no character that HTML would read otherwise."""
-    return Markup(f"data:{media};base64,{base64.b64encode(content).decode()}")
+def _link(media: str, content: bytes) -> str:
+    """A link that holds its target."""
+    return f"data:{media};base64,{base64.b64encode(content).decode()}"
 
 
 def _stages(stages_ms: Mapping[str, float]) -> list[Stage]:
