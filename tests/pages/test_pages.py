@@ -175,6 +175,17 @@ def test_a_job_page_gives_the_answer_in_words_and_every_row(
     assert "unstable: more than a fifth of the rounds were disturbed" in page
 
 
+def test_the_table_of_ratios_is_coloured_only_outside_the_margin(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    page = browser_http.get(f"/jobs/{pages_lab.done}").text
+
+    cells = re.findall(r'<td class="r (\w+)">([\d.]+)</td>', page)
+    assert len(cells) == 2 * 8  # of each case the rivals, without the copy
+    assert {level for level, ratio in cells if float(ratio) > 2} == {"s3"}  # torch
+    assert {level for level, ratio in cells if float(ratio) < 1.01} == {"no"}  # ann/tiles
+
+
 def test_a_failed_implementation_has_its_error_and_no_time(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:
