@@ -110,7 +110,7 @@ def test_a_series_and_what_a_job_would_come_to(
     assert code == 0
     assert out.splitlines()[0].split()[:4] == ["measured", "job", "user", "us"]
     assert f" {measured} " in out.splitlines()[1]
-    assert nothing[:2] == (0, "no job of yours has measured torch in that case\n")
+    assert nothing[:2] == (0, "no job that you may read has measured torch in that case\n")
     assert none[0] != 0
     assert "case must begin with its op, as results have it, got ''" in none[2]
     assert dry[1].startswith("2 cases, some ")

@@ -19,11 +19,11 @@ def row_norm(x, eps):
     return x / (x * x + eps / x.shape[-1]).sum(-1, keepdim=True).sqrt()
 
 
-def wrong(x, eps):
+def mistaken(x, eps):
     return x / x.shape[-1]
 
 
-def raises(x, eps):
+def failing(x, eps):
     return x.norm(dims=-1)
 """
 SIZES = ("--size", "rows=3,columns=4")
@@ -102,13 +102,13 @@ def test_a_kernel_that_fails_is_explained(warpcall: Command) -> None:
     warpcall("problems", "add", "row_norm.py")
 
     code, out, err = warpcall("bench", "ann/row-norm", *SIZES, "--precision", "quick",
-                              "--mine", "kernels.py:wrong", "--mine", "kernels.py:raises")  # fmt: skip
+                              "--mine", "kernels.py:mistaken", "--mine", "kernels.py:failing")  # fmt: skip
 
     lines = [line.split() for line in out.splitlines()]
     assert (code, err) == (1, "")
-    assert ["ann/wrong", "wrong_result"] in lines
-    assert ["ann/raises", "error"] in lines
-    assert 'File "raises.py", line 11, in raises' in out
+    assert ["ann/mistaken", "wrong_result"] in lines
+    assert ["ann/failing", "error"] in lines
+    assert 'File "failing.py", line 11, in failing' in out
 
 
 def test_a_file_that_is_no_problem_is_refused_with_its_line(warpcall: Command) -> None:

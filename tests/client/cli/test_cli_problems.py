@@ -261,8 +261,8 @@ def test_history_is_of_torch(warpcall: Command) -> None:
     problem = warpcall("history", f"{OP} x=F32[8,8]")
     named = warpcall("history", f"{OP} x=F32[8,8]", "--implementation", "ann/fast")
 
-    assert problem.out == "no job of yours has measured torch in that case\n"
-    assert named.out == "no job of yours has measured ann/fast in that case\n"
+    assert problem.out == "no job that you may read has measured torch in that case\n"
+    assert named.out == "no job that you may read has measured ann/fast in that case\n"
 
 
 def test_a_problem_cannot_be_called(lab: ProblemsServer, warpcall: Command) -> None:
