@@ -20,6 +20,7 @@ from tests.waiting import until
 from warpcall_service.store.tables import Job
 
 WAYS = ("", "/results", "/results?format=csv", "/results?samples=true")  # to read one job
+NOTHING = "this share link does not exist, has expired or was revoked"
 FACTS = {"torch": "2.0", "host": "gpu-box-7", "uuid": "GPU-1234"}
 
 
@@ -73,8 +74,11 @@ def token_of(made: dict[str, Any]) -> str:
 
 def opens(lab: Lab, made: dict[str, Any]) -> bool:
     """Whether a link opens its job, in each way; it must be the same for all."""
-    statuses = {read(lab, made, way).status_code for way in WAYS}
+    answers = [read(lab, made, way) for way in WAYS]
+    statuses = {answer.status_code for answer in answers}
     assert statuses in ({200}, {404})
+    for answer in answers:  # nothing says why a link opens nothing
+        assert answer.status_code == 200 or NOTHING in answer.json()["detail"]
     return statuses == {200}
 
 
@@ -239,9 +243,7 @@ def test_what_is_not_quite_a_token_opens_nothing(lab: Lab, change: Any) -> None:
             wrong = http.get(f"/v1/shared/{change(token)}{way}")
 
         assert answer.status_code == 200
-        assert "does not exist, has expired or was revoked" in problem_of(
-            wrong, 404, "not-found", None
-        )
+        assert NOTHING in problem_of(wrong, 404, "not-found", None)
 
 
 def test_the_id_of_a_link_does_not_open_it(lab: Lab) -> None:
