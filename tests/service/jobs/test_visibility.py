@@ -49,8 +49,10 @@ LISTS = {
     "/kernels": "/kernels",
     "/kernels/{name}": "/kernels/permute",
     "/implementations/{user}/{name}": "/implementations/alice/x",
+    "/problems/{user}/{name}": "/problems/alice/x",
 }
-NAMES_NO_JOB = re.compile(r"/(admin|call|docs|static|login|upload)(/.*)?|/new")
+# tests/service/shares asks the pages below /share.
+NAMES_NO_JOB = re.compile(r"/(admin|call|docs|share|static|login|upload)(/.*)?|/new")
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
 

@@ -21,7 +21,8 @@ from warpcall_service.store.tables import Job
 
 WAYS = ("", "/results", "/results?format=csv", "/results?samples=true")  # to read one job
 NOTHING = "this share link does not exist, has expired or was revoked"
-FACTS = {"torch": "2.0", "host": "gpu-box-7", "uuid": "GPU-1234"}
+PAGES = ("", "/cases/0")
+FACTS = {"device": "an H200", "torch": "2.0", "host": "gpu-box-7", "uuid": "GPU-1234"}
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,13 @@ def token_of(made: dict[str, Any]) -> str:
 def opens(lab: Lab, made: dict[str, Any]) -> bool:
     """Whether a link opens its job, in each way; it must be the same for all."""
     answers = [read(lab, made, way) for way in WAYS]
+    with lab.site.browser(accept="text/html") as http:
+        pages = PAGES if made["other"] is None else PAGES[:1]
+        answers += [http.get(f"{made['url']}{page}") for page in pages]
     statuses = {answer.status_code for answer in answers}
     assert statuses in ({200}, {404})
     for answer in answers:  # nothing says why a link opens nothing
-        assert answer.status_code == 200 or NOTHING in answer.json()["detail"]
+        assert answer.status_code == 200 or NOTHING in answer.text
     return statuses == {200}
 
 
@@ -103,9 +107,13 @@ def test_a_guest_does_not_learn_the_names_of_machines(lab: Lab) -> None:
     made = lab.share()
 
     answers = [read(lab, made), read(lab, made, "/results")]
+    with lab.site.browser(accept="text/html") as http:
+        answers += [http.get(f"{made['url']}{page}") for page in PAGES]
 
-    for answer in answers:
+    for answer in answers[:2]:
         assert '"torch":"2.0"' in answer.text
+    for answer in answers:
+        assert answer.status_code == 200
         assert FACTS["host"] not in answer.text
         assert FACTS["uuid"] not in answer.text
     with lab.http("bob") as http:
