@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 
 from tests.client.scripted import ScriptedServer, Visit
+from warpcall._jobs.progress import ratios
 
 PROGRAM = """
 import sys, numpy as np
@@ -69,3 +70,19 @@ def test_nothing_is_shown_where_stderr_is_no_terminal() -> None:
         done = subprocess.run(arguments, capture_output=True, check=True, timeout=60)
 
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("medians", "text"),
+    [
+        ({"warpcall": 19.25, "ann/mine": 19.67, "torch": 118.2}, ": ann/mine 1.02x, torch 6.14x"),
+        ({"warpcall": 19.25}, ""),
+        ({}, ""),
+        (None, ""),
+        ({"warpcall": 0, "torch": 1}, ""),
+        ({"warpcall": 1.5, "torch": "much"}, ""),
+        ([1, 2], ""),
+    ],
+)
+def test_a_running_job_shows_ratios_to_its_first_implementation(medians: object, text: str) -> None:
+    assert ratios({"phase": "rounds", "rounds": 60, "medians_us": medians}) == text

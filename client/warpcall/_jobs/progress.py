@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from warpcall._text import clean
 from warpcall.jobs import JobEvent, JobInfo
@@ -46,7 +47,7 @@ class Bar:
                 share += 0.5 * min(1.0, _count(data.get("rounds")) / ENOUGH_ROUNDS)
             what = " ".join(str(data[name]) for name in ("phase", "implementation") if name in data)
             rounds = f" {data['rounds']}" if "rounds" in data else ""
-            self._show(self._done + share, what + rounds)
+            self._show(self._done + share, what + rounds + ratios(data))
 
     @property
     def shown(self) -> bool:
@@ -83,6 +84,21 @@ class Bar:
         if self._progress is not None:
             task = self._progress.task_ids[0]
             self._progress.update(task, completed=completed, done=self._done, what=clean(what))
+
+
+def ratios(data: Mapping[str, Any]) -> str:
+    """The ratios so far to the first implementation, such as ": torch 6.06x, copy 0.92x".
+
+    Args:
+        data: of an event of progress; the text is empty if it has no medians of two or more.
+    """
+    medians = data.get("medians_us")
+    if not isinstance(medians, Mapping) or len(medians) < 2:
+        return ""
+    (_, first_us), *others = medians.items()
+    if not all(isinstance(us, int | float) and us > 0 for us in medians.values()):
+        return ""
+    return ": " + ", ".join(f"{name} {us / first_us:.3g}x" for name, us in others)
 
 
 def _count(value: object) -> int:

@@ -215,6 +215,7 @@ def test_a_job_is_described_in_64_kib(http: httpx.Client, still_works: Callable[
     "wanted",
     [
         {"cases": [{}] * 2000},
+        {"cases": [{"shape": "x"}] * 2000},
         {"sweep": {"shapes": ["x"] * 2000, "dtypes": ["F32"]}},
         {"sweep": {"shapes": [[1]], "dtypes": [1] * 2000}},
         {"cases": [{"shape": ["x"] * 60, "dtype": "F32"}]},
@@ -222,7 +223,7 @@ def test_a_job_is_described_in_64_kib(http: httpx.Client, still_works: Callable[
     ],
 )
 def test_thousands_of_wrong_entries_of_a_job_are_one_error(wanted: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as found:
-        JobRequest.model_validate({"op": "permute", **wanted})
+    with pytest.raises((ValidationError, InvalidInput)) as found:
+        JobRequest.model_validate({"op": "permute", **wanted}).check_form()
 
-    assert found.value.error_count() == 1
+    assert not isinstance(found.value, ValidationError) or found.value.error_count() == 1
