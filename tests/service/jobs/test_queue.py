@@ -204,7 +204,7 @@ def test_places_say_who_is_next_and_when(store: Store) -> None:
 
     with store.read() as session:
         whole = views.whole_queue(session, caller("alice"), devices=1)
-        page = views.jobs(session, caller("alice"), Filter(), 1)
+        page = views.jobs(session, caller("alice"), Filter(user="alice"), 1)
 
     assert [(e.position, e.user) for e in whole.entries] == [(0, "alice"), (1, "bob"), (2, "alice")]
     assert [e.id for e in whole.entries] == [ids[0], ids[2], ids[1]]
