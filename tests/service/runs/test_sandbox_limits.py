@@ -61,7 +61,7 @@ def nothing_is_left() -> object:
     before = mounts()
     yield
     assert mounts() == before
-    until(lambda: not groups_of_the_dead(), "a group is left", timeout_s=10)
+    until(lambda: not groups_of_the_dead(), "a group is left")
     assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "bwrap"]
 
 
