@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 
 from tests.service.runs.sandboxes import ROOT, needs_bubblewrap, settings, tried
 from tests.waiting import until
+from warpcall_service.runs import cgroups
 from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed
 
 pytestmark = needs_bubblewrap
@@ -57,27 +59,34 @@ time.sleep(0.3)
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> object:
-    """Fails a test that leaves a mount, a control group or a process of bubblewrap."""
-    before = mounts()
+    """Fails a test that leaves a mount, a control group or a process of bubblewrap.
+
+    A reaper that was killed removes no control group. The next start of a sandbox removes it, which
+    it can only if the group has no process.
+    """
+    mounted, before = mounts(), set(groups_of_the_dead())
     yield
-    assert mounts() == before
-    until(lambda: not groups_of_the_dead(), "a group is left")
+    assert mounts() == mounted
+
+    def all_are_removed() -> bool:
+        if group := cgroups.create(processes=10, memory_bytes=1 << 20):
+            group.remove()
+        return before.issuperset(groups_of_the_dead())
+
+    until(all_are_removed, "a group is left")
     assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "bwrap"]
 
 
 def groups_of_the_dead() -> list[Path]:
     """Control groups whose maker has ended. Those of other tests, whose maker runs, do not count."""
+    return [path for path in groups() if not psutil.pid_exists(int(path.name.rpartition("-")[2]))]
+
+
+def groups(name: str = "warpcall-*") -> list[Path]:
     found = subprocess.run(
-        ["find", "/sys/fs/cgroup", "-name", "warpcall-*"],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["find", "/sys/fs/cgroup", "-name", name], capture_output=True, text=True, check=False
     )
-    return [
-        path
-        for path in map(Path, found.stdout.splitlines())
-        if not psutil.pid_exists(int(path.name.rpartition("-")[2]))
-    ]
+    return list(map(Path, found.stdout.splitlines()))
 
 
 def mounts() -> list[str]:
@@ -172,6 +181,20 @@ def reapers() -> set[psutil.Process]:
     """The reapers below this process, which has other children, too."""
     module = "warpcall_service.runs.reaper"
     return {p for p in psutil.Process().children(recursive=True) if module in shows(p)}
+
+
+def test_a_run_removes_its_control_group(tmp_path: Path) -> None:
+    others = reapers()
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(
+            tried, {"x": "import time; time.sleep(1)"}, settings(tmp_path / "data")
+        )
+        until(lambda: reapers() - others, "no reaper is seen")
+        (reaper,) = reapers() - others
+        run.result(timeout=60)
+
+    until(lambda: not reaper.is_running(), "the reaper does not end")
+    assert groups(f"{cgroups.PREFIX}{reaper.pid}") == []
 
 
 @pytest.mark.parametrize("victim", ["reaper", "bwrap"])
