@@ -7,10 +7,12 @@ from fastapi import APIRouter
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.forms import admin, call
 from warpcall_service.forms import jobs as job_forms
+from warpcall_service.forms import shares as share_forms
 from warpcall_service.forms import uploads as upload_forms
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
+from warpcall_service.shares.service import ShareService
 from warpcall_service.uploads.service import ImplementationService
 
 
@@ -20,6 +22,7 @@ def forms(
     jobs: JobService,
     implementations: ImplementationService,
     account_sync: AccountSync,
+    shares: ShareService,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
@@ -27,4 +30,5 @@ def forms(
     router.include_router(upload_forms.routes(settings, engine, implementations))
     router.include_router(admin.routes(settings, account_sync, jobs))
     router.include_router(call.routes(settings, engine))
+    router.include_router(share_forms.routes(jobs, shares))
     return router

@@ -21,6 +21,7 @@ from warpcall_service.jobs import submissions, views
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.pages import results
+from warpcall_service.pages.sharing import sharing
 from warpcall_service.pages.view import View, render
 
 LATEST = 30  # jobs that the form proposes
@@ -85,6 +86,7 @@ def _frame(session: Session, view: View, empty: dict[str, Any], devices: int) ->
         same=empty["same_environment"],
         differences=_differences(empty["differences"], pair),
         rows_here=ROWS,
+        sharing=sharing(session, view, *pair),
     )
 
 

@@ -17,6 +17,7 @@ from warpcall_service.jobs import submissions, views
 from warpcall_service.pages import results
 from warpcall_service.pages.phases import Doing, doing, last_sequence, phases
 from warpcall_service.pages.results import COLOURS
+from warpcall_service.pages.sharing import sharing
 from warpcall_service.pages.sizes import panels
 from warpcall_service.pages.view import View, render
 from warpcall_service.store.tables import Job, JobCase
@@ -73,6 +74,7 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
         remarks=job_results.remarks(row),
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
+        sharing=sharing(session, view, job),
         colours=results.colours(job.implementations),
         rivals=results.rivals_of(job.implementations),
         lead=results.lead(job.implementations[0], answers),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
 from warpcall.errors import NotFound
@@ -58,7 +60,7 @@ class ShareService:
 
         def read(session: Session) -> ShareList:
             found = database.listed(session, caller, job_id, user)
-            return ShareList(shares=[checked(Share, _fields(one)) for one in found])
+            return ShareList(shares=described(found))
 
         return await self._jobs.read(caller, read)
 
@@ -98,6 +100,11 @@ class ShareService:
             other=other,
             expires_at=None if found.expires_at is None else moment(1000 * found.expires_at),
         )
+
+
+def described(found: Sequence[Found]) -> list[Share]:
+    """Links as lists show them, without what opens them."""
+    return [checked(Share, _fields(one)) for one in found]
 
 
 def _fields(found: Found) -> dict[str, object]:

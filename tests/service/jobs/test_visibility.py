@@ -40,19 +40,23 @@ ABOUT_A_JOB = (
     ("POST", "/jobs/{id}/cancel"),
     ("POST", "/jobs/{id}/again"),
     ("POST", "/jobs/{id}/private"),
+    ("GET", "/jobs/{id}/shares"),
+    ("POST", "/jobs/{id}/shares"),
 )
+FOR_BENCH = ("/new?like={id}", "/jobs/{id}/shares")  # pages that take the role
 LISTS = {
     "/": "/",
     "/jobs": f"/jobs?tag={MARK}",
     "/history": "/history",
     "/board": "/board?op=permute&device=a%20machine&case=case%200",
     "/kernels": "/kernels",
+    "/shares": "/shares?user=all",
     "/kernels/{name}": "/kernels/permute",
     "/implementations/{user}/{name}": "/implementations/alice/x",
     "/problems/{user}/{name}": "/problems/alice/x",
 }
-# tests/service/shares asks the pages below /share.
-NAMES_NO_JOB = re.compile(r"/(admin|call|docs|share|static|login|upload)(/.*)?|/new")
+# tests/service/shares asks the pages below /share, and tests/forms those that change links.
+NAMES_NO_JOB = re.compile(r"/(admin|call|docs|share|static|login|upload)(/.*)?|/new|/shares/.*")
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
 
@@ -147,7 +151,7 @@ def test_every_page_that_can_name_a_job_is_among_those_that_are_tested() -> None
 def test_a_private_job_of_another_user_looks_like_none_on_every_route(lab: Lab, user: str) -> None:
     with lab.http(user) as http:
         for method, path in of_jobs(http):
-            if user == "caller" and (method != "GET" or path.startswith("/new")):
+            if user == "caller" and (method != "GET" or path in FOR_BENCH):
                 continue  # the role is refused first
             pairs = [(lab.secret, lab.open), (lab.open, lab.secret), (lab.secret, lab.secret)]
             for first, second in pairs if "{other}" in path else [(lab.secret, "")]:
@@ -206,7 +210,7 @@ def test_who_may_read_a_job_reads_all_of_it(lab: Lab, user: str, job: str) -> No
             path: ask(http, "GET", path, asked, lab.open)
             for method, path in of_jobs(http)
             if method == "GET" and not path.endswith("/shares")
-            if user != "caller" or not path.startswith("/new")
+            if user != "caller" or path not in FOR_BENCH
         }
 
     assert len(answers) >= 5

@@ -56,7 +56,13 @@ function localTimes(root) {
   }
 }
 
+// Addresses to be copied are shown as the browser sees them, with the path prefix of a proxy.
+function wholeAddresses() {
+  for (const link of document.querySelectorAll("a[data-address]")) link.textContent = link.href;
+}
+
 document.addEventListener("DOMContentLoaded", () => {
+  wholeAddresses();
   localTimes(document);
   follow();
 });

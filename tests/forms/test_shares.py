@@ -1,0 +1,213 @@
+"""Share links from the pages: made by a form, shown once, listed and revoked."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.forms.conftest import MARKUP, FormsLab, errors_of
+from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
+from tests.service.job_requests import ended, submit
+
+SECRET = re.compile(r'<p class="secret"><a data-address href="([^"]*)">([^<]*)</a>')
+REVOKE = re.compile(r'action="[^"]*shares/([0-9a-f]{16})/revoke"')
+
+
+@pytest.fixture
+def owner(lab: FormsLab) -> httpx.Client:
+    """The browser of a user whose links are made here only."""
+    lab.browsers["other"].cookies.clear()
+    return lab.browsers["other"]
+
+
+def new_job(http: httpx.Client) -> str:
+    """The id of a new job of a browser's user."""
+    return str(submit(http, fresh=True)["id"])
+
+
+def make(http: httpx.Client, job: str, **fields: str) -> httpx.Response:
+    return http.post(f"/jobs/{job}/shares", data={"expires": "7 days", **fields})
+
+
+def shown(http: httpx.Client, job: str) -> str:
+    """The path of the new link that the page of a job's links shows."""
+    page = http.get(f"/jobs/{job}/shares")
+    found = SECRET.search(page.text)
+    assert found is not None, errors_of(page)
+    assert found[2] == f"{str(http.base_url).rstrip('/')}{found[1].removeprefix('../..')}"
+    return found[1].removeprefix("../..")
+
+
+def guest_reads(lab: FormsLab, path: str) -> int:
+    return httpx.get(lab.server.url + path, headers={"accept": "text/html"}).status_code
+
+
+def test_a_link_is_shown_once_and_lives_until_it_is_revoked(
+    lab: FormsLab, owner: httpx.Client
+) -> None:
+    job = new_job(owner)
+
+    answer = make(owner, job)
+    path = shown(owner, job)
+    again = owner.get(f"/jobs/{job}/shares")
+    before = guest_reads(lab, path)
+    listed = REVOKE.findall(owner.get(f"/jobs/{job}").text)
+    revoked = owner.post(f"/shares/{listed[0]}/revoke", data={"job": job})
+    after = guest_reads(lab, path)
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "shares")
+    assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
+    assert (SECRET.search(again.text), len(REVOKE.findall(again.text))) == (None, 1)
+    assert path.rpartition("/")[2] not in again.text
+    assert (before, after) == (200, 404)
+    assert (revoked.status_code, revoked.headers["location"]) == (303, f"../../jobs/{job}/shares")
+    assert REVOKE.findall(owner.get(f"/jobs/{job}").text) == []
+
+
+@pytest.mark.parametrize(("lifetime", "expires"), [("never", False), ("1 day", True)])
+def test_a_link_expires_if_it_is_to(
+    lab: FormsLab, owner: httpx.Client, lifetime: str, expires: bool
+) -> None:
+    job = new_job(owner)
+
+    make(owner, job, expires=lifetime)
+
+    links = owner.get(f"/v1/jobs/{job}/shares").json()["shares"]
+    assert [one["expires_at"] is not None for one in links] == [expires]
+
+
+def test_a_comparison_is_shared_from_its_page(lab: FormsLab, owner: httpx.Client) -> None:
+    first, second = (ended(owner, submit(owner, fresh=True))["id"] for _ in range(2))
+    page = owner.get("/compare", params={"a": first, "b": second})
+
+    make(owner, first, other=second)
+    path = shown(owner, first)
+
+    assert f'name="other" value="{second}"' in page.text
+    compared = httpx.get(lab.server.url + path, headers={"accept": "text/html"})
+    assert f"{second}" in compared.text
+    for a, b, links in ((first, second, 1), (second, first, 1), (first, first, 0)):
+        text = owner.get("/compare", params={"a": a, "b": b}).text
+        assert len(REVOKE.findall(text)) == links
+
+
+def test_all_links_of_a_user_are_on_one_page(lab: FormsLab, owner: httpx.Client) -> None:
+    jobs = [new_job(owner) for _ in range(2)]
+    for job in jobs:
+        make(owner, job)
+
+    mine = owner.get("/shares").text
+    ids = REVOKE.findall(mine)[:2]  # the latest first
+    owner.post(f"/shares/{ids[0]}/revoke", data={"job": MARKUP})
+
+    assert all(f"jobs/{job}" in mine for job in jobs)
+    assert REVOKE.findall(owner.get("/shares").text) == REVOKE.findall(mine)[1:]
+    assert ids[1] not in lab.admin.get("/shares").text
+    assert ids[1] in lab.admin.get("/shares?user=all").text
+    assert ids[1] not in lab.bench.get("/shares?user=all").text
+    assert "/shares" in owner.get("/jobs").text
+
+
+def test_only_who_may_share_a_job_sees_and_uses_the_form(
+    lab: FormsLab, owner: httpx.Client
+) -> None:
+    job = new_job(owner)
+    make(owner, job)
+    [link] = REVOKE.findall(owner.get(f"/jobs/{job}").text)
+
+    for name in ("call", "bench", "upload"):
+        http = lab.browsers[name]
+        page = http.get(f"/jobs/{job}")
+        answers = [
+            make(http, job),
+            http.get(f"/jobs/{job}/shares"),
+            http.post(f"/shares/{link}/revoke", data={"job": job}),
+        ]
+
+        assert page.status_code == 200
+        assert "Make a share link" not in page.text
+        assert link not in page.text
+        assert all(answer.status_code in (403, 404) for answer in answers)
+    assert make(lab.admin, job).status_code == 303
+    assert len(owner.get(f"/v1/jobs/{job}/shares").json()["shares"]) == 2
+
+
+def test_what_is_wrong_is_said_and_makes_no_link(lab: FormsLab, owner: httpx.Client) -> None:
+    job = new_job(owner)
+    wrong = [
+        make(owner, job, expires=MARKUP),
+        make(owner, job, other=MARKUP * 4),
+        make(owner, job, other="0123456789ab"),
+    ]
+    owner.post(f"/jobs/{job}/private", data={"private": "yes"})
+    private = make(owner, job)
+    page = owner.get(f"/jobs/{job}")
+
+    assert [answer.status_code for answer in wrong] == [422, 422, 404]
+    assert "the time must be 1 day" in errors_of(wrong[0])[""]
+    assert all(MARKUP not in answer.text for answer in wrong)
+    assert (private.status_code, "is private" in errors_of(private)[""]) == (422, True)
+    assert "Make a share link" not in page.text
+    assert "no link can show it" in page.text
+    assert owner.get(f"/v1/jobs/{job}/shares").json()["shares"] == []
+
+
+@pytest.mark.parametrize("planted", ["sh_" + "A" * 43, MARKUP, "x" * 3000])
+def test_a_planted_cookie_shows_nothing(lab: FormsLab, owner: httpx.Client, planted: str) -> None:
+    job = new_job(owner)
+
+    page = owner.get(f"/jobs/{job}/shares", headers={"cookie": f"warpcall-new-share={planted}"})
+
+    assert page.status_code == 200
+    assert SECRET.search(page.text) is None
+    assert unescape(planted) not in unescape(page.text)
+
+
+def test_the_link_to_another_job_is_not_shown_as_new(lab: FormsLab, owner: httpx.Client) -> None:
+    job, other = new_job(owner), new_job(owner)
+    cookie = make(owner, other).headers["set-cookie"].partition(";")[0]
+    owner.cookies.clear()
+
+    page = owner.get(f"/jobs/{job}/shares", headers={"cookie": cookie})
+
+    assert SECRET.search(page.text) is None
+
+
+@needs_chromium
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_guest_opens_a_link_in_a_fresh_browser_until_it_is_revoked(
+    lab: FormsLab, owner: httpx.Client, scripts: bool
+) -> None:
+    expect.set_options(timeout=WAIT_MS)
+    job = new_job(owner)
+
+    with (
+        chromium() as chrome,
+        opened(chrome, java_script_enabled=scripts) as own,
+        opened(chrome, java_script_enabled=scripts) as fresh,
+    ):
+        own.page.goto(f"{lab.server.url}/jobs/{job}")
+        own.page.get_by_label("API key").fill(lab.keys["other"])
+        own.page.get_by_role("button", name="Log in").click()
+        own.page.get_by_label("Expires after").select_option("1 day")
+        own.page.get_by_role("button", name="Make a share link").click()
+        expect(own.page.locator(".secret a")).to_have_text(re.compile(r"^http.*/share/sh_"))
+        address = own.page.locator(".secret a").text_content() or ""
+
+        fresh.page.goto(address)
+        expect(fresh.page.locator("h1")).to_have_text("permute")
+        expect(fresh.page.locator("form")).to_have_count(0)
+        own.page.reload()
+        expect(own.page.locator(".secret a")).to_have_count(0)
+        own.page.get_by_role("button", name="Revoke the link").click()
+        expect(own.page.get_by_role("button", name="Revoke the link")).to_have_count(0)
+
+        gone = fresh.page.goto(address)
+        assert gone is not None
+        assert gone.status == 404
+        expect(fresh.page.locator("main")).to_contain_text("was revoked")
+        assert own.faults == []
