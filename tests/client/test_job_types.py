@@ -15,7 +15,7 @@ from tests.client.test_jobs import answers
 from warpcall import Client, TransportError
 from warpcall._jobs.parse import parse
 from warpcall.jobs import STATES, UNFINISHED, JobInfo, JobList
-from warpcall.jobs.results import CaseResults, Comparison
+from warpcall.jobs.results import CaseResults, Comparison, Readings
 
 CASE: dict[str, Any] = {
     "position": 0, "case": "c", "spec": {"a": [1]}, "device": "cpu", "clock": "perf_counter",
@@ -101,6 +101,19 @@ def test_samples_and_lists_of_objects_are_read() -> None:
         parse(CaseResults, {**CASE, "samples_us": {"torch": [1, "2"]}}, "a case")
     with pytest.raises(TransportError, match="masked must be a list of"):
         parse(CaseResults, {**CASE, "masked": [1]}, "a case")
+
+
+def test_what_an_older_server_does_not_send_has_its_default() -> None:
+    readings: dict[str, Any] = {"rounds": [4], "sm_clock_mhz": [1980], "power_w": [None], "temperature_c": [61]}
+
+    older = parse(CaseResults, CASE, "a case")
+    newer = parse(CaseResults, {**CASE, "readings": readings}, "a case")
+
+    assert older.readings is None
+    assert newer.readings == Readings(**readings)
+    wrong = {name: value for name, value in readings.items() if name != "power_w"}
+    with pytest.raises(TransportError, match=r"readings must have 'power_w'"):
+        parse(CaseResults, {**CASE, "readings": wrong}, "a case")
 
 
 def test_rows_are_refused_by_their_place() -> None:

@@ -177,7 +177,7 @@ def test_the_rounds_of_a_case_are_drawn_with_the_masked_ones(
     with opened(browser) as tab:
         tab.page.goto(f"{pages_lab.server.url}/jobs/{pages_lab.done}/cases/1")
 
-        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(3)
+        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(6)
         plot = tab.page.locator(".uplot .u-over").first
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
@@ -186,4 +186,7 @@ def test_the_rounds_of_a_case_are_drawn_with_the_masked_ones(
         legends = tab.page.locator(".u-legend .u-series:first-child .u-value")
         expect(legends.nth(0)).to_contain_text("masked: thermal slowdown")
         expect(legends.nth(1)).to_contain_text("masked: thermal slowdown")  # one cursor for all
+        clock, power = (tab.page.locator(".uplot").nth(place) for place in (3, 4))
+        expect(clock.locator(".u-series:last-child .u-value")).to_have_text("1980 MHz")
+        expect(power.locator(".u-series:last-child .u-value")).to_contain_text(" W")
         assert tab.faults == []

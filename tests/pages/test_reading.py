@@ -9,10 +9,12 @@ import pytest
 
 from tests.pages.conftest import CASE, Lab
 from tests.service.job_requests import client
+from warpcall.jobs.results import Readings
 from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
 from warpcall_service.pages.board import Entry, _ranked
+from warpcall_service.pages.readings import reading_rows
 
 
 def text_of(page: httpx.Response) -> str:
@@ -37,7 +39,39 @@ def test_a_case_has_its_numbers_its_noise_and_its_samples(
     first = details["measurements"][0]
     assert f"{first['median_us']:.4g}" in text
     assert len(details["samples_us"]["torch"]) == details["rounds"] == len(details["input_sets"])
+    assert "clock, MHz 1980 1980 1980 1965" in text
+    assert "power, W 5" in text
+    assert "warpcall against itself is 0.999 to 1.002" in text
+    assert details["readings"]["rounds"][:2] == [4, 9]
+    assert {*map(len, details["readings"].values())} == {24}
     assert details["input_sets"][:9] == [0, 1, 0, 1, 1, 0, 1, 0, 0]
+
+
+def test_a_case_without_readings_says_nothing_about_the_clock(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    path = f"/jobs/{pages_lab.failed}/cases/0"
+    with client(pages_lab.server) as http:
+        details = http.get(f"/v1{path}").json()
+
+    page = browser_http.get(path)
+
+    assert details["readings"] is None
+    assert "clock, MHz" not in text_of(page)
+
+
+def test_readings_stand_for_the_rounds_since_the_one_before() -> None:
+    nothing: list[float | None] = [None] * 3
+    readings = Readings(
+        rounds=[9, 29, 30], sm_clock_mhz=[10, 30, 31], power_w=nothing, temperature_c=[1, None, 3]
+    )
+
+    clock, temperature = reading_rows(readings, 40, 4)
+
+    assert (clock.label, clock.parts) == ("clock, MHz", [10, 30, 30, 31])
+    assert temperature.parts == [1, None, None, 3]
+    assert reading_rows(readings, 3, 4) == []
+    assert reading_rows(None, 40, 4) == []
 
 
 def test_a_case_that_is_not_measured_is_not_there(

@@ -115,5 +115,5 @@ def test_a_guest_sees_the_rounds_drawn(shared_lab: SharedLab) -> None:
         tab.page.goto(shared_lab.server.url + path)
         tab.page.locator("tr.case a").first.click()
 
-        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(3)
+        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(6)
         assert tab.faults == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -19,7 +19,8 @@ class _Unfit(Exception):
 
 
 def parse(kind: type[T], value: object, what: str) -> T:
-    """A JSON value as a dataclass. Fields that the class does not have are ignored.
+    """A JSON value as a dataclass. Fields that the class does not have are ignored, and those that
+    have a default may be missing, because an older server does not know them.
 
     A `Literal` takes any text, because a newer server may have more states than this client knows.
 
@@ -68,11 +69,16 @@ def _read(hint: Any, value: Any, path: str) -> Any:
 
 def _object(kind: Any, value: Mapping[str, Any], path: str) -> Any:
     hints = _hints(kind)
-    missing = [name for name in hints if name not in value]
+    required = (field.name for field in fields(kind) if field.default is MISSING)
+    missing = [name for name in required if name not in value]
     if missing:
         raise _Unfit(f"{_at(path)} must have {missing[0]!r}, got {value!r:.60}")
     return kind(
-        **{n: _read(hint, value[n], f"{path}.{n}" if path else n) for n, hint in hints.items()}
+        **{
+            name: _read(hint, value[name], f"{path}.{name}" if path else name)
+            for name, hint in hints.items()
+            if name in value
+        }
     )
 
 

@@ -83,6 +83,20 @@ class Measurement(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Readings(Payload):
+    """The state of a GPU while rounds were taken, read between them. All lists have one length."""
+
+    rounds: list[int]
+    """Number of the last round before each reading, from 0, in order."""
+    sm_clock_mhz: list[int | None]
+    """Clock of the multiprocessors in MHz; null where the GPU does not tell it."""
+    power_w: list[float | None]
+    """Power that the board draws, in watts; null where the GPU does not tell it."""
+    temperature_c: list[int | None]
+    """Temperature of the GPU in degrees Celsius; null where the GPU does not tell it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CaseResults(Payload):
     """How one case was measured."""
 
@@ -118,6 +132,9 @@ class CaseResults(Payload):
     """When the case was measured."""
     samples_us: dict[str, list[float | None]] | None
     """Samples by implementation, in microseconds, one for each round; null unless asked for."""
+    readings: Readings | None = None
+    """State of the GPU during the rounds; null for a CPU, in jobs of older servers, and unless
+    samples are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from warpcall_kernels.measuring._result import (
     ImplementationResult,
     Masked,
     Ratio,
+    Readings,
 )
 from warpcall_kernels.measuring._rounds import compare_runs, median_of_run
 from warpcall_kernels.measuring._spec import CODES, JobCase, count, expand, make_case
@@ -42,6 +43,7 @@ __all__ = [
     "Precision",
     "Progress",
     "Ratio",
+    "Readings",
     "between_runs",
     "class_of",
     "compare_runs",

@@ -24,9 +24,9 @@ from warpcall_kernels.measuring._context import (
 )
 from warpcall_kernels.measuring._implementations import LIMIT, find
 from warpcall_kernels.measuring._memory import Sets, copied, copy_source
-from warpcall_kernels.measuring._observe import observer
+from warpcall_kernels.measuring._observe import Reading, observer
 from warpcall_kernels.measuring._precision import Precision
-from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio
+from warpcall_kernels.measuring._result import CaseResult, Masked, Ratio, Readings
 from warpcall_kernels.measuring._rounds import Rounds, ScheduledSample
 from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.measuring._statistics import margin_from
@@ -42,6 +42,8 @@ MAX_MASKED = 2000  # rounds after which a measurement ends, whatever masks them
 FEWEST_ROUNDS = 2  # however long they take
 WARM_AGREE = 0.01
 UNSTABLE = 0.2  # share of masked rounds that makes a result unstable
+READ_EVERY_S = 0.3  # clock, power and temperature; some ms, and never in a timed block
+MAX_READINGS = 2000
 EXTRA_BLOCKS = 5  # blocks of consecutive calls, for the hot time and the energy
 
 
@@ -112,6 +114,8 @@ class _Measurement:
         self._progress = progress
         self._half_width: float | None = None  # at the last check for convergence
         self._reported_at = 0.0
+        self._readings: list[tuple[int, Reading]] = []  # each with the last round before it
+        self._read_at = 0.0
         self._nbytes = case.bytes_moved
         self._clock = clock(device)
         self._observer = observer(device)
@@ -210,6 +214,7 @@ class _Measurement:
             count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
             for block in self._blocks(rounds.plan(count)):
                 self._block(rounds, block)
+                self._read(len(rounds) - 1)
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
                     return
 
@@ -264,6 +269,19 @@ class _Measurement:
         with self._leased():
             samples_us = self._clock.block(work)
         rounds.take(samples, samples_us, self._observer.disturbance())
+
+    def _read(self, number: int) -> None:
+        """Read clock, power and temperature after a round, if it is time; no lease is held."""
+        now = time.monotonic()
+        last = self._readings[-1][0] if self._readings else -1
+        if now < self._read_at + READ_EVERY_S or len(self._readings) >= MAX_READINGS:
+            return
+        if number == last:  # blocks of a long round end within it
+            return
+        self._read_at = now
+        reading = self._observer.reading()
+        if reading is not None:
+            self._readings.append((number, reading))
 
     def _take_extras(self) -> None:
         """Measure the time of a call with inputs that may be in the cache, and its energy."""
@@ -354,6 +372,7 @@ class _Measurement:
             device_lost=any(c.status == "cuda_error" for c in self.candidates),
             seconds=time.monotonic() - self._begin,
             tags=tags,
+            readings=Readings.of(self._readings),
         )
 
 

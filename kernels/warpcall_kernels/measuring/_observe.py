@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,15 @@ SLOWED = {
 POWER_CAP = 0x04
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The state of a GPU at one moment; None where NVML does not tell it."""
+
+    sm_clock_mhz: int | None
+    power_w: float | None
+    temperature_c: int | None
+
+
 class Observer:
     """Observes a device between timed blocks. This base class, for a CPU, observes nothing."""
 
@@ -34,6 +44,10 @@ class Observer:
 
     def energy_mj(self) -> float | None:
         """Energy that the device has used so far, in mJ, or None."""
+        return None
+
+    def reading(self) -> Reading | None:
+        """Clock, power and temperature of the device now, or None for a device that has none."""
         return None
 
 
@@ -66,6 +80,15 @@ class GpuObserver(Observer):
     def energy_mj(self) -> float | None:
         found = self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if found is None else float(found)
+
+    def reading(self) -> Reading | None:
+        see, nvml = self._query, self._nvml
+        power_mw = see(nvml.nvmlDeviceGetPowerUsage)
+        return Reading(
+            see(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            None if power_mw is None else power_mw / 1000,
+            see(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+        )
 
     def _clock(self) -> str | None:
         now = self._query(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)

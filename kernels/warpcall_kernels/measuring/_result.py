@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from warpcall_kernels.measuring._observe import Reading
 from warpcall_kernels.measuring._statistics import Comparison, Verdict
 
 Status = Literal["ok", "error", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
@@ -94,6 +95,36 @@ class Masked:
 
 
 @dataclass(frozen=True)
+class Readings:
+    """The state of a GPU while rounds were taken, read between timed blocks. All have one length.
+
+    Args:
+        rounds: number of the last round before each reading, in order.
+        sm_clock_mhz: clock of the multiprocessors in MHz; None where the GPU does not tell it, as
+            in the following ones.
+        power_w: power that the board draws, in W.
+        temperature_c: temperature of the GPU, in degrees Celsius.
+    """
+
+    rounds: tuple[int, ...] = ()
+    sm_clock_mhz: tuple[int | None, ...] = ()
+    power_w: tuple[float | None, ...] = ()
+    temperature_c: tuple[int | None, ...] = ()
+
+    @classmethod
+    def of(cls, taken: Sequence[tuple[int, Reading]]) -> Readings | None:
+        """Readings with the numbers of their rounds; None if there are none."""
+        if not taken:
+            return None
+        return cls(
+            tuple(number for number, _ in taken),
+            tuple(reading.sm_clock_mhz for _, reading in taken),
+            tuple(reading.power_w for _, reading in taken),
+            tuple(reading.temperature_c for _, reading in taken),
+        )
+
+
+@dataclass(frozen=True)
 class CaseResult:
     """The results of all implementations of one case.
 
@@ -118,6 +149,8 @@ class CaseResult:
         device_lost: whether an error has made the device unusable for this process.
         seconds: wall time of the whole measurement.
         tags: remarks such as "unstable" and "power capped".
+        readings: the state of the GPU during the rounds; None for a CPU, and in results of versions
+            that did not read it.
     """
 
     key: str
@@ -140,6 +173,7 @@ class CaseResult:
     device_lost: bool = False
     seconds: float = 0.0
     tags: tuple[str, ...] = field(default=())
+    readings: Readings | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain data for json.dumps, without NaN or infinities."""
@@ -149,7 +183,7 @@ class CaseResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
         """The result of the data that `to_json` returned."""
-        limit = data["limit"]
+        limit, readings = data["limit"], data.get("readings")
         return cls(
             **{
                 **data,
@@ -158,6 +192,7 @@ class CaseResult:
                 "masked": tuple(Masked(**m) for m in data["masked"]),
                 "a_a": _ratio(data["a_a"]),
                 "tags": tuple(data["tags"]),
+                "readings": None if readings is None else _readings(readings),
             }
         )
 
@@ -165,6 +200,10 @@ class CaseResult:
 def _implementation(data: Mapping[str, Any]) -> ImplementationResult:
     tuples = {name: tuple(data[name]) for name in ("samples_us", "tags")}
     return ImplementationResult(**{**data, **tuples, "relative": _ratio(data["relative"])})
+
+
+def _readings(data: Mapping[str, Any]) -> Readings:
+    return Readings(**{name: tuple(values) for name, values in data.items()})
 
 
 def _ratio(data: Mapping[str, Any] | None) -> Ratio | None:

@@ -200,6 +200,7 @@ def case_fields(
         "samples_us": {one["name"]: one["samples_us"] for one in result["implementations"]}
         if samples
         else None,
+        "readings": result.get("readings") if samples else None,  # older servers stored none
     }
 
 

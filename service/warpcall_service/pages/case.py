@@ -17,10 +17,12 @@ from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs.results import find_case
 from warpcall_service.pages import results
+from warpcall_service.pages.readings import reading_rows
 from warpcall_service.pages.view import View, render
 
 BINS = 40  # of a histogram
 PARTS = 10  # of the rounds, in the table of medians over time
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 OUTER = 0.01  # share of the ratios on each side that the histogram's axis may cut off
 
 
@@ -41,6 +43,8 @@ class Spread:
         margin, interval, a_a: left end and width of ranges on the axis, in percent.
         parts: medians of the ratios in the first tenth of the rounds, in the second one and so on.
         outside: number of ratios beyond the axis.
+        quantiles: of the ratios, those of QUANTILES.
+        ends: the interval of the ratio; None if it is not known.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Spread:
     a_a: tuple[float, float] | None
     parts: list[float]
     outside: int
+    quantiles: list[float]
+    ends: tuple[float, float] | None
 
 
 def case_page(session: Session, view: View, job_id: str, position: int) -> str:
@@ -79,7 +85,11 @@ def case_page(session: Session, view: View, job_id: str, position: int) -> str:
         remarks=[*_remarks(case), *(why for row in rows for why in _row_remarks(row))],
         masked=_masked(case),
         spreads=spreads,
+        quantiles=QUANTILES,
+        a_a=_both(*((case.a_a or {}).get(end) for end in ("low", "high"))),
         parts=list(range(1, PARTS + 1)) if spreads and len(spreads[0].parts) == PARTS else [],
+        readings=reading_rows(case.readings, case.rounds, PARTS),
+        tenths=list(range(1, PARTS + 1)),
         spec=json.dumps(case.spec, indent=2, ensure_ascii=False),
         statuses=results.STATUSES,
         data=view.data(case.job, "cases", str(case.position)),
@@ -163,7 +173,13 @@ def _spread(case: CaseDetails, row: Measurement, chosen: dict[str, int]) -> Spre
         a_a=_around(case, axis, row.ratio),
         parts=_parts(ratios),
         outside=len(ratios) - len(inside),
+        quantiles=[ordered[round(share * (len(ordered) - 1))] for share in QUANTILES],
+        ends=_both(row.ratio_low, row.ratio_high),
     )
+
+
+def _both(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
 
 
 def _ratios(case: CaseDetails, name: str) -> list[float]:

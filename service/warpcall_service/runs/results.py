@@ -5,7 +5,7 @@ The fields are those of `warpcall_kernels.measuring.CaseResult`, which describes
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    model_validator,
 )
 
 from warpcall.jobs import Verdict
@@ -21,6 +22,7 @@ MAX_ROUNDS = 7500  # `measuring` stops at 5,000 that count and 2,000 that are ma
 MAX_IMPLEMENTATIONS = 9  # of a request, and the copy
 MAX_TEXT = 4096  # characters of an error or a traceback
 MAX_COUNT = 1 << 62
+MAX_READINGS = 2000  # as in `measuring`
 
 
 def _cut(text: str) -> str:
@@ -33,6 +35,8 @@ Word = Annotated[str, StringConstraints(max_length=200)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # of us, bytes, mJ, or a ratio
 Tags = Annotated[list[Word], Field(max_length=16, fail_fast=True)]
+T = TypeVar("T")
+Readings = Annotated[list[T], Field(max_length=MAX_READINGS, fail_fast=True)]
 Status = Literal["ok", "error", "wrong_result", "compile_error", "oom", "cuda_error", "invalid"]
 
 
@@ -81,6 +85,20 @@ class MaskedModel(Strict):
     reason: Word
 
 
+class ReadingsModel(Strict):
+    rounds: Readings[Annotated[int, Field(ge=0, lt=MAX_ROUNDS)]]
+    sm_clock_mhz: Readings[Count | None]
+    power_w: Readings[Number | None]
+    temperature_c: Readings[Annotated[int, Field(ge=-300, le=1000)] | None]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        columns: tuple[list[Any], ...] = (self.sm_clock_mhz, self.power_w, self.temperature_c)
+        if any(len(column) != len(self.rounds) for column in columns):
+            raise ValueError("readings must have one length")
+        return self
+
+
 class CaseModel(Strict):
     key: Annotated[str, StringConstraints(max_length=4096)]
     op: Name
@@ -104,3 +122,4 @@ class CaseModel(Strict):
     device_lost: bool
     seconds: Number
     tags: Tags
+    readings: ReadingsModel | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from warpcall_kernels.measuring import CaseResult, ImplementationResult, Masked, Ratio
+from warpcall_kernels.measuring import CaseResult, ImplementationResult, Masked, Ratio, Readings
 from warpcall_service.lanes.messages import LENGTH, frame
 from warpcall_service.runs import frames, results
 from warpcall_service.runs.frames import Frame, FrameReader, FrameRefused
@@ -48,6 +48,7 @@ PROGRESS = {
         "medians_us": {"copy": 1.5},
     }
 }
+READINGS = {"rounds": [2], "sm_clock_mhz": [None], "power_w": [1.5], "temperature_c": [40]}
 WANT, RELEASE = {"want": True}, {"release": True}
 ENDED = {"ended": {"class": "ok", "detail": ""}}
 
@@ -96,7 +97,8 @@ def read(*sent: object) -> list[Frame]:
 
 
 def test_an_honest_run_is_read_as_it_was_sent() -> None:
-    sent = (HELLO, PROGRESS, WANT, RELEASE, WANT, RELEASE, result(), ENDED)
+    measured = result(readings=READINGS)
+    sent = (HELLO, PROGRESS, WANT, RELEASE, WANT, RELEASE, measured, ENDED)
 
     kinds = [kind for kind, _ in read(*sent)]
 
@@ -147,6 +149,9 @@ def test_what_the_task_says_takes_the_place_of_what_the_process_says() -> None:
         ([HELLO, result(limit=measured("copy", tags=["x"] * 17))], "tags"),
         ([HELLO, result(limit=measured("copy", tags=["x" * 201]))], "tags"),
         ([HELLO, result(rounds=1 << 40)], "rounds"),
+        ([HELLO, result(readings=READINGS | {"power_w": []})], "readings must have one length"),
+        ([HELLO, result(readings=READINGS | {"power_w": [float("nan")]})], "readings.power_w"),
+        ([HELLO, result(readings={name: [1] * 2001 for name in READINGS})], "readings.rounds"),
         ([HELLO, result(further=1)], "further"),
         ([HELLO, {**WANT, **RELEASE}], "2 members"),
         ([HELLO, {}], "0 members"),
@@ -187,7 +192,11 @@ def test_the_largest_honest_result_is_read() -> None:
     many = [measured(name, samples_us=samples, traceback="x, y: [z]\n" * 400) for name in names]
     masked = [{"round": i, "reason": "the clock fell from 1980 to 1800 MHz"} for i in range(2000)]
     text = result(
-        implementations=many, limit=measured("copy", samples_us=samples), rounds=7000, masked=masked
+        implementations=many,
+        limit=measured("copy", samples_us=samples),
+        rounds=7000,
+        masked=masked,
+        readings={name: [1000] * 2000 for name in READINGS},
     )
 
     async def play() -> Frame:
@@ -234,6 +243,7 @@ def test_a_flood_of_progress_makes_its_process_wait(monkeypatch: pytest.MonkeyPa
         (results.ImplementationModel, ImplementationResult),
         (results.RatioModel, Ratio),
         (results.MaskedModel, Masked),
+        (results.ReadingsModel, Readings),
     ],
 )
 def test_the_fields_of_a_result_are_those_that_the_sampler_makes(

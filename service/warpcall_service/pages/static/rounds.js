@@ -1,4 +1,5 @@
-// Draws the ratios of a case round by round, one plot for each implementation, with one cursor.
+// Draws the ratios of a case round by round, one plot for each implementation, and below them what
+// the GPU reported between the rounds. All plots have one cursor.
 "use strict";
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -44,7 +45,11 @@ function draw(root, details) {
   const first = details.samples_us[root.dataset.first] || [];
   const masked = new Map(details.masked.map((one) => [one.round, one.reason]));
   const rounds = first.map((_, round) => round);
+  const readings = details.readings;
   const axis = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", size: 26 };
+  const cursor = { sync: { key: "rounds" }, y: false, points: { show: false } };
+  const round = { label: "round", value: (plot, at) => (at === null ? "–" : `${at}${masked.has(at) ? `, masked: ${masked.get(at)}` : ""}`) };
+  const hooks = { drawClear: [(plot) => hatch(plot, masked)] };
   details.measurements.slice(1).forEach((row, number) => {
     const samples = details.samples_us[row.implementation] || [];
     if (!samples.length || row.ratio === null) return;
@@ -58,18 +63,48 @@ function draw(root, details) {
         width: root.clientWidth,
         height: 150,
         title: row.implementation,
-        cursor: { sync: { key: "rounds" }, y: false, points: { show: false } },
+        cursor,
         legend: { live: true },
         scales: { x: { time: false }, y: scale(ratios) },
         axes: [{ ...axis, size: 22 }, { ...axis, size: 52 }],
         series: [
-          { label: "round", value: (plot, round) => (round === null ? "–" : `${round}${masked.has(round) ? `, masked: ${masked.get(round)}` : ""}`) },
+          round,
           { label: "first inputs", ...points(colour), value },
-          { label: "second inputs", ...points(style("--muted")), value },
+          { label: "second inputs", ...points(style(row.implementation === "copy" ? "--text" : "--muted")), value },
         ],
-        hooks: { drawClear: [(plot) => hatch(plot, masked)] },
+        hooks,
       },
       [rounds, of(0), of(1)],
+      root
+    );
+  });
+  if (!readings || !root.children.length) return;
+  [
+    ["clock", "MHz", readings.sm_clock_mhz, "--c3"],
+    ["power", "W", readings.power_w, "--c5"],
+    ["temperature", "°C", readings.temperature_c, "--c6"],
+  ].forEach(([title, unit, values, colour]) => {
+    if (values.every((value) => value === null)) return;
+    // A reading stands for the rounds since the one before it.
+    let next = 0;
+    const filled = rounds.map((at) => {
+      while (next < values.length - 1 && readings.rounds[next] < at) next += 1;
+      return values[next];
+    });
+    const value = (plot, shown) => (shown === null || shown === undefined ? "–" : `${Math.round(shown)} ${unit}`);
+    new uPlot(
+      {
+        width: root.clientWidth,
+        height: 100,
+        title: `${title}, ${unit}`,
+        cursor,
+        legend: { live: true },
+        scales: { x: { time: false }, y: { range: (plot, low, high) => [low - Math.max(1, (high - low) * 0.1), high + Math.max(1, (high - low) * 0.1)] } },
+        axes: [{ ...axis, size: 22 }, { ...axis, size: 52 }],
+        series: [round, { label: title, stroke: style(colour), width: 1.5, points: { show: false }, value }],
+        hooks,
+      },
+      [rounds, filled],
       root
     );
   });
