@@ -104,7 +104,12 @@ def test_samples_and_lists_of_objects_are_read() -> None:
 
 
 def test_what_an_older_server_does_not_send_has_its_default() -> None:
-    readings: dict[str, Any] = {"rounds": [4], "sm_clock_mhz": [1980], "power_w": [None], "temperature_c": [61]}
+    readings: dict[str, Any] = {
+        "rounds": [4],
+        "sm_clock_mhz": [1980],
+        "power_w": [None],
+        "temperature_c": [61],
+    }
 
     older = parse(CaseResults, CASE, "a case")
     newer = parse(CaseResults, {**CASE, "readings": readings}, "a case")
