@@ -19,7 +19,7 @@ class ReadingRow:
 
 
 def reading_rows(readings: Readings | None, rounds: int, parts: int) -> list[ReadingRow]:
-    """A row for each quantity that the GPU told, over `parts` equal parts of all rounds."""
+    """A row for each quantity that the GPU reports, over `parts` equal parts of all rounds."""
     if readings is None or rounds < parts:
         return []
     quantities: list[tuple[str, Sequence[float | None]]] = [
