@@ -51,7 +51,7 @@ def test_every_case_of_every_op_comes_back_right(op: Op, case: Case, gpu: Client
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-@pytest.mark.parametrize("shape", [(), (0, 3), (5, 1), (3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5, 1), (3, 1, 4), (1, 2, 1, 3), (3, 4)], ids=str)
 def test_numpy_arrays_of_every_dtype_come_back_permuted(
     dtype: npt.DTypeLike, shape: tuple[int, ...], gpu: Client
 ) -> None:
