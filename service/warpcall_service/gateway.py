@@ -19,7 +19,7 @@ from warpcall_service.http.access_log import log_request
 from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
-from warpcall_service.http.route_io import RouteIO
+from warpcall_service.http.route_io import RouteIO, prefixed
 from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.pages.login import login_location, redirect_headers
 from warpcall_service.settings import Settings
@@ -46,6 +46,7 @@ class Gateway:
         usage_counter: UsageCounter,
         metrics: Metrics,
     ) -> None:
+        self._root_path = settings.root_path or ""
         self._timeout_s = settings.body_timeout_s
         self._min_rate = int(settings.min_rate_bytes_per_s)
         self._app = app
@@ -59,6 +60,8 @@ class Gateway:
         """ASGI."""
         if scope["type"] != "http":
             return  # uvicorn sends no others; if it did, they would not be authenticated
+        # uvicorn could set it, too, but would add it to the path that every route is found by.
+        scope["root_path"] = self._root_path
         exchange = Exchange(scope, receive, send)
         watchdog = ClientWatchdog(exchange.connection, self._timeout_s, self._min_rate)
         try:
@@ -120,7 +123,7 @@ class Gateway:
         found = self._direct.find(scope["method"], scope["path"])
         if found is None:
             io = RouteIO(exchange, watchdog)
-            await self._app(scope, io.receive, io.send)
+            await self._app(prefixed(scope), io.receive, io.send)
         else:
             handler, parameters = found
             watchdog.cancel_when_client_leaves()

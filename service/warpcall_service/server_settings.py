@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -13,6 +14,8 @@ PREFIX = "WARPCALL_"
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 MIB = 1 << 20
+# Neither "//" nor "/..": a browser would not send a cookie for such a path.
+ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)*")
 
 
 class ServerSettings(BaseSettings):
@@ -71,6 +74,16 @@ class ServerSettings(BaseSettings):
             "Addresses or networks of reverse proxies, separated by commas, such as "
             "`127.0.0.1,10.0.0.0/8`. The server takes the client's address from their "
             "`X-Forwarded-For` and `X-Forwarded-Proto` headers."
+        ),
+    )
+
+    root_path: str | None = Field(
+        None,
+        max_length=200,
+        description=(
+            "Path prefix under which a reverse proxy publishes the server, such as `/warpcall`. The "
+            "proxy must remove it. It limits the cookies of browsers to this prefix, and is in the "
+            "URLs of `/docs`. By default there is none."
         ),
     )
 
@@ -283,6 +296,16 @@ class ServerSettings(BaseSettings):
                 raise ValueError(
                     "must be addresses or networks such as 127.0.0.1,10.0.0.0/8, or none"
                 ) from None
+        return given
+
+    @field_validator("root_path")
+    @classmethod
+    def _check_root_path(cls, given: str | None) -> str | None:
+        if given and not ROOT_PATH.fullmatch(given):
+            raise ValueError(
+                "must be a path such as /warpcall or /lab/warpcall, of letters, digits, -, _ and "
+                "dots inside names, with a slash before each name and none at the end"
+            )
         return given
 
     @model_validator(mode="after")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +15,21 @@ import numpy as np
 import pytest
 
 from demo.server import Server, running_server
+from tests.nginx import (
+    TIMEOUT_S,
+    certificate_in,
+    free_port,
+    needs_nginx,
+    running_nginx,
+    temporary_paths,
+)
 from tests.service.requests import log_of
 from warpcall import Client
 
 CONFIGURATION = Path(__file__).parents[2] / "docker/nginx.conf"
-BODIES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # what nginx may keep in files
 MIB = 1 << 20
-TIMEOUT_S = 30.0
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("nginx") and shutil.which("openssl")), reason="needs nginx and openssl"
-)
+pytestmark = needs_nginx
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,7 @@ class Proxy:
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     folder = tmp_path_factory.mktemp("nginx")
-    certificate, key = folder / "fullchain.pem", folder / "privkey.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=warpcall test"),
-            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
+    certificate, _ = certificate_in(folder)
     with running_server({"WARPCALL_TRUSTED_PROXIES": "127.0.0.1"}) as server:
         port = free_port()
         text = CONFIGURATION.read_text()
@@ -67,20 +59,12 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
             "127.0.0.1:8000": f"127.0.0.1:{server.port}",
             "/etc/nginx/tls": str(folder),
             "/run/nginx.pid": str(folder / "nginx.pid"),
-            # Its folders for bodies are Debian's, where only root can write.
-            "http {": "http {" + "".join(f"{name}_temp_path {folder}/bodies;" for name in BODIES),
+            "http {": "http {" + temporary_paths(folder),
         }.items():
             assert old in text
             text = text.replace(old, new)
-        (folder / "nginx.conf").write_text(text)
-        command = ("nginx", "-e", "stderr", "-p", folder, "-c", folder / "nginx.conf")
-        with subprocess.Popen((*command, "-g", "daemon off; user root;")) as nginx:
-            try:
-                wait_for(port)
-                yield Proxy(port, server, folder, certificate)
-            finally:
-                nginx.terminate()
-        assert nginx.returncode == 0
+        with running_nginx(folder, text, port):
+            yield Proxy(port, server, folder, certificate)
 
 
 @pytest.fixture
@@ -88,12 +72,11 @@ def guarded(tmp_path: Path) -> Iterator[Proxy]:
     """nginx with the usual settings for websockets, which lets nobody reach /v1/me."""
     with running_server() as server:
         port = free_port()
-        temporary = "".join(f"{name}_temp_path {tmp_path}/bodies;" for name in BODIES)
-        (tmp_path / "nginx.conf").write_text(f"""
+        configuration = f"""
             pid {tmp_path}/nginx.pid;
             events {{}}
             http {{
-                access_log off; {temporary}
+                access_log off; {temporary_paths(tmp_path)}
                 map $http_upgrade $connection_upgrade {{ default upgrade; "" close; }}
                 server {{
                     listen 127.0.0.1:{port};
@@ -106,31 +89,9 @@ def guarded(tmp_path: Path) -> Iterator[Proxy]:
                         proxy_set_header Connection $connection_upgrade;
                     }}
                 }}
-            }}""")
-        command = ("nginx", "-e", "stderr", "-p", tmp_path, "-c", tmp_path / "nginx.conf")
-        with subprocess.Popen((*command, "-g", "daemon off; user root;")) as nginx:
-            try:
-                wait_for(port)
-                yield Proxy(port, server, tmp_path, tmp_path)
-            finally:
-                nginx.terminate()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
-
-
-def wait_for(port: int) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            assert time.monotonic() < deadline, "nginx does not listen"
-        else:
-            return
+            }}"""
+        with running_nginx(tmp_path, configuration, port):
+            yield Proxy(port, server, tmp_path, tmp_path)
 
 
 def used(server: Server) -> float:

@@ -63,6 +63,11 @@ def test_the_variables_of_the_client_are_not_the_servers(monkeypatch: pytest.Mon
         ("WARPCALL_INSECURE", "perhaps"),
         ("WARPCALL_TRUSTED_PROXIES", "everyone"),
         ("WARPCALL_TRUSTED_PROXIES", "10.0.0.1/8"),
+        ("WARPCALL_ROOT_PATH", "/"),
+        ("WARPCALL_ROOT_PATH", "warpcall"),
+        ("WARPCALL_ROOT_PATH", "/lab/"),
+        ("WARPCALL_ROOT_PATH", "/lab/../x"),
+        ("WARPCALL_ROOT_PATH", "/a; Domain=x"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(

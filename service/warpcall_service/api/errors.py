@@ -15,6 +15,7 @@ from starlette.routing import Match
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.problems import Internal, MethodNotAllowed, render
+from warpcall_service.http.route_io import path_of
 from warpcall_service.pages.view import problem_page, wants_page
 from warpcall_service.store.database import StoreError
 
@@ -40,7 +41,7 @@ async def _problem_response(request: Request, problem: Exception) -> Response:
     exchange.outcome = problem.code
     if wants_page(request):
         return problem_page(request, problem, exchange.request_id)
-    status, headers, body = render(problem, exchange.request_id, request.url.path)
+    status, headers, body = render(problem, exchange.request_id, path_of(request.scope))
     response = Response(body, status)
     response.raw_headers = headers
     return response
@@ -78,7 +79,7 @@ async def _routing_response(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         problem: Problem = MethodNotAllowed(request.method, ", ".join(_allowed(request)))
     else:
-        problem = NotFound(f"there is nothing at {request.url.path[:200]!r}", field="path")
+        problem = NotFound(f"there is nothing at {path_of(request.scope)[:200]!r}", field="path")
     return await _problem_response(request, problem)
 
 

@@ -49,7 +49,7 @@ SESSION: Schema = {
     "in": "cookie",
     "name": "__Host-warpcall",
     "description": "The session of a browser that has logged in; over plain HTTP the cookie is "
-    "`warpcall`. Requests of other sites' pages are refused.",
+    "`warpcall`, and over TLS below a path prefix `__Secure-warpcall`. Requests of other sites' pages are refused.",
 }
 ANY: list[Schema] = [{"key": []}, {"session": []}]
 

@@ -19,6 +19,7 @@ from warpcall_service.forms import admin_data
 from warpcall_service.forms.admin_data import DAY_S, DAYS
 from warpcall_service.forms.reading import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
+from warpcall_service.http.route_io import path_of
 from warpcall_service.identity import LOCAL, ROLES, Caller, Role
 from warpcall_service.jobs.service import JobService
 from warpcall_service.pages.view import View, new_token, page, render
@@ -270,4 +271,4 @@ def _check(request: Request, caller: Caller) -> None:
 
 def _nothing_at(request: Request) -> NotFound:
     """The problem of a path without a route, which others cannot tell from this one."""
-    return NotFound(f"there is nothing at {request.url.path[:200]!r}", field="path")
+    return NotFound(f"there is nothing at {path_of(request.scope)[:200]!r}", field="path")

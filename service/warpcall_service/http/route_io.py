@@ -1,4 +1,4 @@
-"""ASGI's receive and send for FastAPI's routes, with the same time limits as for calls.
+"""ASGI's scope, receive and send for FastAPI's routes, with the same time limits as for calls.
 
 The watchdog cancels such a route only while it waits for its client, in `RouteIO.receive` and
 `RouteIO.send`: not while it works, and not because the client has left.
@@ -7,7 +7,7 @@ The watchdog cancels such a route only while it waits for its client, in `RouteI
 from __future__ import annotations
 
 from fastapi import Request
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from warpcall.errors import TooLarge
 from warpcall_service.http.exchange import Exchange
@@ -70,3 +70,21 @@ async def body_of(request: Request, limit: int, what: str) -> bytes:
         if exchange.complete:
             return bytes(body)
         body += (await request.receive()).get("body", b"")
+
+
+def path_of(scope: Scope) -> str:
+    """The path as routes are declared, without the prefix under which a proxy publishes them."""
+    exchange: Exchange = scope["state"]["exchange"]
+    path: str = exchange.scope["path"]
+    return path
+
+
+def prefixed(scope: Scope) -> Scope:
+    """The scope as ASGI defines it: `path` begins with `root_path`, as in the caller's URL.
+
+    FastAPI needs both for its redirects and for the servers in its OpenAPI description. Without
+    the prefix it would take `/jobs` off the path `/jobs/1` of a server that is published as
+    `/jobs`.
+    """
+    root: str = scope["root_path"]
+    return {**scope, "path": root + scope["path"]} if root else scope

@@ -18,6 +18,7 @@ from warpcall import __version__
 from warpcall.errors import Problem
 from warpcall_service.drawing import numbers
 from warpcall_service.http.caller import caller_of
+from warpcall_service.http.route_io import path_of
 from warpcall_service.http.streamed import Streamed
 from warpcall_service.identity import LOCAL, Caller
 from warpcall_service.pages.static import static_path
@@ -58,7 +59,7 @@ class View:
     @classmethod
     def of(cls, request: Request) -> View:
         """The view of a request."""
-        path: str = request.scope["path"]
+        path = path_of(request.scope)
         return cls("../" * (path.count("/") - 1) or "./", path, caller_of(request.scope))
 
     @property
@@ -174,7 +175,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 def wants_page(request: Request) -> bool:
     """Whether a person looks: a request of a browser's page or form, and not of the API."""
-    path: str = request.scope["path"]
+    path = path_of(request.scope)
     accepted = request.headers.get("accept", "")
     in_api = path.startswith(("/v1/", "/v2/")) or path in ("/v1", "/v2")
     return request.method in ("GET", "POST") and "text/html" in accepted and not in_api
