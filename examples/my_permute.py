@@ -4,7 +4,7 @@
         --shape 4096x4096 --dtype bf16 --dims 1,0 --vs warpcall,torch,copy
 
 The server calls the function named after the op, with the op's inputs and parameters by their
-names (`warpcall kernels permute` lists them), checks its result and times it. Everything that the
+names (`warpcall ops permute` lists them), checks its result and times it. Everything that the
 server needs is in this file. Without a GPU, Triton interprets the kernel: that checks its results,
 but its times then mean nothing.
 """

@@ -21,7 +21,7 @@ from warpcall_kernels.op.declaration import Input, Output, Param, dtype_name
 
 WIDTH = 100
 # Names of the clients' and programs' own members, which no op may take.
-RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url", "jobs"}
+RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url", "jobs", "me"}
 RESERVED |= {"put", "tensors", "stored", "program", "step"}
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}
 

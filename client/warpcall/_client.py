@@ -206,6 +206,14 @@ class Client(_Base, Ops):
         """The server's `status` ("ready" or "not ready"), its `lanes`, and `reasons` if not ready."""
         return run_now(self._core.health())
 
+    def me(self) -> dict[str, Any]:
+        """Who you are to the server: your `name`, `role`, `limits`, and what is `in_flight`.
+
+        Raises:
+            Unauthorized: the server asks for a key, and none was given or it is wrong.
+        """
+        return run_now(self._core.me())
+
     def close(self) -> None:
         """Close the connections and free the memory that was held for further answers."""
         run_now(self._core.close())
@@ -331,6 +339,10 @@ class AsyncClient(_Base, AsyncOps):
     async def health(self) -> dict[str, Any]:
         """Client.health, awaited."""
         return await self._core.health()
+
+    async def me(self) -> dict[str, Any]:
+        """Client.me, awaited."""
+        return await self._core.me()
 
     async def close(self) -> None:
         """Client.close, awaited."""

@@ -259,6 +259,10 @@ class Core:
         """The report of /readyz, whether the server is ready or not."""
         return await self._object("/readyz", READY_OR_NOT)
 
+    async def me(self) -> dict[str, Any]:
+        """The user who calls, as /v1/me answers."""
+        return await self._object("/v1/me")
+
     async def _object(self, path: str, accepted: tuple[int, ...] = (200,)) -> dict[str, Any]:
         found = await self.get_json(path, accepted)
         if not isinstance(found, dict):
@@ -342,4 +346,4 @@ def _kernel_path(name: str) -> str:
         raise InvalidInput(
             f"the name of an op must be like masked-softmax, got {name!r}", field="name"
         )
-    return f"{wire.KERNELS_PATH}/{name}"
+    return f"{wire.KERNELS_PATH}/{wire.op_name(name)}"

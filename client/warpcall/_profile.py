@@ -78,5 +78,14 @@ def write_profile(profile: Profile) -> Path:
     return path
 
 
+def delete_profile() -> bool:
+    """Delete the profile. Return whether there was one."""
+    try:
+        profile_path().unlink()
+    except (FileNotFoundError, NotADirectoryError, RuntimeError):
+        return False
+    return True
+
+
 def _wrong(path: Path, what: str) -> InvalidInput:
     return InvalidInput(f"the profile {path} {what}", field="profile")

@@ -6,10 +6,13 @@ title or hide the text that follows. Bidirectional overrides show text in anothe
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterable
 
 MOST_CHARACTERS = 2000
+MOST_COMPARED = 64  # characters of a name that is compared with others
 _SUSPECT = re.compile(r"[^\x20-\x7e]")
 
 
@@ -27,6 +30,12 @@ def clean(text: str, most: int = MOST_CHARACTERS) -> str:
 def clean_json(text: str) -> str:
     """The same JSON document, with its unprintable characters written as escapes."""
     return _SUSPECT.sub(_escaped, text)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """What follows a message that refuses `given`: "; did you mean 'permute'?", or nothing."""
+    found = difflib.get_close_matches(given[:MOST_COMPARED].lower(), known, 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _shown(match: re.Match[str]) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from warpcall._text import did_you_mean
 from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import InvalidInput
 
@@ -270,6 +271,21 @@ def check_tensor(
             name,
         )
     return info
+
+
+def op_name(given: str) -> str:
+    """The name of an op as servers have it: "masked-softmax" for "masked_softmax".
+
+    Names of problems, such as "ann/row_norm", may have both characters and are not changed.
+    """
+    return given if "/" in given else given.replace("_", "-")
+
+
+def no_such_op(given: str, known: Iterable[str]) -> str:
+    """The message that there is no op of this name, with the name that may have been meant."""
+    names = list(known)
+    meant = did_you_mean(given, names)
+    return f"there is no op {brief(given)}, there are {', '.join(names)}{meant}"
 
 
 def brief(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from warpcall import __version__
 from warpcall_service import logs
 from warpcall_service.auth import admin_cli
 from warpcall_service.http.listen import ServerError
@@ -13,9 +14,19 @@ from warpcall_service.server import serve
 from warpcall_service.settings import Settings, SettingsError
 from warpcall_service.worker import warmup
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 admin_cli.add_commands(app)
 app.command("warm")(warmup.warm)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"warpcall-server {__version__}")
+        raise typer.Exit
 
 
 @app.callback(invoke_without_command=True)
@@ -39,10 +50,22 @@ def run(
     insecure: Annotated[
         bool,
         typer.Option(
-            help="Listen on an address that other machines reach although there are no API keys."
+            "--insecure",
+            help="Listen on an address that other machines reach although there are no API keys.",
         ),
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="Do not log a line for each request.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Do not log a line for each request.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,  # before the settings are read
+        ),
+    ] = False,
 ) -> None:
     """Serve GPU kernels over HTTP. With a command: administer users, keys and the database.
 

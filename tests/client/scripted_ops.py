@@ -63,7 +63,7 @@ class OpsServer(ScriptedServer):
         elif visit.target == "/v1/kernels":
             say(visit, 200, {"kernels": list(self.declared.values())})
         elif name not in self.declared:
-            refuse(visit, NotFound(f"there is no kernel {name!r}"))
+            refuse(visit, NotFound(f"there is no op {name!r}"))
         elif "content-type" in visit.headers:
             self._run(visit, name)
         else:

@@ -80,7 +80,7 @@ def test_ops_and_health_are_as_the_server_says(direct: Flavour) -> None:
 
 
 def test_an_op_that_the_server_lacks_is_not_found(direct: Flavour) -> None:
-    with OpsServer() as server, pytest.raises(NotFound, match="there is no kernel 'sort'"):
+    with OpsServer() as server, pytest.raises(NotFound, match="there is no op 'sort'"):
         direct.ask(server, lambda gpu: gpu.run("sort", x=np.ones(3)))
 
 

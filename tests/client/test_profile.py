@@ -149,7 +149,7 @@ def test_login_keeps_no_key_that_the_server_refuses(
     with ScriptedServer(refuse) as server:
         result = warpcall("login", "--url", server.url)
 
-    assert (result.code, result.err) == (1, "warpcall: not yours\n")
+    assert (result.code, result.err) == (1, "warpcall: not yours; nothing was saved\n")
     assert read_profile() == Profile()
     assert Unauthorized.status == 401
 

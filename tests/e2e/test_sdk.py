@@ -63,6 +63,18 @@ def test_numpy_arrays_of_every_dtype_come_back_permuted(
     assert y.tobytes() == x.T.tobytes()
 
 
+def test_an_op_is_found_with_underscores_or_with_hyphens(gpu: Client) -> None:
+    x = np.zeros((1, 2), np.float32)
+
+    program = gpu.program()
+    step = program.step("masked_softmax", {"x": x}, {})
+    preview = gpu.jobs.preview("masked_softmax", cases=[{"shape": [1, 2], "dtype": "F32"}])
+
+    assert gpu.run("masked_softmax", x=x).tolist() == gpu.run("masked-softmax", x=x).tolist()
+    assert program.run(out=step["out"]).outputs["out"].tolist() == [[0.5, 0.5]]
+    assert preview.first_cases[0].startswith("masked-softmax x=")
+
+
 def test_strided_arrays_are_read_as_they_look(gpu: Client) -> None:
     x = np.arange(60, dtype=np.int32).reshape(3, 4, 5)[::2, ::-1, 1::2]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from warpcall import Client
+from warpcall._cli.completion import op_names
 from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
@@ -37,8 +38,9 @@ def bench(
     op: Annotated[
         str,
         typer.Argument(
+            autocompletion=op_names,
             help="Name of the op, such as permute, or of a problem, such as ann/row-norm or "
-            "ann/row-norm@3f2a91c0. `warpcall kernels OP` lists its options."
+            "ann/row-norm@3f2a91c0. `warpcall ops OP` lists its options.",
         ),
     ],
     arguments: Annotated[

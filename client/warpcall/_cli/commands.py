@@ -1,4 +1,4 @@
-"""The commands `kernels`, `run`, `health` and `login`."""
+"""The commands `ops`, `run` and `health`, and the command that has all of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from warpcall import Answer, Client, WarpcallError, __version__
+from warpcall import Answer, Client, __version__
 from warpcall._arrays import CODES, Array
-from warpcall._cli import bench, implementations, jobs, problems, sharing, tensors
+from warpcall._cli import account, bench, implementations, jobs, problems, sharing, tensors
+from warpcall._cli.completion import op_names
 from warpcall._cli.declarations import (
     declaration_lines,
     declaration_of,
@@ -22,19 +23,18 @@ from warpcall._cli.op_args import parse_arguments
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
-from warpcall._profile import Profile, write_profile
 
 FIRST_VALUES = 4
-MAX_KEY_CHARACTERS = 10_000
 
 app = typer.Typer(
     help="Run GPU kernels on a Warpcall server.",
     epilog="A server with users needs an API key: set WARPCALL_API_KEY, or use `warpcall login`.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(account.app)
 app.add_typer(tensors.app, name="tensors")
 app.add_typer(implementations.app, name="implementations")
 app.add_typer(problems.app, name="problems")
@@ -64,13 +64,15 @@ def options(
     pass
 
 
+@app.command("kernels", hidden=True)  # its name in older versions
 @app.command()
-def kernels(
+def ops(
     name: Annotated[
         str | None,
         typer.Argument(
+            autocompletion=op_names,
             help="Name of an op or of a problem such as ann/row-norm, to describe it in full. "
-            "Default: list all ops."
+            "Default: list all ops.",
         ),
     ] = None,
     as_json: Json = False,
@@ -96,7 +98,7 @@ def run(
             metavar="FILES... [OPTIONS OF THE OP]",
             help="Inputs: x.npy (the next input in order), name=x.npy (the input of this name), "
             "x.safetensors (several inputs, by name), name=@ID (a stored tensor). Options such as "
-            "--dims 1,0: `warpcall kernels OP` lists them.",
+            "--dims 1,0: `warpcall ops OP` lists them.",
         ),
     ],
     out: Annotated[
@@ -174,36 +176,6 @@ def health(as_json: Json = False, url: Url = None) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-def login(url: Url = None) -> None:
-    """Save a server's address and your API key for later commands.
-
-    Nothing is saved if the server does not accept the key.
-
-    The command asks for the key, or reads it from standard input. It is not an option: other users
-    of the machine can see the arguments of a process.
-    """
-    if sys.stdin.isatty():
-        key = str(typer.prompt("API key", hide_input=True)).strip()
-    else:
-        key = _first_line().strip()
-    if not key:
-        raise UsageError("login needs a key, got an empty line")
-    with Client(url, api_key=key) as gpu:
-        gpu.kernels()
-        path = write_profile(Profile(gpu.url, key))
-    write_lines(f"{path} now has the key for {gpu.url}")
-
-
-def _first_line() -> str:
-    try:
-        return sys.stdin.readline(MAX_KEY_CHARACTERS)
-    except OSError as error:
-        raise WarpcallError(f"standard input cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError("login needs a key in UTF-8 on standard input") from error
-
-
 def _print_health(report: dict[str, Any]) -> None:
     lines = [str(report.get("status", "no Warpcall server"))]
     lines += [f"  {reason}" for reason in report.get("reasons", [])]
@@ -222,7 +194,15 @@ def _print_list(found: list[dict[str, Any]]) -> None:
         )
         for op in found
     ]
-    console().print(table_of(("op", "inputs", "options", "equivalent to"), rows))
+    if not sys.stdout.isatty():
+        console().print(table_of(("op", "inputs", "options", "equivalent to"), rows))
+        return
+    short = [
+        (name, f"{op['summary']}\n{inputs}  {options}".rstrip())
+        for op, (name, inputs, options, _) in zip(found, rows, strict=True)
+    ]
+    console().print(table_of(("op", "what it does, inputs, options"), short))
+    write_lines("`warpcall ops OP` describes one")
 
 
 def _print_summary(answer: Answer[Array]) -> None:

@@ -23,6 +23,8 @@ def declaration_of(gpu: Client, op: str) -> dict[str, Any]:
     try:
         return gpu.kernel(op)
     except NotFound as error:
+        if error.detail.endswith("?"):  # the server knows what was meant
+            raise
         raise NotFound(
             f"{error.detail}; problems have the name of their user, such as ann/row-norm: "
             "`warpcall problems list`"

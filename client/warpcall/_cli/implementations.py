@@ -22,7 +22,7 @@ Name = Annotated[
 ]  # fmt: skip
 
 app = typer.Typer(
-    help="What benchmark jobs can time: the server's implementations, and your own code.",
+    help="What jobs can time: the server's code and your own.",
     no_args_is_help=True,
 )
 

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from warpcall import Client
+from warpcall._cli.completion import job_ids
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
@@ -30,7 +31,14 @@ from warpcall.jobs import STATES
 MAX_LISTED = 500
 LOOK_S = 1.0  # between two requests of `top`
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job, from `warpcall jobs`.")]
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        autocompletion=job_ids,
+        help="Id of a job, from `warpcall jobs`, or how it begins.",
+    ),
+]
 
 app = typer.Typer()
 
@@ -60,7 +68,10 @@ def jobs(
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """List your benchmark jobs, or those of others that you may read, the latest first."""
+    """List your benchmark jobs, the latest first.
+
+    Jobs of others that you may read are listed with --user.
+    """
     known = None if state is None else one_of("--state", state, STATES)
     with Client(url) as gpu:
         found = gpu.jobs.list(state=known, op=op, tag=tag, user=user, before=before, limit=limit)

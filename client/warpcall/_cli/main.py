@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Literal, NoReturn, TextIO
 
+LOG_IN = "`warpcall login --url URL` saves one, or set WARPCALL_API_KEY"
 INTERRUPTED = 130  # the exit code that shells give a command ended by Ctrl-C
 
 
@@ -23,7 +24,7 @@ def main() -> NoReturn:
     _name_output()
     from warpcall._cli.commands import app  # numpy and typer take 200 ms to import
     from warpcall._cli.files import UsageError
-    from warpcall.errors import WarpcallError
+    from warpcall.errors import Unauthorized, WarpcallError
 
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +45,8 @@ def main() -> NoReturn:
         _drop_output()
         reason = error.strerror or str(error)  # without the error number
         _fail(f"{error.filename}: {reason}" if error.filename else reason, 1)
+    except Unauthorized as error:
+        _fail(f"{error}; {LOG_IN}", 1)
     except (WarpcallError, MemoryError) as error:
         _fail(str(error) or type(error).__name__, 1)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

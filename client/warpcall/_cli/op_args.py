@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from warpcall._cli.files import UsageError
+from warpcall._text import did_you_mean
 
 TRUE = ("true", "yes", "1")
 FALSE = ("false", "no", "0")
@@ -36,7 +37,10 @@ def parse_arguments(
         negated = name.startswith("no_") and declared.get(name[3:], {}).get("kind") == "bool"
         name = name[3:] if negated else name
         if name not in declared or not flag.startswith("--"):
-            raise UsageError(f"{declaration['name']} has no option {flag}, {_allowed(declared)}")
+            meant = did_you_mean(flag, [option(p).split()[0] for p in declared.values()])
+            raise UsageError(
+                f"{declaration['name']} has no option {flag}, {_allowed(declared)}{meant}"
+            )
         if declared[name]["kind"] not in EXAMPLES:
             raise UsageError(f"{flag} is of a kind that only a newer warpcall can read")
         if name in params:
@@ -107,4 +111,5 @@ def one_of(flag: str, given: str, allowed: Sequence[T]) -> T:
     for one in allowed:
         if one == given:
             return one
-    raise UsageError(f"{flag} must be one of {', '.join(map(str, allowed))}, got {given!r}")
+    meant = did_you_mean(str(given), map(str, allowed))
+    raise UsageError(f"{flag} must be one of {', '.join(map(str, allowed))}, got {given!r}{meant}")

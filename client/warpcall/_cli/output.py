@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warpcall._cli.completion import op_names
 from warpcall._config import DEFAULT_URL
 from warpcall._text import clean, clean_json
 
 LINE_CHARACTERS = 10_000
+KIB = 1024
 
 Url = Annotated[
     str | None,
@@ -31,9 +33,28 @@ Url = Annotated[
     ),
 ]
 OpName = Annotated[
-    str, typer.Argument(help="Name of the op, such as permute. `warpcall kernels` lists all.")
+    str,
+    typer.Argument(
+        autocompletion=op_names, help="Name of the op, such as permute. `warpcall ops` lists all."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def human_bytes(nbytes: float) -> str:
+    """A number of bytes for readers: 1 byte, 144 KiB, 1.5 GiB."""
+    if nbytes < KIB:
+        return plural(int(nbytes), "byte")
+    for unit in ("KiB", "MiB", "GiB"):
+        nbytes /= KIB
+        if nbytes < KIB - 0.5:
+            return f"{nbytes:.3g} {unit}" if nbytes < 100 else f"{nbytes:.0f} {unit}"
+    return f"{nbytes / KIB:,.4g} TiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun: 1 case, 2 cases, 1,000 cases."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def console() -> Console:
@@ -47,10 +68,15 @@ def write_lines(*lines: object) -> None:
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table of plain texts, with control characters escaped."""
-    table = Table(*columns, box=None, pad_edge=False)
+    """A table of plain texts, with control characters escaped.
+
+    The first column is never wrapped or cut: it has the names and ids that other commands take.
+    """
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number == 0, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(clean(str(cell))) for cell in row))
+        table.add_row(*(Text("\n".join(map(clean, str(cell).split("\n")))) for cell in row))
     return table
 
 

@@ -84,7 +84,7 @@ def list_(
 
 @app.command()
 def show(name: Name, as_json: Json = False, url: Url = None) -> None:
-    """Show a problem: its versions and its source. `warpcall kernels NAME` shows its options."""
+    """Show a problem: its versions and its source. `warpcall ops NAME` shows its options."""
     with Client(url) as gpu:
         found = gpu.problems.get(name)
     if as_json:

@@ -54,9 +54,9 @@ def share(
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Make a link with which people without a key read a job or a comparison.
+    """Make a link to a job, for people without a key.
 
-    The link is shown once. Whoever has it can read the job, its results and its request, until you
+    They read the job or, with --compare, the comparison of two. The link is shown once. Whoever has it can read the job, its results and its request, until you
     revoke the link or make the job private.
 
     \b

@@ -18,7 +18,7 @@ from warpcall._tensors import BaseStoredTensor
 MARK = "@"  # stands before the id of a stored tensor in place of a file
 
 app = typer.Typer(
-    help="Tensors that are stored on the server's device between calls.", no_args_is_help=True
+    help="Tensors that stay on the server's device between calls.", no_args_is_help=True
 )
 
 

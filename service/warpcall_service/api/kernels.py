@@ -8,10 +8,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from warpcall import wire
 from warpcall.errors import NotFound
 from warpcall_service.http.openapi_parts import Model, problem_responses
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.text import brief
 
 
 class InputModel(Model):
@@ -96,9 +96,9 @@ def kernels(engine: LocalEngine) -> APIRouter:
     @router.get("/{name}", response_model=KernelModel, responses=problem_responses([NotFound]))
     async def get_kernel(name: str) -> Response:
         """One op: inputs, outputs, parameters, limits, and an equivalent torch expression."""
-        if name not in declarations:
-            known = ", ".join(declarations)
-            raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
-        return JSONResponse(declarations[name])
+        found = declarations.get(wire.op_name(name))
+        if found is None:
+            raise NotFound(wire.no_such_op(name, declarations), field="name")
+        return JSONResponse(found)
 
     return router

@@ -48,7 +48,7 @@ class Calls:
             ClientGone: the client has left.
         """
         op = self.op(name)
-        exchange.op = name
+        exchange.op = op["name"]
         format_ = self.response_format(exchange)
         timeout_s = self.timeout_s(exchange, watchdog)
         body = Body(exchange, watchdog, self._settings.max_body_bytes)
@@ -63,10 +63,9 @@ class Calls:
             upload.release()
 
     def op(self, name: str) -> Mapping[str, Any]:
-        op = self._ops.get(name)
+        op = self._ops.get(wire.op_name(name))
         if op is None:
-            known = ", ".join(self._ops)
-            raise NotFound(f"there is no kernel {brief(name)}, there are {known}", field="name")
+            raise NotFound(wire.no_such_op(name, self._ops), field="name")
         return op
 
     def response_format(self, exchange: Exchange) -> Format:

@@ -57,7 +57,7 @@ class TensorCalls:
     async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
         """Run the op `name`; some of its inputs or outputs are stored tensors."""
         op = self._calls.op(name)
-        exchange.op = name
+        exchange.op = op["name"]
         check = functools.partial(self._checker.check_call, name)
         await self._run(exchange, watchdog, op, check)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
+from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall.jobs import PRECISIONS, JobDetails, JobPreview, Queue
 from warpcall_service.forms import new_job
@@ -22,7 +23,6 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages.view import View, new_token, page, render
 from warpcall_service.settings import Settings
-from warpcall_service.text import brief
 from warpcall_service.uploads.database import Filter
 from warpcall_service.uploads.service import ImplementationService
 
@@ -89,8 +89,8 @@ class JobForms:
         for op in self._engine.catalog:
             if op["name"] == name:
                 return op
-        known = ", ".join(op["name"] for op in self._engine.catalog)
-        raise NotFound(f"there is no op {brief(name)}, there are {known}", field="op")
+        known = [op["name"] for op in self._engine.catalog]
+        raise NotFound(wire.no_such_op(name, known), field="op")
 
     async def filled(self, caller: Caller, job_id: str) -> tuple[Declared, Form]:
         """The op and the form of a job that there is.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -17,6 +18,7 @@ from pydantic import (
 
 from warpcall.errors import InvalidInput
 from warpcall.jobs import Precision, Priority
+from warpcall.wire import op_name
 from warpcall_service.http.openapi_parts import Model, Text
 from warpcall_service.runs.operator_modules import KERNELS
 from warpcall_service.store.tables import CODE_LENGTH
@@ -35,7 +37,9 @@ Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 Shape = Annotated[list[Size], Field(max_length=MAX_DIMS, fail_fast=True)]
 Name = Annotated[Text, StringConstraints(min_length=1, max_length=64)]
 # Names of problems and of uploaded implementations begin with their user's.
-OpName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
+OpName = Annotated[
+    Text, StringConstraints(min_length=1, max_length=CODE_LENGTH), AfterValidator(op_name)
+]
 ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
 Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]

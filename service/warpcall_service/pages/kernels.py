@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
+from warpcall import wire
 from warpcall.errors import NotFound
 from warpcall.implementations import ImplementationDetails, ImplementationList
 from warpcall.problems import ProblemDetails, ProblemInfo
@@ -58,7 +59,7 @@ def kernel_routes(
         request: Request, caller: CurrentCaller, name: str, file: File = None
     ) -> Response:
         if name not in ops:
-            raise NotFound(f"there is no kernel {brief(name)}", field="name")
+            raise NotFound(wire.no_such_op(name, ops), field="name")
         found = await implementations.list(caller, Filter(name, None, None, OP_UPLOADS))
         devices = jobs.scheduler.devices
         text = await jobs.read(caller, op_page, View.of(request), ops[name], found, file, devices)

@@ -17,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from warpcall import wire
 from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
 from warpcall_service.lanes.messages import (
     CALL,
@@ -169,7 +170,7 @@ def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
         return plan_program(request)
     op = ops().get(request["op"])
     if op is None:
-        raise NotFound(f"there is no kernel {request['op']!r:.60}, there are {', '.join(ops())}")
+        raise NotFound(wire.no_such_op(request["op"], ops()))
     params = op.check_params(request["params"])
     tensors = {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in request["tensors"]}
     outputs = op.check(tensors, params)

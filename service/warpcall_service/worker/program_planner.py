@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import ops
@@ -98,9 +99,9 @@ class _Sources:
 
 def _step(step: Mapping[str, Any], found: _Sources) -> dict[str, Any]:
     name = step["name"]
-    op = ops().get(step["op"])
+    op = ops().get(wire.op_name(step["op"]))
     if op is None:
-        there = f"there is no kernel {step['op']!r:.60}, there are {', '.join(ops())}"
+        there = wire.no_such_op(step["op"], ops())
         raise NotFound(f"step {name}: {there}" if name else there, field=f"{name}.op")
     label = f"{step_label(name, op.name)}: " if name else ""
     prefix = f"{name}." if name else ""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,24 +22,58 @@ from tests.client.scripted_ops import DECLARED, NOT_READY, READY, OpsServer
 from warpcall import __version__
 
 
+def completed(url: str, words: list[str]) -> list[str]:
+    """What bash would offer for the last of the words."""
+    line = {"COMP_WORDS": f"warpcall {' '.join(words)}", "COMP_CWORD": str(len(words))}
+    environment = {**os.environ, **line, "WARPCALL_URL": url}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'warpcall'; import warpcall.__main__"],
+        env={**environment, "_WARPCALL_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def on_terminal(warpcall: Command, *arguments: str) -> str:
+    """The output of a command on a terminal of 80 columns, without escape sequences."""
+    shown, written = pty.openpty()
+    process = subprocess.Popen(
+        [*WARPCALL, *arguments],
+        env={**os.environ, "WARPCALL_URL": warpcall.server.url, "COLUMNS": "80"},
+        stdout=written,
+    )
+    os.close(written)
+    data = b""
+    with contextlib.suppress(OSError):  # at the end of a terminal
+        while piece := os.read(shown, 4096):
+            data += piece
+    os.close(shown)
+    assert process.wait(30) == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", data.decode()).replace("\r\n", "\n")
+
+
 def test_the_version_is_printed(warpcall: Command) -> None:
     result = warpcall("--version")
 
     assert (result.code, result.out, result.err) == (0, f"warpcall {__version__}\n", "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
 def test_help_names_every_command(arguments: list[str], warpcall: Command) -> None:
     result = warpcall(*arguments)
 
-    for name in ("kernels", "run", "health", "login", "WARPCALL_API_KEY"):
+    for name in ("ops", "run", "health", "login", "--install-completion", "WARPCALL_API_KEY"):
         assert name in result.out + result.err
 
 
 @pytest.mark.parametrize(
     ("command", "flags"),
     [
-        ("kernels", ["--json", "--url"]),
+        ("ops", ["--json", "--url"]),
         ("run", ["--out", "-o", "--timeout-s", "--json", "--url"]),
         ("health", ["--json", "--url"]),
         ("login", ["--url"]),
@@ -44,9 +82,9 @@ def test_help_names_every_command(arguments: list[str], warpcall: Command) -> No
 def test_the_help_of_a_command_names_every_flag(
     command: str, flags: list[str], warpcall: Command
 ) -> None:
-    result = warpcall(command, "--help")
+    result, short = warpcall(command, "--help"), warpcall(command, "-h")
 
-    assert result.code == 0
+    assert (result.code, short) == (0, result)
     for flag in flags:
         assert flag in result.out
 
@@ -93,7 +131,47 @@ def test_an_unknown_op_is_the_servers_to_name(warpcall: Command) -> None:
     result = warpcall("kernels", "sort")
 
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("warpcall: there is no kernel 'sort'")
+    assert result.err.startswith("warpcall: there is no op 'sort'")
+
+
+def test_the_command_of_ops_answers_to_its_former_name_which_help_hides(warpcall: Command) -> None:
+    assert warpcall("kernels", "isin") == warpcall("ops", "isin")
+    assert "\n  kernels" not in warpcall("--help").out
+
+
+def test_an_op_is_found_with_underscores_too(warpcall: Command) -> None:
+    result = warpcall("ops", "masked_softmax")
+
+    assert (result.code, result) == (0, warpcall("ops", "masked-softmax"))
+
+
+def test_ops_on_a_terminal_fit_80_columns(warpcall: Command) -> None:
+    out = on_terminal(warpcall, "ops")
+
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    for name, declared in DECLARED.items():
+        assert re.search(rf"^{name} +{declared['summary'].split()[0]}", out, re.MULTILINE)
+    assert "[--scale X] [--causal]" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["ops", "iss"], []),
+        (["ops", "is"], ["isin"]),
+        (["run", "masked-s"], ["masked-softmax", "masked-softmax-backward"]),
+        (["bench", "perm"], ["permute"]),
+        (["who"], ["whoami"]),
+    ],
+)
+def test_a_shell_completes_commands_and_ops(
+    words: list[str], shown: list[str], warpcall: Command
+) -> None:
+    assert completed(warpcall.server.url, words) == shown
+
+
+def test_a_shell_completes_nothing_without_a_server(unused_port: int) -> None:
+    assert completed(f"http://127.0.0.1:{unused_port}", ["ops", "is"]) == []
 
 
 def test_health_of_a_ready_server_is_success(warpcall: Command) -> None:

@@ -252,7 +252,7 @@ def test_a_problem_without_its_user_is_explained(warpcall: Command) -> None:
 
         assert result.code == 1
         assert result.err == (
-            "warpcall: there is no kernel 'row-norm'; problems have the name of their user, such as "
+            "warpcall: there is no op 'row-norm'; problems have the name of their user, such as "
             "ann/row-norm: `warpcall problems list`\n"
         )
 

@@ -307,7 +307,7 @@ def test_a_full_disk_is_one_line(suffix: str, warpcall: Command) -> None:
         ("permute x.npy --dims 0 -o y.txt", 2, "y.txt must end in .npy or .safetensors"),
         ("permute x.npy --dims 0 -o none/y.npy", 2, "none is not a folder"),
         ("permute x.npy --dims 0 --timeout-s 0", 1, "timeout_s must be above 0 and at most"),
-        ("sort x.npy", 1, "there is no kernel 'sort'"),
+        ("sort x.npy", 1, "there is no op 'sort'"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(

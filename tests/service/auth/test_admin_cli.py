@@ -8,6 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.service.databases import REVISION, Database
+from warpcall import __version__
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_shows_the_commands_and_how_to_install_completion(flag: str, sqlite: Database) -> None:
+    shown = sqlite.command(flag)
+
+    for word in ("users", "keys", "--port", "--version", "--install-completion"):
+        assert word in shown
+
+
+def test_the_version_is_printed(sqlite: Database) -> None:
+    assert sqlite.command("--version") == f"warpcall-server {__version__}\n"
 
 
 def test_users_and_keys_from_the_first_to_the_last_day(database: Database) -> None:

@@ -183,9 +183,7 @@ def test_a_wrong_program_is_refused_before_anything_runs(
 def test_an_op_that_is_not_there_is_named_with_its_step(tensor_client: httpx.Client) -> None:
     answer = send(tensor_client, {**GOOD, "steps": [TURN, step(ADD, op="none")]})
 
-    assert problem_of(answer, 404, "not-found", "s.op").startswith(
-        "step s: there is no kernel 'none'"
-    )
+    assert problem_of(answer, 404, "not-found", "s.op").startswith("step s: there is no op 'none'")
 
 
 @pytest.mark.parametrize("name", ["t", "a.b", "2d", ""])

@@ -107,12 +107,26 @@ def test_what_an_op_cannot_take_is_refused(
     assert says in problem_of(answer, 422, "invalid-input", field)
 
 
-def test_an_unknown_kernel_is_not_found(http: httpx.Client) -> None:
-    answer = http.post("/v1/kernels/permutate", json={})
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_unknown_op_is_not_found_and_the_nearest_is_named(
+    method: str, http: httpx.Client
+) -> None:
+    answer = http.request(method, "/v1/kernels/permutate", json={})
 
     detail = problem_of(answer, 404, "not-found", "name")
-    assert "'permutate'" in detail
-    assert "permute" in detail
+    assert detail.startswith("there is no op 'permutate', there are conv, ")
+    assert detail.endswith("; did you mean 'permute'?")
+
+
+def test_an_op_is_called_with_underscores_too(http: httpx.Client) -> None:
+    body = {"inputs": {"x": {"dtype": "F32", "shape": [1, 2], "data": [1, 1]}}}
+
+    answer = http.post(
+        "/v1/kernels/masked_softmax", json=body, headers={"accept": "application/json"}
+    )
+
+    assert answer.json()["outputs"]["out"]["data"] == [[0.5, 0.5]]
+    assert http.get("/v1/kernels/masked_softmax").json()["name"] == "masked-softmax"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""The commands `login`, `logout` and `whoami`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+
+from warpcall import Client, WarpcallError
+from warpcall._cli.files import UsageError
+from warpcall._cli.output import Json, Url, human_bytes, plural, print_json, write_lines
+from warpcall._config import configure
+from warpcall._profile import Profile, delete_profile, profile_path, read_profile, write_profile
+from warpcall.errors import Unauthorized
+
+MAX_KEY_CHARACTERS = 10_000
+KEY_VARIABLE = "WARPCALL_API_KEY"
+
+app = typer.Typer()
+
+
+@app.command()
+def login(url: Url = None) -> None:
+    """Save a server's address and your API key.
+
+    Later commands use them. Nothing is saved if the server does not accept the key.
+
+    The command asks for the key, or reads it from standard input. It is not an option: other users
+    of the machine can see the arguments of a process.
+    """
+    if sys.stdin.isatty():
+        key = str(typer.prompt("API key", hide_input=True)).strip()
+    else:
+        key = _first_line().strip()
+    if not key:
+        raise UsageError("login needs a key, got an empty line")
+    with Client(url, api_key=key) as gpu:
+        try:
+            gpu.kernels()
+        except Unauthorized as error:
+            raise WarpcallError(f"{error}; nothing was saved") from error
+        path = write_profile(Profile(gpu.url, key))
+    write_lines(f"{path} now has the key for {gpu.url}")
+
+
+@app.command()
+def logout() -> None:
+    """Delete what `warpcall login` saved.
+
+    The key itself stays valid until an administrator revokes it.
+    """
+    saved = read_profile()
+    path = profile_path()
+    if delete_profile():
+        write_lines(f"{path} is deleted" + (f": it had {saved.url}" if saved.url else ""))
+    else:
+        write_lines(f"nothing was saved in {path}")
+    if os.environ.get(KEY_VARIABLE):
+        write_lines(f"{KEY_VARIABLE} is still set, and later commands use its key")
+
+
+@app.command()
+def whoami(as_json: Json = False, url: Url = None) -> None:
+    """Show who you are to the server, your key and your limits."""
+    with Client(url) as gpu:
+        found = gpu.me()
+    if as_json:
+        print_json({**found, "url": gpu.url})
+        return
+    write_lines(f"{found.get('name')}, role {found.get('role')}, at {gpu.url}", _key_line(url))
+    limits = found.get("limits")
+    if isinstance(limits, dict):
+        write_lines(*_limit_lines(limits))
+
+
+def _key_line(url: str | None) -> str:
+    if configure(url, None).api_key is None:
+        return "key: none, so you share this name with all who use no key"
+    where = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else str(profile_path())
+    return f"key: from {where}"
+
+
+def _limit_lines(limits: dict[str, Any]) -> list[str]:
+    requests, nbytes = limits.get("requests_in_flight"), limits.get("bytes_in_flight")
+    known = [
+        None if requests is None else f"{plural(requests, 'request')} at once",
+        None if nbytes is None else f"{human_bytes(nbytes)} in flight",
+        None if not limits.get("requests_per_s") else f"{limits['requests_per_s']:g} requests/s",
+    ]
+    shown = [text for text in known if text is not None]
+    return [f"limits: {', '.join(shown)}"] if shown else []
+
+
+def _first_line() -> str:
+    try:
+        return sys.stdin.readline(MAX_KEY_CHARACTERS)
+    except OSError as error:
+        raise WarpcallError(f"standard input cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError("login needs a key in UTF-8 on standard input") from error

@@ -1,0 +1,99 @@
+"""The commands `login`, `logout` and `whoami`, and what to do without a key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.client.command import Command
+from tests.client.scripted import ScriptedServer, Visit
+from tests.client.scripted_ops import refuse, say
+from warpcall._profile import Profile, read_profile, write_profile
+from warpcall.errors import Unauthorized
+
+KEY = "wc_1a2b3c4d_secret"
+ME = {
+    "name": "ann",
+    "role": "bench",
+    "limits": {"requests_in_flight": 1, "bytes_in_flight": 3 << 29, "requests_per_s": 50.0},
+    "in_flight": {"requests": 1, "bytes": 0},
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the profile."""
+    monkeypatch.delenv("WARPCALL_API_KEY", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "warpcall"
+
+
+def answer(visit: Visit) -> None:
+    if visit.headers.get("authorization") == f"Bearer {KEY}":
+        say(visit, 200, ME)
+    else:
+        refuse(visit, Unauthorized("this server asks for an API key"))
+
+
+def test_whoami_shows_the_user_where_the_key_is_from_and_the_limits(
+    folder: Path, warpcall: Command
+) -> None:
+    with ScriptedServer(answer) as server:
+        write_profile(Profile(server.url, KEY))
+
+        result = warpcall("whoami", "--url", server.url)
+        as_json = warpcall("whoami", "--url", server.url, "--json")
+
+        assert result.out.splitlines() == [
+            f"ann, role bench, at {server.url}",
+            f"key: from {folder / 'profile.toml'}",
+            "limits: 1 request at once, 1.5 GiB in flight, 50 requests/s",
+        ]
+        assert json.loads(as_json.out) == {**ME, "url": server.url}
+        assert "secret" not in result.out + as_json.out
+
+
+def test_whoami_names_the_variable_that_has_the_key(
+    warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPCALL_API_KEY", KEY)
+    with ScriptedServer(answer) as server:
+        result = warpcall("whoami", "--url", server.url)
+
+    assert "key: from WARPCALL_API_KEY\n" in result.out
+
+
+def test_without_a_key_the_error_says_how_to_get_in(warpcall: Command) -> None:
+    with ScriptedServer(answer) as server:
+        result = warpcall("whoami", "--url", server.url)
+
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "warpcall: this server asks for an API key; `warpcall login --url URL` saves one, "
+        "or set WARPCALL_API_KEY\n"
+    )
+
+
+def test_logout_deletes_what_login_saved(folder: Path, warpcall: Command) -> None:
+    write_profile(Profile("https://gpu.example.com", KEY))
+
+    first, second = warpcall("logout"), warpcall("logout")
+
+    path = folder / "profile.toml"
+    assert first.out == f"{path} is deleted: it had https://gpu.example.com\n"
+    assert second.out == f"nothing was saved in {path}\n"
+    assert read_profile() == Profile()
+    assert (first.code, second.code) == (0, 0)
+
+
+def test_logout_says_that_the_environment_still_has_a_key(
+    warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPCALL_API_KEY", KEY)
+
+    result = warpcall("logout")
+
+    assert "WARPCALL_API_KEY is still set" in result.out
+    assert "secret" not in result.out
