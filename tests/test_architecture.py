@@ -44,6 +44,7 @@ ORDER = (
     "oip",
     "uploads",
     "jobs",
+    "boards",
     "shares",
     "drawing",
     "pages",

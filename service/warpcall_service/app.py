@@ -13,6 +13,7 @@ from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
+from warpcall_service.boards import routes as board_routes
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.run import Calls
 from warpcall_service.calls.tensor_calls import TensorCalls
@@ -99,6 +100,7 @@ def create_app(
         me.me(settings, engine, limits),
         session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
+        board_routes.boards(job_service),
         share_routes.shares(shares, job_service),
         upload_routes.implementations(settings, implementations),
         problem_routes.problems(settings, problems),

@@ -97,6 +97,8 @@ def test_a_series_and_what_a_job_would_come_to(
     series = gpu.jobs.history(ours.case, limit=1)
     copies = gpu.jobs.history(ours.case, implementation="copy")
     preview = gpu.jobs.preview("permute", cases=cases, precision="quick")
+    board, of_case = gpu.jobs.board("permute"), gpu.jobs.board("permute", case=ours.case)
+    shown = warpcall("board", "permute", "--case", ours.case)
     code, out, _ = warpcall("history", ours.case, "--limit", "1")
     nothing = warpcall("history", ours.case, "--implementation", "torch")
     none = warpcall("history", "")
@@ -107,6 +109,14 @@ def test_a_series_and_what_a_job_would_come_to(
     assert [p.measurement.implementation for p in copies.points] == ["copy"]
     assert (preview.cases, preview.reuses) == (2, None)
     assert asyncio.run(ask()) == (series, preview)
+    assert ours.case in {standing.case for standing in board.standings}
+    assert [standing.case for standing in of_case.standings] == [ours.case]
+    assert {step.implementation for step in of_case.steps} == {
+        entry.implementation for entry in of_case.standings[0].entries
+    }
+    assert shown[0] == 0
+    assert shown[1].splitlines()[2].split()[:3] == ["rank", "median", "of"]
+    assert warpcall("board", "conv")[1] == "no job that you may read has a valid result of conv\n"
     assert code == 0
     assert out.splitlines()[0].split()[:4] == ["measured", "job", "user", "us"]
     assert f" {measured} " in out.splitlines()[1]

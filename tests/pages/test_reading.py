@@ -9,11 +9,11 @@ import pytest
 
 from tests.pages.conftest import CASE, Lab
 from tests.service.job_requests import client
-from warpcall.jobs.results import Readings
+from warpcall.jobs.results import BoardEntry, Readings
+from warpcall_service.boards.board import ranked
 from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
-from warpcall_service.pages.board import Entry, _ranked
 from warpcall_service.pages.readings import reading_rows
 
 
@@ -131,6 +131,34 @@ def test_a_board_shares_the_lead_within_the_noise(browser_http: httpx.Client) ->
     assert {name for rank, name in ranks if rank == "1"} == {"warpcall", "ann/tiles"}
     assert ("3", "torch") in ranks
     assert "polyline" in case.text
+    data = browser_http.get("/v1/board", params={"op": "permute", "case": CASE}).json()
+    (standing,) = data["standings"]
+    assert [str(entry["rank"]) for entry in standing["entries"]] == [rank for rank, _ in ranks]
+    assert (data["device"], data["devices"]) == ("NVIDIA H200", ["NVIDIA H200"])
+    assert len(data["steps"]) > len(standing["entries"])
+    best = {step["implementation"]: step["relative"] for step in data["steps"]}
+    assert best == {entry["implementation"]: entry["relative"] for entry in standing["entries"]}
+    assert all(f"{step['relative']:.3f}" in case.text for step in data["steps"])
+    assert "/v1/board?op=permute&amp;device=NVIDIA+H200&amp;case=" in case.text
+
+
+def test_a_board_of_an_op_or_a_case_without_results_is_empty(browser_http: httpx.Client) -> None:
+    never = browser_http.get("/v1/board", params={"op": "conv"}).json()
+    unknown = browser_http.get("/v1/board", params={"op": "permute", "case": "permute y"}).json()
+    elsewhere = browser_http.get("/v1/board", params={"op": "permute", "device": "H%"}).json()
+
+    assert never == {"op": "conv", "device": None, "devices": [], "standings": [], "steps": []}
+    assert (unknown["standings"], unknown["steps"]) == ([], [])
+    assert elsewhere["standings"] == []
+    for query in (
+        "",
+        "?op=",
+        "?op=permute&device=",
+        "?op=permute&device=a%00",
+        "?op=permute&case=",
+    ):
+        assert browser_http.get(f"/v1/board{query}").status_code == 422, query
+    assert browser_http.get("/board?op=permute&device=a%00").status_code == 422
 
 
 def test_a_kernel_has_its_source_and_those_of_its_family(browser_http: httpx.Client) -> None:
@@ -189,10 +217,20 @@ def test_steps_of_a_series_are_found_unless_they_are_noise(
 
 
 def test_ranks_are_shared_with_the_best_one_of_a_rank_only() -> None:
-    def entry(name: str, middle: float) -> Entry:
-        return Entry(name, 1.0, middle, middle - 0.004, middle + 0.004, "", "", "")
+    def entry(name: str, middle: float) -> BoardEntry:
+        return BoardEntry(
+            rank=0,
+            implementation=name,
+            median_us=1.0,
+            relative=middle,
+            relative_low=middle - 0.004,
+            relative_high=middle + 0.004,
+            job="",
+            user="",
+            finished_at="",
+        )
 
-    found = _ranked([entry("d", 1.2), entry("b", 1.01), entry("c", 1.025), entry("a", 1.0)])
+    found = ranked([entry("d", 1.2), entry("b", 1.01), entry("c", 1.025), entry("a", 1.0)])
 
     assert [(one.implementation, one.rank) for one in found] == [
         ("a", 1),

@@ -1,4 +1,4 @@
-"""The commands `jobs`, `watch`, `cancel`, `compare`, `history` and `top`."""
+"""The commands `jobs`, `watch`, `cancel`, `compare`, `history`, `board` and `top`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from warpcall._cli.completion import job_ids
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
-from warpcall._cli.output import Json, Url, console, print_json, write_lines
+from warpcall._cli.output import Json, OpName, Url, console, print_json, write_lines
 from warpcall._cli.tables import (
+    board_lines,
     comparison_lines,
     history_table,
     jobs_table,
@@ -157,6 +158,31 @@ def history(
         console().print(history_table(found))
     else:
         write_lines(f"no job that you may read has measured {found.implementation} in that case")
+
+
+@app.command()
+def board(
+    op: OpName,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Device. Default: the one that measured the op last."),
+    ] = None,
+    case: Annotated[
+        str | None, typer.Option(metavar="CASE", help="Only this case, as results name it.")
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Show the best valid result of each implementation in each case of an op."""
+    with Client(url) as gpu:
+        found = gpu.jobs.board(op, device=device, case=case)
+    if as_json:
+        print_json(asdict(found))
+    elif found.standings:
+        write_lines(*board_lines(found))
+    else:
+        where = f" on {found.device}" if found.device else ""
+        write_lines(f"no job that you may read has a valid result of {op}{where}")
 
 
 @app.command()

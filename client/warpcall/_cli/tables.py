@@ -11,7 +11,7 @@ from rich.table import Table
 from warpcall._cli.output import table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobInfo, Queue
-from warpcall.jobs.results import Comparison, History, Results
+from warpcall.jobs.results import Board, Comparison, History, Results
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
 LINE_WIDTH = 80
@@ -19,6 +19,7 @@ TAB_WIDTH = 8
 MAX_TRACEBACK = 4096  # characters
 INDENT = "  "
 SHORTEST_LABEL = len("torch.compile")  # of labels up to this one, none has a line of its own
+BOARD = ("rank", "median", "of copy", "95 % CI", "limit")
 COMPARED = ("a", "b", "ratio", "95 % CI", "margin", "verdict")
 
 
@@ -69,6 +70,26 @@ def comparison_lines(found: Comparison) -> list[str]:
     )
     unknown = any(row.margin is None for row in found.rows)
     return [*head, *by_case(COMPARED, rows), *([hint] if unknown else [])]
+
+
+def board_lines(found: Board) -> list[str]:
+    """A line for each case, and below it a row for each implementation, the fastest first."""
+    rows = []
+    for standing in found.standings:
+        for entry in standing.entries:
+            cells = (
+                str(entry.rank),
+                microseconds(entry.median_us),
+                ratio(entry.relative),
+                interval(ratio, entry.relative_low, entry.relative_high),
+                f"{1 / entry.relative:.0%}",
+            )
+            rows.append((standing.case, entry.implementation, cells))
+    return [
+        f"{found.op} on {found.device}; times in us; of copy: over the time of a copy of as many bytes",
+        "implementations share a rank if their intervals overlap or differ by less than 1 %",
+        *by_case(BOARD, rows),
+    ]
 
 
 def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> list[str]:

@@ -33,13 +33,14 @@ from warpcall.jobs import (
     State,
     SubmittedJob,
 )
-from warpcall.jobs.results import Comparison, History, Results
+from warpcall.jobs.results import Board, Comparison, History, Results
 
 if TYPE_CHECKING:
     from warpcall._core import Core
 
 CREATED = (200, 201)
 SHARES_PATH = "/v1/shares"
+BOARD_PATH = "/v1/board"
 
 JobT = TypeVar("JobT", bound=JobHandle)
 
@@ -104,6 +105,10 @@ class _JobsBase(Generic[JobT]):
         wanted = {"op": op, "implementation": name, "case": case, "limit": limit}
         payload = await self._core.get_json(f"{PATH}/history?{urlencode(given(wanted))}")
         return parse(History, payload, "a history of a case")
+
+    async def _board(self, wanted: Mapping[str, object]) -> Board:
+        payload = await self._core.get_json(f"{BOARD_PATH}?{urlencode(given(wanted))}")
+        return parse(Board, payload, "a board")
 
 
 class Jobs(_JobsBase[Job]):
@@ -221,6 +226,16 @@ class Jobs(_JobsBase[Job]):
         """
         return run_now(self._history(case, implementation, limit))
 
+    def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
+        """Who leads in the cases of an op on a device, and whether the lead is real.
+
+        Args:
+            device: its name, such as "NVIDIA H200". None means the one that measured the op last.
+            case: key of one case, whose board also has the `steps` to its best results. None means
+                all cases.
+        """
+        return run_now(self._board({"op": op, "device": device, "case": case}))
+
 
 class AsyncJobs(_JobsBase[AsyncJob]):
     """`Jobs` for `AsyncClient`; its methods are awaited."""
@@ -293,6 +308,10 @@ class AsyncJobs(_JobsBase[AsyncJob]):
     ) -> History:
         """As `Jobs.history`, awaited."""
         return await self._history(case, implementation, limit)
+
+    async def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
+        """As `Jobs.board`, awaited."""
+        return await self._board({"op": op, "device": device, "case": case})
 
 
 def given(values: Mapping[str, object]) -> dict[str, object]:

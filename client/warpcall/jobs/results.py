@@ -1,5 +1,5 @@
-"""The types of the jobs API that hold measurements: results, comparisons of two jobs, and
-histories.
+"""The types of the jobs API that hold measurements: results, comparisons of two jobs, histories
+and boards.
 
 See `warpcall.jobs` for how they are used. All intervals are 95 % confidence intervals. How each
 number is measured is described in docs/benchmarking.md.
@@ -252,3 +252,67 @@ class History(Payload):
     """Key of the case."""
     points: list[HistoryPoint]
     """The measurements, the latest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardEntry(Payload):
+    """The best valid result of an implementation in a case."""
+
+    rank: int
+    """1 for the leaders. Implementations without a real difference share a rank."""
+    implementation: str
+    """Name of the implementation."""
+    median_us: float
+    """Median in microseconds."""
+    relative: float
+    """Median over the time of a copy of as many bytes in the same job; 1 is the speed of a copy."""
+    relative_low: float
+    """Lower end of the median's interval, over the same time."""
+    relative_high: float
+    """Upper end of the median's interval, over the same time."""
+    job: str
+    """Id of the job that measured it."""
+    user: str
+    """Name of the user who submitted that job."""
+    finished_at: str
+    """When the case was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing(Payload):
+    """The implementations that have a valid result in a case."""
+
+    case: str
+    """Key of the case."""
+    entries: list[BoardEntry]
+    """The best result of each implementation, the fastest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardStep(Payload):
+    """A result that was better than all earlier ones of its implementation in a case."""
+
+    implementation: str
+    """Name of the implementation."""
+    relative: float
+    """Median over the time of a copy of as many bytes in the same job."""
+    job: str
+    """Id of the job that measured it."""
+    finished_at: str
+    """When the case was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board(Payload):
+    """Who leads in the cases of an op on a device, among the latest jobs that the caller may read."""
+
+    op: str
+    """Name of the op."""
+    device: str | None
+    """Name of the device; null if no job of the op has succeeded."""
+    devices: list[str]
+    """Devices on which jobs of the op have succeeded, that of the latest job first."""
+    standings: list[Standing]
+    """The cases, by name; at most 200, those that were measured last. Only one if it is asked for."""
+    steps: list[BoardStep]
+    """If one case is asked for, how its best results came about, the earliest first; else empty."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.jobs import State
+from warpcall_service.boards.routes import DeviceName
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import MAX_SEQUENCE, CaseKey, ImplementationName, Name, Word
 from warpcall_service.jobs.routes import JobId, Position
@@ -31,7 +32,6 @@ PAGE_JOBS = 50
 
 From = Annotated[int, Query(alias="from", ge=0, le=MAX_SEQUENCE)]
 # A form sends an empty text for a field that was left empty.
-Device = Annotated[str, Query(max_length=255)]
 Empty = Annotated[str, Query(max_length=0)]
 
 
@@ -122,7 +122,7 @@ def pages(
         request: Request,
         caller: CurrentCaller,
         op: ImplementationName | Empty = "",
-        device: Device = "",
+        device: DeviceName | Empty = "",
         case: CaseKey | Empty = "",
     ) -> Response:
         ops = [declared["name"] for declared in engine.catalog]

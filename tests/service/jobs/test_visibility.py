@@ -43,6 +43,10 @@ ABOUT_A_JOB = (
     ("GET", "/jobs/{id}/shares"),
     ("POST", "/jobs/{id}/shares"),
 )
+BOARDS = (
+    "/v1/board?op=permute",
+    "/v1/board?op=permute&device=a%20machine&case=case%200",
+)
 FOR_BENCH = ("/new?like={id}", "/jobs/{id}/shares")  # pages that take the role
 LISTS = {
     "/": "/",
@@ -177,6 +181,7 @@ def test_no_list_shows_a_private_job_of_another_user(lab: Lab, user: str) -> Non
             *(f"/v1/jobs?user={name}" for name in ("all", "alice")),
             f"/v1/jobs?user=all&tag={MARK}",
             f"/v1/jobs/history?{case}",
+            *BOARDS,
             *(f"/jobs?user={name}" for name in ("alice", "")),
             f"/history?{case}",
         ]
@@ -189,9 +194,16 @@ def test_no_list_shows_a_private_job_of_another_user(lab: Lab, user: str) -> Non
         assert f"a {MARK}" not in answer.text, path
     assert lab.open in answers["/v1/jobs?user=all"].text
     assert lab.open in answers[f"/v1/jobs/history?{case}"].text
-    assert lab.open in answers[LISTS["/board"]].text
+    for path in (LISTS["/board"], *BOARDS):
+        assert lab.open in answers[path].text, path
     with lab.http("root") as http:
-        for path in (LISTS["/board"], f"/v1/jobs/history?{case}", f"/history?{case}", "/jobs"):
+        for path in (
+            LISTS["/board"],
+            *BOARDS,
+            f"/v1/jobs/history?{case}",
+            f"/history?{case}",
+            "/jobs",
+        ):
             assert lab.secret in http.get(path, headers=html).text, "it could have been shown"
 
 

@@ -1,0 +1,1 @@
+"""Boards: who leads in the cases of an op on a device."""

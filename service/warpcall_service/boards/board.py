@@ -1,0 +1,199 @@
+"""The board of an op on a device, from the results that the caller may read.
+
+Only valid results count: the implementation was correct, and its time is not faster than memory
+allows. Times are relative to the copy in the same job, so that jobs can be compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pydantic_core
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs.results import Board, BoardEntry, BoardStep, Standing
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import lifecycle
+from warpcall_service.jobs.submissions import readable
+from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
+from warpcall_service.store.times import moment
+
+RECENT = 500  # latest jobs of an op on a device that count
+MARGIN = 0.01  # as the least margin of a measurement: smaller differences count as none
+MOST_CASES = 200  # of a board: those that were measured last
+MOST_POINTS = 2000  # results of one case of which the best ones are found
+SEPARATOR = " / "  # between the device and its software, in the class of an environment
+
+
+def board(session: Session, caller: Caller, op: str, device: str, case: str) -> Board:
+    """The board of an op.
+
+    Args:
+        device: its name; empty for the device that measured the op last.
+        case: key of the only case that is wanted, with the steps that led to its best results;
+            empty for all cases.
+    """
+    devices = _devices(session, caller, op)
+    device = device or (devices[0] if devices else "")
+    standings = _standings(session, caller, op, device, case) if device else []
+    return Board(
+        op=op,
+        device=device or None,
+        devices=devices,
+        standings=standings,
+        steps=_steps(session, caller, op, device, standings[0]) if case and standings else [],
+    )
+
+
+def latest_op(session: Session, caller: Caller) -> str | None:
+    """The op of the last job that has succeeded, of those that the caller may read."""
+    query = sa.select(Job.op).where(readable(caller), Job.state == "succeeded")
+    return session.scalars(query.order_by(Job.number.desc()).limit(1)).first()
+
+
+def _devices(session: Session, caller: Caller, op: str) -> list[str]:
+    """The devices that measured the op, that of the latest job first."""
+    latest = sa.func.max(Job.number)
+    rows = session.execute(
+        sa.select(Job.environment, latest)
+        .where(Job.op == op, Job.state == "succeeded", readable(caller))
+        .group_by(Job.environment)
+        .order_by(latest.desc())
+    )
+    names = (environment.partition(SEPARATOR)[0] for environment, _ in rows if environment)
+    return list(dict.fromkeys(names))
+
+
+def _jobs(caller: Caller, op: str, device: str) -> sa.Subquery:
+    on_device = sa.or_(
+        Job.environment == device,
+        Job.environment.startswith(device + SEPARATOR, autoescape=True),
+    )
+    return (
+        sa.select(Job.number, Job.id, Job.user_name)
+        .where(Job.op == op, Job.state == "succeeded", on_device, readable(caller))
+        .order_by(Job.number.desc())
+        .limit(RECENT)
+        .subquery()
+    )
+
+
+def _valid() -> tuple[sa.ColumnElement[bool], ...]:
+    """What counts: correct, with a time, and not faster than memory allows."""
+    return (
+        Row.status == "ok",
+        Row.median_us > 0,
+        Row.limit_us > 0,
+        Row.implementation != LIMIT,
+        Row.summary.not_like('%"suspect"%'),
+    )
+
+
+def _standings(session: Session, caller: Caller, op: str, device: str, case: str) -> list[Standing]:
+    jobs = _jobs(caller, op, device)
+    order = sa.func.row_number().over(
+        partition_by=(Row.series_sha256,), order_by=(Row.median_us / Row.limit_us, Row.job_number)
+    )
+    best = (
+        sa.select(Row.job_number, Row.position, Row.implementation, order.label("order"))
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(*_valid())
+        .subquery()
+    )
+    rows = session.execute(
+        sa.select(JobCase.key, Row, jobs.c.id, jobs.c.user_name)
+        .select_from(best)
+        .join(
+            Row,
+            sa.and_(
+                Row.job_number == best.c.job_number,
+                Row.position == best.c.position,
+                Row.implementation == best.c.implementation,
+            ),
+        )
+        .join(
+            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
+        )
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(best.c.order == 1, *([JobCase.key == case] if case else []))
+    ).all()
+    by_case: dict[str, list[BoardEntry]] = defaultdict(list)
+    for key, row, job_id, user in rows:
+        by_case[key].append(_entry(row, job_id, user))
+    found = [Standing(case=key, entries=ranked(entries)) for key, entries in by_case.items()]
+    found.sort(key=lambda one: max(entry.finished_at for entry in one.entries), reverse=True)
+    return sorted(found[:MOST_CASES], key=lambda one: _natural(one.case))
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """A key that sorts numbers in names by their value."""
+    parts = "".join(c if c.isdigit() else f" {c} " for c in name).split()
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
+
+
+def _entry(row: Row, job_id: str, user: str) -> BoardEntry:
+    assert row.median_us is not None  # the query left others out
+    assert row.limit_us is not None
+    stored = pydantic_core.from_json(row.summary)
+    return BoardEntry(
+        rank=0,
+        implementation=row.implementation,
+        median_us=row.median_us,
+        relative=row.median_us / row.limit_us,
+        relative_low=(stored.get("ci_low_us") or row.median_us) / row.limit_us,
+        relative_high=(stored.get("ci_high_us") or row.median_us) / row.limit_us,
+        job=job_id,
+        user=user,
+        finished_at=moment(row.finished_ms),
+    )
+
+
+def ranked(entries: Sequence[BoardEntry]) -> list[BoardEntry]:
+    """The entries with their ranks. An entry shares the rank of the best one of a rank if their
+    intervals overlap, or are nearer to each other than MARGIN."""
+    found: list[BoardEntry] = []
+    for entry in sorted(entries, key=lambda one: one.relative):
+        head = next((one for one in found if one.rank == found[-1].rank), None)
+        shared = head is not None and entry.relative_low <= head.relative_high * (1 + MARGIN)
+        rank = found[-1].rank if shared else len(found) + 1
+        found.append(replace(entry, rank=rank))
+    return found
+
+
+def _steps(
+    session: Session, caller: Caller, op: str, device: str, standing: Standing
+) -> list[BoardStep]:
+    """The results that were better than all before, in the order of the jobs."""
+    jobs = _jobs(caller, op, device)
+    series = [
+        lifecycle.series(op, entry.implementation, standing.case) for entry in standing.entries
+    ]
+    rows = session.execute(
+        sa.select(
+            Row.implementation, Row.median_us, Row.limit_us, Row.finished_ms, jobs.c.id.label("job")
+        )
+        .join(jobs, jobs.c.number == Row.job_number)
+        .where(Row.series_sha256.in_(series), *_valid())
+        .order_by(Row.job_number)
+        .limit(MOST_POINTS)
+    ).all()
+    best: dict[str, float] = {}
+    steps = []
+    for row in rows:
+        relative = (row.median_us or 1.0) / (row.limit_us or 1.0)
+        if relative < best.get(row.implementation, relative + 1):
+            best[row.implementation] = relative
+            steps.append(
+                BoardStep(
+                    implementation=row.implementation,
+                    relative=relative,
+                    job=row.job,
+                    finished_at=moment(row.finished_ms),
+                )
+            )
+    return steps
