@@ -94,23 +94,69 @@ class RawClient:
             send_all(self._sock, part, self._slice_nbytes)
         at = 0
         while (end := bytes(self._head[:at]).find(b"\r\n\r\n")) < 0:
-            got = self._sock.recv_into(self._head[at:])
-            if not got:
-                raise ConnectionError("the server left")
-            at += got
+            at += _some(self._sock.recv_into(self._head[at:]))
+        early, nbytes = self._begin_body(at, end)
+        receive_all(self._sock, self._body[early:nbytes])
+        self.received = self._body[nbytes - self._nbytes : nbytes]
+
+    async def call_async(self) -> None:
+        """As `call`, in the running loop."""
+        loop = asyncio.get_running_loop()
+        self._sock.setblocking(False)
+        for part in self._parts:
+            await loop.sock_sendall(self._sock, part)
+        at = 0
+        while (end := bytes(self._head[:at]).find(b"\r\n\r\n")) < 0:
+            at += _some(await loop.sock_recv_into(self._sock, self._head[at:]))
+        early, nbytes = self._begin_body(at, end)
+        while early < nbytes:
+            early += _some(await loop.sock_recv_into(self._sock, self._body[early:nbytes]))
+        self.received = self._body[nbytes - self._nbytes : nbytes]
+
+    def _begin_body(self, at: int, end: int) -> tuple[int, int]:
+        """The bytes of the body that came with the head, copied to their place, and all of them."""
         head = bytes(self._head[:end])
         length = _LENGTH.search(head)
         if not head.startswith(b"HTTP/1.1 200") or length is None:
             raise ConnectionError(f"the server answered {bytes(self._head[:at])!r}")
         self._answer_head = head
-        nbytes = int(length[1])
         early = at - (end + 4)
         self._body[:early] = self._head[end + 4 : at]
-        receive_all(self._sock, self._body[early:nbytes])
-        self.received = self._body[nbytes - self._nbytes : nbytes]
+        return early, int(length[1])
 
     def close(self) -> None:
         self._sock.close()
+
+
+class AsyncRaw:
+    """`RawClient` in asyncio: each task has a connection of its own."""
+
+    def __init__(self, address: int | Path, clients: int, tensor: Tensor) -> None:
+        self._connections = [RawClient(address, tensor) for _ in range(clients)]
+        self._runner = asyncio.Runner()
+        self._tensor = tensor
+
+    def run(self, calls: int) -> float:
+        return self._runner.run(self._run(calls))
+
+    def check(self) -> None:
+        self._runner.run(self._run(1))
+        for connection in self._connections:
+            refuse_other(np.frombuffer(connection.received, np.float32), self._tensor)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        self._runner.close()
+
+    async def _run(self, calls: int) -> float:
+        async def client(connection: RawClient) -> None:
+            for _ in range(calls):
+                await connection.call_async()
+
+        begin = time.perf_counter()
+        await asyncio.gather(*map(client, self._connections))
+        return time.perf_counter() - begin
 
 
 class Sockets:
@@ -226,6 +272,12 @@ class Curl:
 
     def _call(self) -> None:
         subprocess.run(self._command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _some(nbytes: int) -> int:
+    if not nbytes:
+        raise ConnectionError("the server left")
+    return nbytes
 
 
 def _connect(address: int | Path) -> socket.socket:

@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from statistics import median
 import numpy as np
 import psutil
 
-from bench.callers import AsyncSdk, Caller, Curl, Sdk, Tensor, loop, raw
+from bench.callers import AsyncRaw, AsyncSdk, Caller, Curl, Sdk, Tensor, loop, raw
 from bench.loop import running_loop
 from bench.machine import Memory, describe, memory_of
 from demo.server import Server, running_server
@@ -59,12 +60,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What one caller reached in one cell; a ratio is to the loop in the same round."""
+    """What one caller reached in one cell; a ratio is to the loop in the same round.
+
+    Attributes:
+        cpu_ms: milliseconds of CPU that a call took in this process: of the client, without the
+            server, and for curl without its processes.
+    """
 
     cell: str
     caller: str
     requests_per_s: float
     gb_per_s: float
+    cpu_ms: float
     ratio: float
     ratio_p10: float
     ratio_p90: float
@@ -130,6 +137,7 @@ def measure(cell: Cell, server: Server, loop_port: int, memory: Memory) -> list[
     random = np.random.default_rng(0)
     tensor = random.random(cell.nbytes // 4, np.float32).reshape(-1, ROW)
     samples: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         callers = _callers(server, loop_port, cell.clients, tensor, folder)
@@ -141,9 +149,11 @@ def measure(cell: Cell, server: Server, loop_port: int, memory: Memory) -> list[
             made[name].run(1)  # every connection open, every buffer touched
         for i in range(cell.rounds):
             for name in list(made) if i % 2 == 0 else reversed(made):
+                begin = time.process_time()
                 samples.setdefault(name, []).append(made[name].run(cell.calls))
+                cpu.setdefault(name, []).append(time.process_time() - begin)
                 memory.note(memory_of(server.process.pid))
-    return [_result(cell, name, times, samples[LOOP]) for name, times in samples.items()]
+    return [_result(cell, name, times, cpu[name], samples[LOOP]) for name, times in samples.items()]
 
 
 def _callers(
@@ -154,6 +164,7 @@ def _callers(
         LOOP: lambda: loop(loop_port, clients, tensor),
         "raw socket": lambda: raw(port, clients, tensor),
         "SDK": lambda: Sdk(port, clients, tensor),
+        "raw, async": lambda: AsyncRaw(port, clients, tensor),
         "SDK, async": lambda: AsyncSdk(port, clients, tensor),
         "curl": lambda: Curl(port, clients, tensor, folder),
     }
@@ -169,13 +180,15 @@ def _lacking_bytes(cell: Cell) -> int:
     A client of each kind keeps its answer, the loop's server has a buffer for each of its
     connections, and curl holds nothing; the server's arena is already there.
     """
-    kinds = 6 if cell.nbytes * cell.clients <= UNIX_BYTES else 4
+    kinds = 7 if cell.nbytes * cell.clients <= UNIX_BYTES else 5
     held = cell.nbytes * (1 + cell.clients * kinds)
     free: int = psutil.virtual_memory().available
     return held + RESERVE_BYTES - free
 
 
-def _result(cell: Cell, name: str, times: list[float], yardstick: list[float]) -> Result:
+def _result(
+    cell: Cell, name: str, times: list[float], cpu: list[float], yardstick: list[float]
+) -> Result:
     calls = cell.calls * cell.clients
     ratios = np.array(yardstick) / np.array(times)
     return Result(
@@ -183,6 +196,7 @@ def _result(cell: Cell, name: str, times: list[float], yardstick: list[float]) -
         caller=name,
         requests_per_s=calls / median(times),
         gb_per_s=2 * cell.nbytes * calls / median(times) / 1e9,
+        cpu_ms=median(cpu) / calls * 1e3,
         ratio=float(np.median(ratios)),
         ratio_p10=float(np.percentile(ratios, 10)),
         ratio_p90=float(np.percentile(ratios, 90)),
@@ -191,7 +205,7 @@ def _result(cell: Cell, name: str, times: list[float], yardstick: list[float]) -
 
 
 _HEAD = (
-    f"{'size x clients':16}{'caller':14}{'requests/s':>12}{'GB/s in+out':>13}{'of loop':>9}"
+    f"{'size x clients':16}{'caller':14}{'requests/s':>12}{'GB/s in+out':>13}{'CPU ms':>9}{'of loop':>9}"
     f"{'p10 to p90':>16}"
 )
 
@@ -200,6 +214,7 @@ def _line(result: Result) -> str:
     spread = f"{result.ratio_p10:.2f} to {result.ratio_p90:.2f}"
     return (
         f"{result.cell:16}{result.caller:14}{result.requests_per_s:12,.1f}{result.gb_per_s:13.3f}"
+        f"{result.cpu_ms:9.3f}"
         f"{result.ratio:9.2f}{spread if result.caller != LOOP else '':>16}"
     )
 

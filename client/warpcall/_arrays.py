@@ -30,6 +30,7 @@ ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "torch.Tensor")
 
 # The wire is little-endian. Arrays of another byte order are swapped before they are sent.
 _WIRE_ORDER: Literal["<"] = "<"
+_IS_LITTLE = sys.byteorder == "little"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,17 @@ class Kind(Generic[ArrayT]):
         return cast(ArrayT, _to_torch(data, info, self.device))
 
 
+_NUMPY: Kind[Any] = Kind()
+
+
 def kind_of(inputs: Mapping[str, ArrayT]) -> Kind[ArrayT]:
     """The kind of all `inputs`, which the outputs will have too; numpy if there are no inputs.
 
     Raises:
         InvalidInput: `inputs` mix numpy arrays with torch tensors, or torch devices.
     """
+    if all(type(value) is np.ndarray for value in inputs.values()):
+        return _NUMPY
     devices = {name: _device_of(value) for name, value in inputs.items()}
     first = next(iter(devices), None)
     for name, device in devices.items():
@@ -95,6 +101,9 @@ def flatten(name: str, value: object) -> Flat:
 
 
 def _from_numpy(name: str, array: Array) -> Flat:
+    code = CODES.get(array.dtype) if _IS_LITTLE else None
+    if code is not None and type(array) is np.ndarray and array.flags.c_contiguous:
+        return Flat(TensorInfo(name, code, array.shape), array.reshape(-1).view(np.uint8))
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidInput(
             f"{name} must be a plain array, got a masked one: fill it, and send the mask by itself",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,20 +15,30 @@ from warpcall.errors import InvalidInput
 from warpcall.sockets import SLICE_BYTES
 
 JOIN_BYTES = 64 << 10  # up to this size one copy costs less than a second write
+CACHED_HEADERS = 256  # of each direction; with the next two numbers some 2 MB of memory at most
+CACHED_CHARS = 1024  # of parameters, or of an answer's header
+CACHED_TENSORS = 8
 
 
 class Body:
-    """A body to send: a header and views of the caller's arrays. It can be sent several times."""
+    """A body to send: a header and views of the caller's arrays. It can be sent several times.
+
+    Attributes:
+        nbytes: its length.
+        joined: all of it, if it is small; else None.
+    """
+
+    __slots__ = ("_parts", "joined", "nbytes")
 
     def __init__(self, header: bytes, tensors: Sequence[Flat]) -> None:
-        self._parts = [memoryview(header), *(t.data.data for t in tensors if t.data.size)]
-        self.nbytes = sum(part.nbytes for part in self._parts)
-        if self.nbytes <= JOIN_BYTES:
-            self._parts = [memoryview(b"".join(self._parts))]
+        self.nbytes = len(header) + sum([t.data.nbytes for t in tensors])
+        self._parts = [memoryview(header), *[t.data.data for t in tensors if t.data.size]]
+        self.joined = b"".join(self._parts) if self.nbytes <= JOIN_BYTES else None
 
     def slices(self, nbytes: int = SLICE_BYTES) -> Iterator[memoryview]:
         """The bytes of the body in order, in slices of at most `nbytes`."""
-        for part in self._parts:
+        parts = self._parts if self.joined is None else [memoryview(self.joined)]
+        for part in parts:
             for begin in range(0, part.nbytes, nbytes):
                 yield part[begin : begin + nbytes]
 
@@ -46,18 +57,33 @@ def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:
             f"got {len(flats)}",
             field="inputs",
         )
-    placed = wire.lay_out(flat.info for flat in flats.values())
+    text = _params_json(params) if params else ""
+    infos = tuple(flat.info for flat in flats.values())
+    if len(text) <= CACHED_CHARS and len(infos) <= CACHED_TENSORS:
+        header, names = _cached_header(infos, text)
+    else:
+        header, names = _header(infos, text)
+    return Body(header, [flats[name] for name in names])
+
+
+def _header(infos: tuple[wire.TensorInfo, ...], params: str) -> tuple[bytes, list[str]]:
+    """The header of a body, and the names of its tensors in the order of their bytes."""
+    placed = wire.lay_out(infos)
     try:
-        "".join(flats).encode()
+        "".join(info.name for info in placed).encode()
     except UnicodeEncodeError:  # a lone surrogate: Python makes it of an argument that is not UTF-8
+        names = wire.brief([info.name for info in infos])
         raise InvalidInput(
-            f"the names of tensors must be Unicode text, got {wire.brief(list(flats))}",
-            field="inputs",
+            f"the names of tensors must be Unicode text, got {names}", field="inputs"
         ) from None
-    metadata = {wire.PARAMS_KEY: _params_json(params)} if params else None
-    header = wire.encode_header(placed, metadata)
+    header = wire.encode_header(placed, {wire.PARAMS_KEY: params} if params else None)
     wire.check_header(header[8:])
-    return Body(header, [flats[info.name] for info in placed])
+    return header, [info.name for info in placed]
+
+
+# Calls with the same shapes and parameters follow each other: a header is made and read once.
+_cached_header = functools.lru_cache(CACHED_HEADERS)(_header)
+_cached_decoding = functools.lru_cache(CACHED_HEADERS)(wire.decode_header)
 
 
 def json_body(value: object) -> Body:
@@ -88,7 +114,9 @@ def decode_all(body: Bytes, kind: Kind[ArrayT]) -> tuple[dict[str, ArrayT], Mapp
         raise InvalidInput(
             f"the body must hold {nbytes} bytes of header, got {body.size - 8}", field="body"
         )
-    header = wire.decode_header(body[8 : 8 + nbytes].tobytes())
+    text = body[8 : 8 + nbytes].tobytes()
+    decode_header = _cached_decoding if nbytes <= CACHED_CHARS else wire.decode_header
+    header = decode_header(text)
     data = body[8 + nbytes :]
     if data.size != header.data_nbytes:
         raise InvalidInput(
@@ -100,6 +128,10 @@ def decode_all(body: Bytes, kind: Kind[ArrayT]) -> tuple[dict[str, ArrayT], Mapp
 
 
 def _params_json(params: Mapping[str, object]) -> str:
+    try:
+        return _PARAM_JSON.encode(params)
+    except (TypeError, ValueError, RecursionError):
+        pass  # one of them has no form in JSON: which one?
     parts = []
     for name, value in params.items():
         try:

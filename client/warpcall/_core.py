@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import random
 import re
@@ -341,6 +342,7 @@ def _is_declaration(found: object) -> bool:
     return isinstance(found, dict) and found.keys() >= DECLARED
 
 
+@functools.lru_cache(256)
 def _kernel_path(name: str) -> str:
     if not OP_NAME.fullmatch(name):
         raise InvalidInput(

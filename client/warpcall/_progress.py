@@ -28,6 +28,9 @@ class Meter:
         """The exchange has ended, with or without success."""
 
 
+_SHOWS_NOTHING = Meter()
+
+
 class Display:
     """The progress bars of one client. All its threads share one live display.
 
@@ -44,7 +47,7 @@ class Display:
 
     def meter(self, name: str, nbytes: int) -> Meter:
         """A meter for a call that sends `nbytes`. A large answer gets a bar of its own."""
-        return _BarMeter(self, name, nbytes) if self.wanted else Meter()
+        return _BarMeter(self, name, nbytes) if self.wanted else _SHOWS_NOTHING
 
     def start(self, label: str, nbytes: int) -> TaskID:
         """Show a bar for a transfer of `nbytes`."""

@@ -46,6 +46,10 @@ def parse_retry_after(text: str | None) -> float | None:
 
 def parse_server_timing(text: str) -> dict[str, float]:
     """Milliseconds by stage from a Server-Timing header such as "queue;dur=0.1, kernel;dur=2"."""
+    try:  # as our server writes it
+        return {name: float(ms) for name, ms in [part.split(";dur=") for part in text.split(", ")]}
+    except ValueError:
+        pass
     stages = {}
     for entry in text.split(","):
         name, *attributes = (part.strip() for part in entry.split(";"))

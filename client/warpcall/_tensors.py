@@ -107,6 +107,8 @@ def split(
     Raises:
         InvalidInput: a stored tensor is on another server.
     """
+    if not any(isinstance(value, BaseStoredTensor) for value in inputs.values()):
+        return {name: value for name, value in inputs.items() if value is not None}, {}
     stored = {name: value for name, value in inputs.items() if isinstance(value, BaseStoredTensor)}
     for name, tensor in stored.items():
         there = tensor._core.config.url
@@ -135,6 +137,8 @@ def headers_of(
     Raises:
         InvalidInput: a name has characters that a header cannot carry.
     """
+    if not stored and not store and ttl_s is None and device is None:
+        return {}
     headers = {}
     for name in (*stored, *store, device or ""):
         if not name.isascii() or not name.isprintable() or {",", "="} & set(name):

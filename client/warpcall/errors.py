@@ -14,6 +14,7 @@ WarpcallError
     ├── KernelFailed      500 kernel-failed
     ├── Unavailable       503 unavailable     (retried by the SDK)
     └── TimedOut          504 timed-out
+        └── CallTimedOut      also a TransportError: no answer came within the client's timeout_s
 
 The server raises these classes and sends them as problems; the SDK raises the same classes, with
 the same messages.
@@ -175,6 +176,29 @@ class Unavailable(Problem):
 
 
 class TimedOut(Problem):
-    """The deadline passed before the server had an answer."""
+    """The deadline passed. The message says at which stage: in the server's queue, in transfer."""
 
     status, code, title = 504, "timed-out", "Timed out"
+
+
+class CallTimedOut(TimedOut, TransportError):
+    """No answer came within the client's `timeout_s`.
+
+    Args:
+        server: the server's host and port.
+        stage: what the client was doing when the time was over, such as "connecting" or
+            "receiving the answer".
+    """
+
+    def __init__(self, server: str, stage: str) -> None:
+        TimedOut.__init__(self, clean(f"{server} did not answer in time, while {stage}"))
+        self.stage = stage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled_timeout, (self.detail, self.stage)
+
+
+def _unpickled_timeout(detail: str, stage: str) -> CallTimedOut:
+    error = CallTimedOut("", stage)
+    error.args, error.detail = (detail,), detail
+    return error

@@ -142,15 +142,34 @@ def test_headers_of_an_answer_are_without_control_characters(flavour: Flavour) -
     def script(visit: Visit) -> None:
         visit.body()
         body = safetensors.numpy.save({"out": np.zeros(1)})
-        fields = {"X-Warpcall-Device": "\x1b[2J", "Server-Timing": "\x1b[2J;dur=1"}
-        visit.answer(200, body, {**fields, "X-Request-Id": "\x1b[2J"})
+        fields = {"X-Warpcall-Device": "\x9b2J", "Server-Timing": "\x9b2J;dur=1"}
+        visit.answer(200, body, {**fields, "X-Request-Id": "\x9b2J"})
 
     x = np.zeros(1)
     with ScriptedServer(script) as server:
         (answer,) = flavour.ask(server, lambda gpu: gpu.call("permute", {"x": x}))
 
-    assert (answer.device, answer.request_id) == (r"\x1b[2J", r"\x1b[2J")
-    assert list(answer.timing_ms) == [r"\x1b[2J"]
+    assert (answer.device, answer.request_id) == (r"Â\x9b2J", r"Â\x9b2J")
+    assert list(answer.timing_ms) == [r"Â\x9b2J"]
+
+
+def test_a_header_that_http_forbids_is_refused_or_escaped(flavour: Flavour) -> None:
+    def script(visit: Visit) -> None:
+        visit.body()
+        body = safetensors.numpy.save({"out": np.zeros(1)})
+        visit.answer(200, body, {"X-Warpcall-Device": "\x1b[2J"})
+
+    def device(gpu: Any) -> Any:
+        return gpu.call("permute", {"x": np.zeros(1)})
+
+    with ScriptedServer(script) as server:
+        try:
+            said = flavour.ask(server, device)[0].device
+        except TransportError as error:
+            said = str(error)
+
+    assert harmless(said)
+    assert (said == r"\x1b[2J") == flavour.proxied
 
 
 def test_a_failed_job_is_described_without_control_characters() -> None:

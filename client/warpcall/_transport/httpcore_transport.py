@@ -22,15 +22,21 @@ from warpcall._transport.base import (
     Stream,
     check_length,
     content_length,
-    header_map,
     most_nbytes,
 )
 from warpcall._transport.cancellable import CancellableBackend
 from warpcall._transport.deadlines import left_s
+from warpcall._transport.parser import header_map
 from warpcall._transport.timed import Clock, TimedBackend
-from warpcall.errors import InvalidInput, TransportError
+from warpcall.errors import CallTimedOut, InvalidInput, TransportError
 
 LIMITS = {"max_connections": 32, "max_keepalive_connections": 16, "keepalive_expiry": 5.0}
+_STAGES: dict[type[BaseException], str] = {
+    httpcore.PoolTimeout: "waiting for one of the client's connections",
+    httpcore.ConnectTimeout: "connecting",
+    httpcore.WriteTimeout: "sending the request",
+    httpcore.ReadTimeout: "waiting for the answer, or receiving it",
+}
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 
@@ -259,7 +265,7 @@ def _translated(config: Config) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, httpcore.TimeoutException) as error:
-        raise TransportError(f"{host} did not answer in time") from error
+        raise CallTimedOut(host, _STAGES.get(type(error), "waiting for the answer")) from error
     except httpcore.ConnectError as error:
         cause = error.args[0] if error.args else None
         if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:

@@ -1,4 +1,4 @@
-"""The transport for plain HTTP: h11 parses the heads, and sockets move the bodies.
+"""The transport for plain HTTP: httptools parses the heads, and sockets move the bodies.
 
 httpx moves 64 MB at 0.64 (sync) and 0.4 (async) of the speed of a bare socket loop on the same
 machine, because each byte passes through h11's buffer in pieces of 64 KB. Here a body is sent from
@@ -8,13 +8,12 @@ The transport is written once, over non-blocking sockets; both clients differ in
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import h11
+import numpy as np
 
 from warpcall._progress import Meter
 from warpcall._transport.base import (
@@ -25,21 +24,39 @@ from warpcall._transport.base import (
     Stream,
     check_length,
     content_length,
-    header_map,
     most_nbytes,
 )
 from warpcall._transport.connect import Address
 from warpcall._transport.deadlines import left_s
+from warpcall._transport.parser import HEAD_BYTES, AnswerParser, Malformed
 from warpcall._transport.waiters import Waiter
-from warpcall.errors import TransportError
+from warpcall.errors import CallTimedOut, TransportError, WarpcallError
 from warpcall.sockets import prepare, slice_nbytes
 
 RECEIVE_BYTES = 512 << 10  # of one read; the fastest size on loopback
-HEAD_BYTES = 64 << 10  # of one read of an answer's head, and the limit on its size
-MAX_INTERIM = 100  # interim answers, such as 103, before the final one
 TLS_ALERT = b"\x15"  # the first byte of a TLS server's reply to plain HTTP
 MAYBE_TLS = "if the server expects TLS, its url begins with https://"
 MAX_IDLE_S = 55.0  # a proxy or firewall may have dropped a connection that was idle for longer
+
+
+class Connection:
+    """A connection to the server, with what its exchanges share.
+
+    Args:
+        sock: connected and not blocking.
+
+    Attributes:
+        space: memory for one read of an answer's head.
+        idle_since: when its last exchange ended, on the clock of time.monotonic; 0 before.
+    """
+
+    __slots__ = ("idle_since", "slice_nbytes", "sock", "space")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.slice_nbytes = slice_nbytes(sock)
+        self.space = memoryview(bytearray(HEAD_BYTES))
+        self.idle_since = 0.0
 
 
 class SocketTransport:
@@ -54,28 +71,53 @@ class SocketTransport:
     def __init__(self, address: Address, authority: str, waiter: Waiter) -> None:
         self._address, self._authority = address, authority
         self._waiter = waiter
-        self._idle: deque[tuple[float, socket.socket]] = deque()
+        self._idle: deque[Connection] = deque()
         self._closed = False
 
     async def send(self, request: Request) -> Reply:
-        if self._closed:
-            raise RuntimeError("this client is closed")
-        with _translated(self._authority):
-            async with self._waiter.connection_permit(request.deadline):
-                return await self._exchange(request)
+        self._refuse_if_closed()
+        stage = "waiting for one of the client's connections"
+        try:
+            await self._waiter.acquire_permit(request.deadline)
+            try:
+                stage = "connecting"
+                connection = self._idle_connection() or await self._connect(request.deadline)
+                exchange = _Exchange(connection, self._waiter, request, self._authority)
+                try:
+                    reply = await exchange.run()
+                except BaseException:
+                    stage = exchange.stage
+                    connection.sock.close()
+                    raise
+                finally:
+                    exchange.close()
+                if exchange.reusable and not self._closed:
+                    connection.idle_since = time.monotonic()
+                    self._idle.append(connection)
+                else:
+                    connection.sock.close()
+                return reply
+            finally:
+                self._waiter.release_permit()
+        except (OSError, Malformed) as error:
+            raise _translated(error, self._authority, stage) from error
 
     async def open(self, request: Request) -> Stream:
         """Open the stream on a connection of its own, beside the MAX_CONNECTIONS of calls."""
-        if self._closed:
-            raise RuntimeError("this client is closed")
-        with _translated(self._authority):
-            sock = await self._connect(request.deadline)
+        self._refuse_if_closed()
+        stage = "connecting"
+        try:
+            connection = await self._connect(request.deadline)
+            exchange = _Exchange(connection, self._waiter, request, self._authority)
             try:
-                exchange = _Exchange(sock, self._waiter, request, self._authority)
-                return _SocketStream(sock, exchange, await exchange.begin(), self._authority)
+                await exchange.begin()
             except BaseException:
-                sock.close()
+                stage = exchange.stage
+                connection.sock.close()
                 raise
+            return _SocketStream(connection.sock, exchange, self._authority)
+        except (OSError, Malformed) as error:
+            raise _translated(error, self._authority, stage) from error
 
     async def sleep(self, seconds: float) -> None:
         await self._waiter.sleep(seconds)
@@ -83,35 +125,25 @@ class SocketTransport:
     async def close(self) -> None:
         self._closed = True
         while self._idle:
-            self._idle.pop()[1].close()
+            self._idle.pop().sock.close()
 
-    async def _exchange(self, request: Request) -> Reply:
-        idle = self._idle_connection()
-        sock = idle or await self._connect(request.deadline)
-        try:
-            exchange = _Exchange(sock, self._waiter, request, self._authority, fresh=idle is None)
-            reply = await exchange.run()
-        except BaseException:
-            sock.close()
-            raise
-        if exchange.reusable and not self._closed:
-            self._idle.append((time.monotonic(), sock))
-        else:
-            sock.close()
-        return reply
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("this client is closed")
 
-    def _idle_connection(self) -> socket.socket | None:
+    def _idle_connection(self) -> Connection | None:
         """The idle connection that was used last and is still open; None if there is none."""
         while True:
             try:
-                since, sock = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:  # not `if self._idle`: another thread may take the last one
                 return None
-            if time.monotonic() - since < MAX_IDLE_S and _is_quiet(sock):
-                return sock
-            sock.close()
+            is_young = time.monotonic() - connection.idle_since < MAX_IDLE_S
+            if is_young and _is_quiet(connection.sock):
+                return connection
+            connection.sock.close()
 
-    async def _connect(self, deadline: float) -> socket.socket:
+    async def _connect(self, deadline: float) -> Connection:
         try:
             sock = await self._waiter.connect(self._address, deadline)
         except TimeoutError:
@@ -122,57 +154,78 @@ class SocketTransport:
             raise ConnectionFailed(f"cannot reach {where}: {reason}") from error
         sock.setblocking(False)
         prepare(sock)
-        return sock
+        return Connection(sock)
 
 
 class _Exchange:
     """One request and its answer on one connection.
 
-    Args:
-        fresh: whether this is the first exchange on the connection.
+    Attributes:
+        parser: what the head of the answer says.
+        stage: what the exchange does now, for the message of a timeout.
+        reusable: whether the connection can carry another exchange.
     """
 
+    __slots__ = (
+        "_connection",
+        "_head",
+        "_request",
+        "_sent",
+        "_sock",
+        "_waiter",
+        "_whole",
+        "parser",
+        "reusable",
+        "stage",
+    )
+
     def __init__(
-        self,
-        sock: socket.socket,
-        waiter: Waiter,
-        request: Request,
-        authority: str,
-        *,
-        fresh: bool = True,
+        self, connection: Connection, waiter: Waiter, request: Request, authority: str
     ) -> None:
-        self._sock = sock
+        self._connection = connection
+        self._sock = connection.sock
         self._waiter = waiter
         self._request = request
-        self._authority = authority
-        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
-        self._fresh = fresh
+        self._head = _request_head(request, authority)
+        self._sent = 0
         self._whole = False
+        self.parser = AnswerParser()
+        self.stage = "sending the request"
         self.reusable = False
 
     async def run(self) -> Reply:
-        response = await self.begin()
-        headers = header_map(response.headers)
+        await self.begin()
+        parser, request = self.parser, self._request
+        headers = parser.headers()
         announced = content_length(headers)
-        most = most_nbytes(response.status_code, self._request, announced)
-        if announced is None:
+        most = most_nbytes(parser.status, request, announced)
+        if parser.complete and not parser.chunked:
+            early = parser.body()
+            check_length(len(early), most)
+            body = np.frombuffer(bytearray(early), np.uint8)  # users may write to their arrays
+            request.meter.expect(len(early))
+            request.meter.received(len(early))
+            self.reusable = self._whole and parser.keeps_alive and not parser.surplus
+        elif announced is None:
             gathered = Gathered(most)
-            while chunk := await self.more(self._request.deadline):
+            while chunk := await self.more(request.deadline):
                 gathered.add(chunk)
-            return Reply(response.status_code, headers, gathered.whole())
-        check_length(announced, most)
-        reply = Reply(response.status_code, headers, self._request.memory.take(announced))
-        early, _ = self._parser.trailing_data
-        view = reply.body.data
-        view[: len(early)] = early[:announced]
-        self._request.meter.expect(announced)
-        self._request.meter.received(len(early))
-        await self._receive(view[len(early) :], self._request.meter)
-        keeps = headers.get("connection", "").lower() != "close" and response.http_version != b"1.0"
-        self.reusable = self._whole and keeps and len(early) <= announced
-        return reply
+            body = gathered.whole()
+            self.reusable = (
+                self._whole and parser.complete and parser.keeps_alive and not parser.surplus
+            )
+        else:
+            check_length(announced, most)
+            body = request.memory.take(announced)
+            early = parser.body()
+            body.data[: len(early)] = early
+            request.meter.expect(announced)
+            request.meter.received(len(early))
+            await self._receive(body.data[len(early) :], request.meter)
+            self.reusable = self._whole and parser.keeps_alive
+        return Reply(parser.status, headers, body)
 
-    async def begin(self) -> h11.Response:
+    async def begin(self) -> None:
         """Send the request and read the head of the answer."""
         broken: OSError | None = None
         try:
@@ -181,100 +234,88 @@ class _Exchange:
             raise
         except OSError as error:  # the server may have answered before it closed the connection
             broken = error
+        self.stage = "waiting for the answer"
         try:
-            return await self._head()
+            await self._receive_head()
+        except TimeoutError:
+            raise
         except OSError as error:
             raise broken or error from None
+        self.stage = "receiving the answer"
 
     async def more(self, deadline: float) -> bytes:
         """The next piece of the answer; empty at its end."""
-        data: bytes | None = None
         left_s(deadline)  # the waiter checks it only when it waits, which a fast server avoids
         while True:
-            try:
-                event = self._parser.next_event()
-            except h11.RemoteProtocolError:
-                if data == b"":
-                    raise ConnectionResetError("the end of the answer is missing") from None
-                raise
-            if isinstance(event, h11.Data):
-                return bytes(event.data)
-            if isinstance(event, h11.EndOfMessage):
+            if piece := self.parser.body():
+                return piece
+            if self.parser.complete:
                 return b""
-            if event is h11.NEED_DATA:
-                data = await self._receive_some(deadline)
-                self._parser.receive_data(data)
+            n = await self._waiter.receive(self._sock, self._connection.space, deadline)
+            if not n:
+                if self.parser.chunked:
+                    raise ConnectionResetError("the end of the answer is missing")
+                return b""
+            self.parser.feed(self._connection.space[:n])
+
+    def close(self) -> None:
+        """Free the parser."""
+        self.parser.close()
 
     async def _send(self) -> bool:
         """Send the request. Return False if the server answered, or closed, before all was sent."""
-        request = self._request
-        headers = [("Host", self._authority), *request.headers.items()]
-        if request.body is not None:
-            headers.append(("Content-Length", str(request.body.nbytes)))
-        head = self._parser.send(
-            h11.Request(method=request.method, target=request.path, headers=headers)
-        )
-        assert head is not None  # h11 returns None only for ConnectionClosed
-        if request.body is None:
-            self._parser.send(h11.EndOfMessage())
-            return await self._send_piece(memoryview(head))
-        first = memoryview(head)
-        for piece in request.body.slices(slice_nbytes(self._sock)):
-            # A small call is sent by one write.
-            if first.nbytes + piece.nbytes <= HEAD_BYTES * 2:
-                piece, first = memoryview(b"".join((first, piece))), memoryview(b"")
-            if not (await self._send_piece(first) and await self._send_piece(piece)):
+        body = self._request.body
+        if body is None:
+            return await self._send_piece(memoryview(self._head))
+        if body.joined is not None:  # a small call is sent by one write
+            if not await self._send_piece(memoryview(self._head + body.joined)):
                 return False
-            first = memoryview(b"")
-            request.meter.sent(piece.nbytes)
+            self._request.meter.sent(body.nbytes)
+            return True
+        if not await self._send_piece(memoryview(self._head)):
+            return False
+        for piece in body.slices(self._connection.slice_nbytes):
+            if not await self._send_piece(piece):
+                return False
+            self._sent += piece.nbytes
+            self._request.meter.sent(piece.nbytes)
+            if self._sent < body.nbytes:
+                self.stage = f"sending the body, {self._sent:,} of {body.nbytes:,} bytes"
         return True
 
     async def _send_piece(self, piece: memoryview) -> bool:
-        while piece.nbytes:
-            left_s(self._request.deadline)
-            n = await self._waiter.send(self._sock, piece, self._request.deadline)
+        deadline = self._request.deadline
+        while True:
+            left_s(deadline)
+            n = await self._waiter.send(self._sock, piece, deadline)
+            if n == piece.nbytes:
+                return True
             if not n:
                 return False
             piece = piece[n:]
-        return True
 
-    async def _head(self) -> h11.Response:
-        interim, heard = 0, False
-        while True:
-            event = self._parser.next_event()
-            if isinstance(event, h11.Response):
-                return event
-            if isinstance(event, h11.InformationalResponse):
-                interim += 1
-                if interim > MAX_INTERIM:
-                    raise h11.RemoteProtocolError(f"more than {MAX_INTERIM} interim answers")
-            if event is h11.NEED_DATA:
-                data = (
-                    await self._receive_first()
-                    if not heard
-                    else await self._receive_some(self._request.deadline)
-                )
-                if not data:
-                    raise ConnectionResetError("the server left without an answer")
-                heard = True
-                self._parser.receive_data(data)
-
-    async def _receive_first(self) -> bytes:
-        """The first bytes of an answer. A server that expects TLS closes, or sends a TLS alert."""
-        try:
-            data = await self._receive_some(self._request.deadline)
-        except ConnectionResetError:
-            data = b""
-        if not data and self._fresh:
-            raise ConnectionResetError(f"the server left without an answer; {MAYBE_TLS}")
-        if data[:1] == TLS_ALERT:
-            raise h11.RemoteProtocolError(f"it sent a TLS alert; {MAYBE_TLS}")
-        return data
-
-    async def _receive_some(self, deadline: float) -> bytes:
-        space = bytearray(HEAD_BYTES)
-        n = await self._waiter.receive(self._sock, memoryview(space), deadline)
-        return bytes(space[:n])
+    async def _receive_head(self) -> None:
+        space, deadline = self._connection.space, self._request.deadline
+        parser, heard = self.parser, False
+        while not parser.status:
+            left_s(deadline)
+            if not heard:  # a read before the server has answered would be in vain
+                await self._waiter.readable(self._sock, deadline)
+            try:
+                n = await self._waiter.receive(self._sock, space, deadline)
+            except ConnectionResetError:
+                if heard:
+                    raise
+                n = 0
+            if not n:
+                is_fresh = not heard and not self._connection.idle_since
+                hint = f"; {MAYBE_TLS}" if is_fresh else ""
+                raise ConnectionResetError(f"the server left without an answer{hint}")
+            data = space[:n]
+            if not heard and data[:1] == TLS_ALERT:
+                raise Malformed(f"it sent a TLS alert; {MAYBE_TLS}")
+            heard = True
+            parser.feed(data)
 
     async def _receive(self, view: memoryview, meter: Meter) -> None:
         at, sock, deadline = 0, self._sock, self._request.deadline
@@ -292,31 +333,38 @@ class _Exchange:
 class _SocketStream:
     """An answer that is read in pieces, on a connection of its own."""
 
-    def __init__(
-        self, sock: socket.socket, exchange: _Exchange, response: h11.Response, authority: str
-    ) -> None:
+    def __init__(self, sock: socket.socket, exchange: _Exchange, authority: str) -> None:
         self._sock, self._exchange, self._authority = sock, exchange, authority
-        self.status: int = response.status_code
-        self.headers: Mapping[str, str] = header_map(response.headers)
+        self.status: int = exchange.parser.status
+        self.headers: Mapping[str, str] = exchange.parser.headers()
 
     async def read(self, quiet_s: float) -> bytes:
-        with _translated(self._authority):
+        try:
             return await self._exchange.more(time.monotonic() + quiet_s)
+        except (OSError, Malformed) as error:
+            raise _translated(error, self._authority, self._exchange.stage) from error
 
     async def close(self) -> None:
+        self._exchange.close()
         self._sock.close()
 
 
-@contextlib.contextmanager
-def _translated(authority: str) -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
-        raise TransportError(f"{authority} did not answer in time") from error
-    except OSError as error:
-        raise ConnectionFailed(f"the connection to {authority} broke: {error}") from error
-    except h11.RemoteProtocolError as error:
-        raise TransportError(f"{authority} did not answer in HTTP: {error}") from error
+def _request_head(request: Request, authority: str) -> bytes:
+    """The head of a request. The core has checked the values of its headers."""
+    lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {authority}"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    if request.body is not None:
+        lines.append(f"Content-Length: {request.body.nbytes}")
+    lines.append("\r\n")
+    return "\r\n".join(lines).encode("ascii")
+
+
+def _translated(error: Exception, authority: str, stage: str) -> WarpcallError:
+    if isinstance(error, TimeoutError):
+        return CallTimedOut(authority, stage)
+    if isinstance(error, Malformed):
+        return TransportError(f"{authority} did not answer in HTTP: {error}")
+    return ConnectionFailed(f"the connection to {authority} broke: {error}")
 
 
 def _is_quiet(sock: socket.socket) -> bool:

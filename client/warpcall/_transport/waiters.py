@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import queue
 import select
 import socket
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
 
 from warpcall._transport.connect import Address, Endpoint, connect, connect_first
 from warpcall._transport.deadlines import left_s
@@ -55,9 +53,11 @@ class Waiter(ABC):
         """Wait until `sock` is readable (or writable). Return whether it is readable."""
 
     @abstractmethod
-    def connection_permit(
-        self, deadline: float
-    ) -> contextlib.AbstractAsyncContextManager[None]: ...
+    async def acquire_permit(self, deadline: float) -> None:
+        """Wait until this exchange may have a connection; `release_permit` gives it back."""
+
+    @abstractmethod
+    def release_permit(self) -> None: ...
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
@@ -67,7 +67,10 @@ class BlockingWaiter(Waiter):
     """Waits by blocking the calling thread."""
 
     def __init__(self) -> None:
-        self._permits = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        # A queue of permits: threading.Semaphore is written in Python and takes 2 us.
+        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(MAX_CONNECTIONS):
+            self._permits.put(None)
 
     async def connect(self, address: Address, deadline: float) -> socket.socket:
         return connect(address, deadline)
@@ -77,16 +80,18 @@ class BlockingWaiter(Waiter):
     ) -> bool:
         poll = select.poll()  # select cannot handle descriptors from 1024 on
         poll.register(sock, select.POLLIN | (select.POLLOUT if or_writable else 0))
-        return any(event & select.POLLIN for _, event in poll.poll(left_s(deadline) * 1000))
+        for _, event in poll.poll(left_s(deadline) * 1000):
+            return bool(event & select.POLLIN)
+        return False
 
-    @contextlib.asynccontextmanager
-    async def connection_permit(self, deadline: float) -> AsyncIterator[None]:
-        if not self._permits.acquire(timeout=left_s(deadline)):
-            raise TimeoutError("the deadline passed")
+    async def acquire_permit(self, deadline: float) -> None:
         try:
-            yield
-        finally:
-            self._permits.release()
+            self._permits.get(timeout=left_s(deadline))
+        except queue.Empty:
+            raise TimeoutError("the deadline passed") from None
+
+    def release_permit(self) -> None:
+        self._permits.put(None)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  # no loop runs; see warpcall._blocking
@@ -116,29 +121,40 @@ class LoopWaiter(Waiter):
     ) -> bool:
         loop = asyncio.get_running_loop()
         found: asyncio.Future[bool] = loop.create_future()
-
-        def report(readable: bool) -> None:
-            if not found.done():
-                found.set_result(readable)
-
-        loop.add_reader(sock, report, True)
+        # asyncio writes an error's text with the repr of what it is given: a number costs least.
+        number = sock.fileno()
+        loop.add_reader(number, _report, found, True)
         if or_writable:
-            loop.add_writer(sock, report, False)
+            loop.add_writer(number, _report, found, False)
+        # asyncio.timeout would take 5 us more.
+        timer = loop.call_later(left_s(deadline), _expire, found)
         try:
-            async with asyncio.timeout(left_s(deadline)):
-                return await found
+            return await found
         finally:
-            loop.remove_reader(sock)
-            loop.remove_writer(sock)
+            timer.cancel()
+            loop.remove_reader(number)
+            if or_writable:
+                loop.remove_writer(number)
 
-    @contextlib.asynccontextmanager
-    async def connection_permit(self, deadline: float) -> AsyncIterator[None]:
-        async with asyncio.timeout(left_s(deadline)):
-            await self._permits.acquire()
-        try:
-            yield
-        finally:
-            self._permits.release()
+    async def acquire_permit(self, deadline: float) -> None:
+        if self._permits.locked():
+            async with asyncio.timeout(left_s(deadline)):
+                await self._permits.acquire()
+        else:
+            await self._permits.acquire()  # does not wait
+
+    def release_permit(self) -> None:
+        self._permits.release()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def _report(found: asyncio.Future[bool], readable: bool) -> None:
+    if not found.done():
+        found.set_result(readable)
+
+
+def _expire(found: asyncio.Future[bool]) -> None:
+    if not found.done():
+        found.set_exception(TimeoutError("the deadline passed"))

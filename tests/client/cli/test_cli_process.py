@@ -176,7 +176,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["numpy", "typer", "rich.table", "warpcall._client", "h11"])
+@pytest.mark.parametrize(
+    "module", ["numpy", "typer", "rich.table", "warpcall._client", "httptools"]
+)
 def test_ctrl_c_during_imports_ends_without_a_word(module: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPING.format(module=module)],

@@ -22,7 +22,7 @@ from tests.client.scripted import (
 )
 from warpcall import AsyncClient, Client, TransportError
 from warpcall._transport import base, connect
-from warpcall._transport.socket_transport import MAX_INTERIM
+from warpcall._transport.parser import MAX_INTERIM
 
 HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 PROBLEM = b"HTTP/1.1 422 No\r\nContent-Type: application/json\r\n"
