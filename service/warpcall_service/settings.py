@@ -78,6 +78,13 @@ class Settings(ServerSettings):
             "used; other implementations can."
         ),
     )
+    job_modules_readable: bool = Field(
+        False,
+        description=(
+            "Whether the pages show the source of `job_modules` to every user. Administrators "
+            "always see it."
+        ),
+    )
     uploads: Literal["off", "sandboxed", "trusted"] = Field(
         "off",
         description=(

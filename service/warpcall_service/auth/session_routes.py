@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
@@ -19,21 +19,18 @@ from warpcall.errors import (
 )
 from warpcall_service.auth import session_tokens, sessions
 from warpcall_service.auth.sync import AccountSync
+from warpcall_service.formats.form import PLAIN, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.openapi_parts import Schema, problem_responses
-from warpcall_service.http.route_io import body_of
 from warpcall_service.settings import Settings
-from warpcall_service.text import brief
 
-FORM = "application/x-www-form-urlencoded"
 MAX_FORM_BYTES = 8192
-MAX_FIELDS = 8  # of the form
 MAX_NEXT = 2000  # characters of the path to which a browser goes after it has logged in
 LOG_IN_FORM = {
     "required": True,
     "content": {
-        FORM: {
+        PLAIN: {
             "schema": {
                 "type": "object",
                 "required": ["key"],
@@ -103,37 +100,37 @@ def sessions_of(settings: Settings, account_sync: AccountSync) -> APIRouter:
         this server's own pages only. Each log-in opens a new one and ends the one that the browser
         had. A server without keys needs no session.
         """
-        form = await _form_of(request)
-        next_path = local_path(form.get("next", ""))
+        form = await read_form(request, MAX_FORM_BYTES, kinds=[PLAIN])
+        next_path = local_path(form.raw("next"))
         if not authenticator.needs_key:
-            return _redirect(f".{next_path}")
+            return go_to(f".{next_path}")
         try:
-            cookie = await open_session(request, form.get("key", "").strip())
+            cookie = await open_session(request, form.text("key"))
         except tuple(FAILED) as problem:
             if "text/html" not in request.headers.get("accept", ""):
                 raise
             word = next(word for kind, word in FAILED.items() if isinstance(problem, kind))
-            return _redirect(f"login?{urlencode({'failed': word, 'next': next_path})}")
-        return _redirect(f".{next_path}", cookie)
+            return go_to(f"login?{urlencode({'failed': word, 'next': next_path})}")
+        return go_to(f".{next_path}", cookie)
 
     @router.post("/logout", status_code=303, response_class=Response, responses=changed)
     async def log_out(request: Request) -> Response:
         """End the session that the request came with, for every copy of its cookie."""
         if not authenticator.needs_key:
-            return _redirect("./")
+            return go_to("./")
         if (found := authenticator.session_of(_exchange_of(request))) is not None:
             await account_sync.change(functools.partial(sessions.end_if_open, session_id=found.id))
-        return _redirect("login", session_tokens.set_cookie(request.scope, "", 0))
+        return go_to("login", session_tokens.set_cookie(request.scope, "", 0))
 
     @router.post("/logout-everywhere", status_code=303, response_class=Response, responses=changed)
     async def log_out_everywhere(request: Request, caller: CurrentCaller) -> Response:
         """End all sessions of the caller, in all browsers. API keys stay valid."""
         if not authenticator.needs_key:
-            return _redirect("./")
+            return go_to("./")
         # Otherwise this request would be cancelled, because its session ends.
         authenticator.release(_exchange_of(request))
         await account_sync.change(functools.partial(sessions.end_all, user_name=caller.name))
-        return _redirect("login", session_tokens.set_cookie(request.scope, "", 0))
+        return go_to("login", session_tokens.set_cookie(request.scope, "", 0))
 
     return router
 
@@ -148,36 +145,6 @@ def local_path(text: str) -> str:
     return text if is_path and is_plain else "/"
 
 
-async def _form_of(request: Request) -> dict[str, str]:
-    """The fields of a form; of several with one name the last.
-
-    Raises:
-        UnsupportedMedia: the body is not a form of this kind.
-        TooLarge, InvalidInput: it is too long, or has too many fields.
-    """
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != FORM:
-        raise UnsupportedMedia(
-            f"Content-Type must be {FORM}, got {brief(media) if media else 'none'}",
-            field="content-type",
-        )
-    body = await body_of(request, MAX_FORM_BYTES, "the form")
-    try:
-        return dict(parse_qsl(body.decode("ascii"), True, max_num_fields=MAX_FIELDS))
-    except ValueError:
-        raise InvalidInput(
-            f"the form must be percent-encoded and have at most {MAX_FIELDS} fields", field="body"
-        ) from None
-
-
 def _exchange_of(request: Request) -> Exchange:
     exchange: Exchange = request.scope["state"]["exchange"]
     return exchange
-
-
-def _redirect(location: str, cookie: str = "") -> Response:
-    """A redirect to a URL relative to the route's own, so that it works below any path prefix."""
-    headers = {"location": location, "cache-control": "no-store"}
-    if cookie:
-        headers["set-cookie"] = cookie
-    return Response(status_code=303, headers=headers)

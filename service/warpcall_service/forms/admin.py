@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from warpcall.errors import Forbidden, InvalidInput, NotFound, Problem
 from warpcall_service.auth import sessions, users
 from warpcall_service.auth.sync import AccountSync
+from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.forms import admin_data
 from warpcall_service.forms.admin_data import DAY_S, DAYS
-from warpcall_service.forms.reading import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.route_io import path_of
 from warpcall_service.identity import LOCAL, ROLES, Caller, Role

@@ -16,8 +16,8 @@ from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound, Problem, TooLarge, UnsupportedMedia
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import npy
+from warpcall_service.formats.form import Form, read_form
 from warpcall_service.formats.params import Params, from_text
-from warpcall_service.forms.reading import Form, read_form
 from warpcall_service.forms.uploads import signature
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall.jobs import PRECISIONS, JobDetails, JobPreview, Queue
+from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.forms import new_job
 from warpcall_service.forms.new_job import Declared, dtypes_of, field_of, read_job
-from warpcall_service.forms.reading import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
 from warpcall_service.jobs.models import ImplementationName, JobChange, JobRequest, Name

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput
+from warpcall_service.formats.form import CHOICE, Form
 from warpcall_service.formats.params import from_text
-from warpcall_service.forms.reading import CHOICE, Form
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.text import brief
 

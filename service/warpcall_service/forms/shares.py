@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, TooLarge
-from warpcall_service.forms.reading import Form, go_to, read_form
+from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions, views
@@ -129,10 +129,7 @@ def routes(jobs: JobService, shares: ShareService) -> APIRouter:
             made = await shares.create(caller, id, request_of(form))
         except (InvalidInput, TooLarge) as problem:
             return await render_job(request, caller, id, {"": problem.detail}, problem.status)
-        answer = go_to("shares")
-        token = made.url.removeprefix(PATH)
-        answer.headers["set-cookie"] = _cookie(request, token, COOKIE_S)
-        return answer
+        return go_to("shares", _cookie(request, made.url.removeprefix(PATH), COOKIE_S))
 
     @router.post("/shares/{id}/revoke")
     async def revoke(request: Request, caller: CurrentCaller, id: ShareId) -> Response:

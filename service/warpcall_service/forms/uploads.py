@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput, Problem
-from warpcall_service.forms.reading import CHOICE, Form, go_to, read_form
+from warpcall_service.formats.form import CHOICE, Form, go_to, read_form
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import Name
 from warpcall_service.lanes.engine import LocalEngine

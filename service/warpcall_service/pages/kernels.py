@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from warpcall import wire
@@ -14,10 +15,12 @@ from warpcall.implementations import ImplementationDetails, ImplementationList
 from warpcall.problems import ProblemDetails, ProblemInfo
 from warpcall_service.drawing.sources import difference, files_of_op, highlighted
 from warpcall_service.http.caller import CurrentCaller
+from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions, views
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages.view import View, page, render
+from warpcall_service.runs.operator_modules import OperatorModule
 from warpcall_service.text import brief
 from warpcall_service.uploads.database import Filter
 from warpcall_service.uploads.models import Cursor, Version
@@ -29,7 +32,11 @@ PAGE_UPLOADS = 50
 OP_UPLOADS = 100
 
 File = Annotated[str | None, Query(max_length=200)]
+Module = Annotated[str, Path(max_length=500)]
 Op = Mapping[str, Any]
+Uploaded = TypeVar("Uploaded", ImplementationDetails, ProblemDetails)
+# A version, and the one from which its difference is shown.
+Pair: TypeAlias = tuple[Uploaded, Uploaded | None]
 
 
 def kernel_routes(
@@ -52,7 +59,8 @@ def kernel_routes(
             wanted = Filter(None, None, None, PAGE_UPLOADS)
             declared = (await problems.list(caller, wanted)).problems
         view = View.of(request)
-        return page(request, kernels_page(view, list(ops.values()), declared, found))
+        providers = await implementations.providers(caller)
+        return page(request, kernels_page(view, list(ops.values()), declared, found, providers))
 
     @router.get("/kernels/{name}")
     async def show_op(
@@ -61,8 +69,9 @@ def kernel_routes(
         if name not in ops:
             raise NotFound(wire.no_such_op(name, ops), field="name")
         found = await implementations.list(caller, Filter(name, None, None, OP_UPLOADS))
-        devices = jobs.scheduler.devices
-        text = await jobs.read(caller, op_page, View.of(request), ops[name], found, file, devices)
+        view, devices = View.of(request), jobs.scheduler.devices
+        providers = await implementations.providers(caller)
+        text = await jobs.read(caller, op_page, view, ops[name], found, providers, file, devices)
         return page(request, text)
 
     @router.get("/implementations/{user}/{name}")
@@ -74,12 +83,9 @@ def kernel_routes(
         version: Version | None = None,
         against: Version | None = None,
     ) -> Response:
-        found = await implementations.find(caller, user, name, version)
-        other = None
-        if against is not None:
-            other = await implementations.find(caller, user, name, against)
+        pair = await _versions(implementations.find, caller, user, name, version, against)
         devices = jobs.scheduler.devices
-        text = await jobs.read(caller, implementation_page, View.of(request), found, other, devices)
+        text = await jobs.read(caller, implementation_page, View.of(request), pair, devices)
         return page(request, text)
 
     @router.get("/problems/{user}/{name}")
@@ -91,22 +97,34 @@ def kernel_routes(
         version: Version | None = None,
         against: Version | None = None,
     ) -> Response:
-        found = await problems.find(caller, user, name, version)
-        other = None
-        if against is not None:
-            other = await problems.find(caller, user, name, against)
-        offered = await implementations.list(caller, Filter(found.name, None, None, OP_UPLOADS))
+        pair = await _versions(problems.find, caller, user, name, version, against)
+        offered = await implementations.list(caller, Filter(pair[0].name, None, None, OP_UPLOADS))
         devices, view = jobs.scheduler.devices, View.of(request)
-        text = await jobs.read(caller, problem_page, view, found, other, offered, devices)
+        providers = await implementations.providers(caller)
+        text = await jobs.read(caller, problem_page, view, pair, offered, providers, devices)
+        return page(request, text)
+
+    @router.get("/modules/{module}")
+    async def show_module(request: Request, caller: CurrentCaller, module: Module) -> Response:
+        found, source = await implementations.module_source(caller, module)
+        text = await asyncio.to_thread(module_page, View.of(request), found, source)
         return page(request, text)
 
     return router
 
 
 def kernels_page(
-    view: View, ops: Sequence[Op], problems: Sequence[ProblemInfo], found: ImplementationList
+    view: View,
+    ops: Sequence[Op],
+    problems: Sequence[ProblemInfo],
+    found: ImplementationList,
+    providers: Mapping[str, OperatorModule],
 ) -> str:
-    """All ops, the problems of users, and their implementations."""
+    """All ops, the problems of users, and their implementations.
+
+    Args:
+        providers: modules of the operator that the caller may read, by implementation.
+    """
     uploaded = [one for one in found.implementations if one.kind == "uploaded"]
     counts = {op["name"]: sum(one.op == op["name"] for one in uploaded) for op in ops}
     return render(
@@ -117,6 +135,7 @@ def kernels_page(
         counts=counts,
         uploaded=uploaded,
         operators=[one for one in found.implementations if one.kind == "operator"],
+        providers=providers,
         errors=found.errors,
         following=found.next,
     )
@@ -127,6 +146,7 @@ def op_page(
     view: View,
     op: Op,
     found: ImplementationList,
+    providers: Mapping[str, OperatorModule],
     file: str | None,
     devices: int,
 ) -> str:
@@ -144,6 +164,7 @@ def op_page(
         view,
         op=op,
         implementations=found.implementations,
+        providers=providers,
         files=files,
         shown=shown,
         code=None if shown is None else highlighted(shown.text),
@@ -154,52 +175,71 @@ def op_page(
 
 
 def implementation_page(
-    session: Session,
-    view: View,
-    found: ImplementationDetails,
-    other: ImplementationDetails | None,
-    devices: int,
+    session: Session, view: View, pair: Pair[ImplementationDetails], devices: int
 ) -> str:
-    """One version of an uploaded implementation, or its difference from an earlier one.
-
-    Args:
-        other: the version from which the difference is shown.
-    """
-    measured = submissions.Filter(op=found.op, implementation=found.name, limit=LATEST)
-    return render(
-        "implementation.html",
-        view,
-        one=found,
-        other=other,
-        lines=None if other is None else difference(other.source, found.source),
-        code=None if other is not None else highlighted(found.source),
-        jobs=views.jobs(session, view.caller, measured, devices).jobs,
-    )
+    """One version of an uploaded implementation, or its difference from an earlier one."""
+    one = pair[0]
+    measured = submissions.Filter(op=one.op, implementation=one.name, limit=LATEST)
+    shown = _shown(session, view, pair, measured, devices)
+    return render("implementation.html", view, **shown)
 
 
 def problem_page(
     session: Session,
     view: View,
-    found: ProblemDetails,
-    other: ProblemDetails | None,
+    pair: Pair[ProblemDetails],
     offered: ImplementationList,
+    providers: Mapping[str, OperatorModule],
     devices: int,
 ) -> str:
     """One version of a problem, or its difference from an earlier one.
 
     Args:
-        other: the version from which the difference is shown.
         offered: the implementations that can be timed on it.
     """
-    measured = submissions.Filter(op=found.name, limit=LATEST)
+    one = pair[0]
+    shown = _shown(session, view, pair, submissions.Filter(op=one.name, limit=LATEST), devices)
     return render(
         "user_problem.html",
         view,
-        one=found,
-        op=found.declaration,
+        op=one.declaration,
         implementations=offered.implementations,
-        other=other,
-        lines=None if other is None else difference(other.source, found.source),
-        code=None if other is not None else highlighted(found.source),
-        jobs=views.jobs(session, view.caller, measured, devices).jobs,
+        providers=providers,
+        **shown,
     )
+
+
+def module_page(view: View, module: OperatorModule, source: str) -> str:
+    """One module of the operator: what it provides, and the source of its file."""
+    return render("module.html", view, module=module, code=highlighted(source) if source else None)
+
+
+async def _versions(
+    find: Callable[[Caller, str, str, str | None], Awaitable[Uploaded]],
+    caller: Caller,
+    user: str,
+    name: str,
+    version: str | None,
+    against: str | None,
+) -> Pair[Uploaded]:
+    """A version of an upload, by default the latest, and the one that it is compared with."""
+    found = await find(caller, user, name, version)
+    return found, None if against is None else await find(caller, user, name, against)
+
+
+def _shown(
+    session: Session,
+    view: View,
+    pair: Pair[Uploaded],
+    measured: submissions.Filter,
+    devices: int,
+) -> dict[str, Any]:
+    """What the pages of all uploads show: the source or a difference, and the latest jobs."""
+    one, other = pair
+    return {
+        "one": one,
+        "other": other,
+        "lines": None if other is None else difference(other.source, one.source),
+        "code": None if other is not None else highlighted(one.source),
+        "jobs": views.jobs(session, view.caller, measured, devices).jobs,
+    }

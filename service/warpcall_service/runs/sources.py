@@ -66,6 +66,20 @@ def package_files(module: str) -> tuple[Path, list[Path]]:
     return folder, sorted(file for file in folder.glob("*.py") if file.is_file())
 
 
+def module_file(module: str) -> Path:
+    """The file of a module itself.
+
+    Raises:
+        SourceUnknown: there is no such module, or it has no Python file.
+    """
+    importlib.invalidate_caches()
+    specs = [*_specs(module)]
+    file = Path(specs[-1].origin or "") if len(specs) > module.count(".") else Path()
+    if file.suffix != ".py" or not file.is_file():
+        raise SourceUnknown(f"there is no Python file of the module {module}")
+    return file
+
+
 def _specs(module: str) -> Iterator[ModuleSpec]:
     """The specs of a module's packages from the outermost one, and then its own."""
     top, *rest = module.split(".")

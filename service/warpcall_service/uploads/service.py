@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput
+from warpcall.errors import InvalidInput, NotFound
 from warpcall.implementations import (
     Environment,
     Implementation,
@@ -23,11 +24,13 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
-from warpcall_service.runs.operator_modules import KERNELS, OperatorModules
+from warpcall_service.runs.operator_modules import KERNELS, OperatorModule, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes, search_path
+from warpcall_service.runs.sources import SourceUnknown, module_file
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.threads import StoreThreads
+from warpcall_service.text import brief
 from warpcall_service.uploads import database, job_uploads, views
 from warpcall_service.uploads.checks import Checks
 from warpcall_service.uploads.database import IMPLEMENTATIONS, REFERENCE, Filter, check_room
@@ -41,6 +44,7 @@ from warpcall_service.uploads.new_versions import (
 )
 
 THREADS = 2
+MOST_MODULE_BYTES = 1 << 20  # of the file of an operator's module that is shown
 
 
 class ImplementationService:
@@ -133,6 +137,33 @@ class ImplementationService:
             implementations=[*others, *uploaded], errors=errors, next=following
         )
 
+    async def providers(self, caller: Caller) -> dict[str, OperatorModule]:
+        """The operator's modules whose source the caller may read, by implementation."""
+        if not self._may_read_modules(caller):
+            return {}
+        return {
+            one.name: module
+            for module in await self._modules.current()
+            for one in module.implementations
+        }
+
+    async def module_source(self, caller: Caller, name: str) -> tuple[OperatorModule, str]:
+        """A module of the operator, and the source of its file.
+
+        Raises:
+            NotFound: there is none, or the caller may not read it.
+        """
+        modules = await self._modules.current() if self._may_read_modules(caller) else ()
+        for module in modules:
+            if module.name == name:
+                return module, await asyncio.to_thread(_source_of, name)
+        raise NotFound(
+            f"there is no module {brief(name)}, or its source may not be read", field="module"
+        )
+
+    def _may_read_modules(self, caller: Caller) -> bool:
+        return self._settings.job_modules_readable or caller.may("admin")
+
     async def environment(self) -> Environment:
         """What uploaded source may use.
 
@@ -212,6 +243,17 @@ class ImplementationService:
         return await self._engine.request_plan(
             frame({"installed": {"path": path}}), "the list of implementations"
         )
+
+
+def _source_of(module: str) -> str:
+    """The text of a module's file; empty if there is none that is short enough."""
+    try:
+        file = module_file(module)
+        with file.open("rb") as opened:
+            content = opened.read(MOST_MODULE_BYTES + 1)
+    except (SourceUnknown, ImportError, OSError):
+        return ""
+    return "" if len(content) > MOST_MODULE_BYTES else content.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

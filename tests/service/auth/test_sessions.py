@@ -245,11 +245,12 @@ def test_neither_the_database_nor_the_log_has_a_token(site: Site) -> None:
     ("content", "media", "status"),
     [
         (b"key=" + b"x" * 9000, "application/x-www-form-urlencoded", 413),
-        (b"&".join(b"a%d=b" % i for i in range(9)), "application/x-www-form-urlencoded", 422),
+        (b"a=b&" * 600, "application/x-www-form-urlencoded", 422),
         (b"key=\xff", "application/x-www-form-urlencoded", 422),
-        (b"key=%ff%00", "application/x-www-form-urlencoded", 401),
+        (b"key=%ff%00", "application/x-www-form-urlencoded", 422),
         (b"", "application/x-www-form-urlencoded", 401),
         (b'{"key": "x"}', "application/json", 415),
+        (b"--b--\r\n", "multipart/form-data; boundary=b", 415),
         (b"", "", 415),
     ],
 )

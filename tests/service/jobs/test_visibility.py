@@ -60,7 +60,9 @@ LISTS = {
     "/problems/{user}/{name}": "/problems/alice/x",
 }
 # tests/service/shares asks the pages below /share, and tests/forms those that change links.
-NAMES_NO_JOB = re.compile(r"/(admin|call|docs|share|static|login|upload)(/.*)?|/new|/shares/.*")
+NAMES_NO_JOB = re.compile(
+    r"/(admin|call|docs|share|static|login|upload|modules)(/.*)?|/new|/shares/.*"
+)
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
@@ -72,12 +72,17 @@ class Form:
 
 
 async def read_form(
-    request: Request, limit: int = MAX_FORM_BYTES, *, text_files: bool = True
+    request: Request,
+    limit: int = MAX_FORM_BYTES,
+    *,
+    kinds: Sequence[str] = (PLAIN, WITH_FILES),
+    text_files: bool = True,
 ) -> Form:
-    """The form in the body of a request, with or without files.
+    """The form in the body of a request.
 
     Args:
         limit: on the bytes of the body.
+        kinds: the media types that are read.
         text_files: read files also as texts, into the fields.
 
     Raises:
@@ -87,9 +92,9 @@ async def read_form(
         InvalidInput: the form cannot be read, or has too many fields.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media not in (PLAIN, WITH_FILES):
+    if media not in kinds:
         raise UnsupportedMedia(
-            f"Content-Type must be {PLAIN} or {WITH_FILES}, got {brief(media) if media else 'none'}",
+            f"Content-Type must be {' or '.join(kinds)}, got {brief(media) if media else 'none'}",
             field="content-type",
         )
     body = await body_of(request, limit, "the form")
@@ -155,11 +160,14 @@ def _lines(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def go_to(location: str) -> Response:
+def go_to(location: str, cookie: str = "") -> Response:
     """Send the browser to a page with a GET, so that a reload does not send the form again.
 
     Args:
         location: relative to the URL of the form, so that it works below any path prefix.
+        cookie: the Set-Cookie header; empty if there is none.
     """
     headers = {"location": location, "cache-control": "no-store"}
+    if cookie:
+        headers["set-cookie"] = cookie
     return Response(status_code=303, headers=headers)
