@@ -37,6 +37,7 @@ ORDER = (
     "http",
     "lanes",
     "formats",
+    "nodes",
     "runs",
     "worker",
     "auth",

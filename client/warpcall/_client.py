@@ -23,6 +23,7 @@ from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
 from warpcall.errors import InvalidInput
+from warpcall.nodes import NodeList
 
 TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 1e6  # 11 days: poll() takes milliseconds as a 32-bit integer
@@ -202,6 +203,13 @@ class Client(_Base, Ops):
         """
         return run_now(self._core.kernel(name))
 
+    def nodes(self) -> NodeList:
+        """The servers that share a database with this one, with their states and devices.
+
+        A server that uses a SQLite database lists only itself.
+        """
+        return run_now(self._core.nodes())
+
     def health(self) -> dict[str, Any]:
         """The server's `status` ("ready" or "not ready"), its `lanes`, and `reasons` if not ready."""
         return run_now(self._core.health())
@@ -335,6 +343,10 @@ class AsyncClient(_Base, AsyncOps):
     async def kernel(self, name: str) -> dict[str, Any]:
         """Client.kernel, awaited."""
         return await self._core.kernel(name)
+
+    async def nodes(self) -> NodeList:
+        """Client.nodes, awaited."""
+        return await self._core.nodes()
 
     async def health(self) -> dict[str, Any]:
         """Client.health, awaited."""

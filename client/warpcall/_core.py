@@ -16,6 +16,7 @@ from warpcall._answer import Answer
 from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
+from warpcall._jobs.parse import parse
 from warpcall._progress import Display
 from warpcall._replies import first_text, parse_server_timing, problem_of
 from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
@@ -30,6 +31,7 @@ from warpcall._transport.base import (
 )
 from warpcall._transport.buffers import Buffers
 from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
+from warpcall.nodes import NodeList
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
 MAX_MARGIN_S = 1.0
@@ -255,6 +257,10 @@ class Core:
         if not _is_declaration(found):
             raise TransportError(f"{self.config.url} is not a Warpcall server: it declares no op")
         return found
+
+    async def nodes(self) -> NodeList:
+        """The servers that share a database with this one."""
+        return parse(NodeList, await self.get_json(wire.NODES_PATH), "nodes")
 
     async def health(self) -> dict[str, Any]:
         """The report of /readyz, whether the server is ready or not."""

@@ -47,6 +47,7 @@ TENSORS_PATH = "/v1/tensors"
 JOBS_PATH = "/v1/jobs"
 IMPLEMENTATIONS_PATH = "/v1/implementations"
 PROBLEMS_PATH = "/v1/problems"
+NODES_PATH = "/v1/nodes"
 TENSORS_HEADER = "X-Warpcall-Tensors"
 STORE_HEADER = "X-Warpcall-Store"
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds that the caller waits

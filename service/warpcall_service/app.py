@@ -26,6 +26,8 @@ from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.nodes import routes as node_routes
+from warpcall_service.nodes.membership import Membership
 from warpcall_service.oip import routes as oip_routes
 from warpcall_service.oip import shared_memory_routes
 from warpcall_service.oip.infer import Inference
@@ -57,6 +59,7 @@ def create_app(
     problems: ProblemService,
     checks: Checks,
     sandbox: Sandbox,
+    membership: Membership,
     stopping: Callable[[], bool],
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
@@ -69,6 +72,7 @@ def create_app(
         problems: stores and lists ops of users, which jobs can measure.
         checks: has the metrics of checks of sources.
         sandbox: says whether uploaded code can run.
+        membership: knows the servers that share the database.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
@@ -79,6 +83,7 @@ def create_app(
             *tensors.metrics(),
             *job_service.scheduler.metrics(),
             *checks.metrics(),
+            *membership.metrics(),
             *account_sync.metrics(),
             log_metric(),
         ]
@@ -98,6 +103,7 @@ def create_app(
     for router in (
         kernels.kernels(engine),
         me.me(settings, engine, limits),
+        node_routes.nodes(membership),
         session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
         board_routes.boards(job_service),

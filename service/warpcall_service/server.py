@@ -29,6 +29,8 @@ from warpcall_service.http.listen import ServerError, allow_connections, listen,
 from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import EngineError, LocalEngine
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
@@ -91,8 +93,12 @@ async def _serve(
     watching = asyncio.create_task(sandbox.watch())
     checks = Checks(settings)
     usage = account_sync.usage_counter
-    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage)
+    identity = ServerIdentity.of(settings)
+    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage, identity)
+    url = settings.advertised_url or _url(settings, listener, named=True)
+    membership = Membership(engine, store, identity, url, lambda: stop.requested)
     job_service.start()
+    membership.start()
     json = JsonPool(int(settings.max_json_bytes))
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
@@ -107,6 +113,7 @@ async def _serve(
             problems,
             checks,
             sandbox,
+            membership,
             lambda: server.should_exit,
         )
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
@@ -144,6 +151,7 @@ async def _serve(
         implementations.close()
         problems.close()
         await job_service.stop()
+        await membership.stop()
         await modules.stop()
         await engine.stop()
         json.close()
@@ -179,6 +187,11 @@ class _Stop:
             return False
         starting.result()
         return True
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has come."""
+        return self._requested.is_set()
 
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("%s: the server stops", signal.Signals(number).name)
@@ -245,7 +258,14 @@ def _check_access(settings: Settings, keys: Snapshot) -> None:
             ) from None
 
 
-def _url(settings: Settings, listener: socket.socket) -> str:
+def _url(settings: Settings, listener: socket.socket, *, named: bool = False) -> str:
+    """The address that the server listens on.
+
+    Args:
+        named: whether to have the machine's name in place of an address that stands for all.
+    """
     host, port = listener.getsockname()[:2]
+    if named and host in ("0.0.0.0", "::"):  # it is compared, not listened on
+        host = socket.gethostname()
     scheme = "http" if settings.tls_cert is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

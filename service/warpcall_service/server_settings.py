@@ -45,6 +45,16 @@ class ServerSettings(BaseSettings):
             "default there is none."
         ),
     )
+    advertised_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^?#\s@]*[^/?#\s@]$",
+        max_length=300,
+        description=(
+            "URL at which callers and the other servers on the same database reach this server, "
+            "such as `http://gpu-box:8000`. By default it is the address that it listens on; for "
+            "`0.0.0.0` and `::` it is the machine's name."
+        ),
+    )
     insecure: bool = Field(
         False,
         description=(

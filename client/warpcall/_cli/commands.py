@@ -10,7 +10,17 @@ import typer
 
 from warpcall import Answer, Client, __version__
 from warpcall._arrays import CODES, Array
-from warpcall._cli import account, bench, browser, implementations, jobs, problems, sharing, tensors
+from warpcall._cli import (
+    account,
+    bench,
+    browser,
+    implementations,
+    jobs,
+    nodes,
+    problems,
+    sharing,
+    tensors,
+)
 from warpcall._cli.completion import op_names
 from warpcall._cli.declarations import (
     declaration_lines,
@@ -42,6 +52,7 @@ app.add_typer(bench.app)
 app.add_typer(jobs.app)
 app.add_typer(sharing.app)
 app.add_typer(browser.app)
+app.add_typer(nodes.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,7 +11,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,10 +24,10 @@ from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.orphans import OBSERVATIONS, OrphanDetector
 from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.run_recorder import RunRecorder
-from warpcall_service.jobs.server_identity import IdentityUnavailable, ServerIdentity
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.status import CLOSED
+from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import Task
 from warpcall_service.runs.operator_modules import OperatorModules
@@ -85,13 +84,14 @@ class Scheduler:
         database: JobDatabase,
         modules: OperatorModules,
         usage_counter: UsageCounter,
+        identity: ServerIdentity,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = database
         self._modules = modules
         self._usage_counter = usage_counter
-        self._identity = ServerIdentity(_folder(settings))
+        self._identity = identity
         self._runs: dict[str, _Running] = {}  # by lane
         self._clean: set[str] = set()  # lanes without processes of an earlier server
         self._wake = asyncio.Event()
@@ -350,13 +350,6 @@ class Scheduler:
         if trouble and trouble != self._trouble:
             log.error(trouble)
         self._trouble = trouble
-
-
-def _folder(settings: Settings) -> Path:
-    try:
-        return settings.data_dir.expanduser().absolute()
-    except RuntimeError:  # the user has no home folder; the database must then be elsewhere
-        return Path("/nonexistent")
 
 
 def _queued(session: Session) -> int:

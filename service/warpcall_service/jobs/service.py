@@ -22,6 +22,7 @@ from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
+from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import Checked
 from warpcall_service.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
@@ -53,6 +54,7 @@ class JobService:
         sandbox: Sandbox,
         checks: Checks,
         usage_counter: UsageCounter,
+        identity: ServerIdentity,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -60,7 +62,9 @@ class JobService:
         self._modules = modules
         self._sandbox = sandbox
         self._problem_cases = ProblemCases(checks)
-        self.scheduler = Scheduler(settings, engine, self._database, modules, usage_counter)
+        self.scheduler = Scheduler(
+            settings, engine, self._database, modules, usage_counter, identity
+        )
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time
         self._streams = StreamLimit(settings.user_max_streams)

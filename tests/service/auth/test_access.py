@@ -45,7 +45,7 @@ NEEDS: dict[str, Role] = {
     "DELETE /v1/problems/{user}/{name}": "upload",
 }
 CALL = {
-    *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me"),  # and each op
+    *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me", "GET /v1/nodes"),  # and each op
     "POST /logout-everywhere",
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
     *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),

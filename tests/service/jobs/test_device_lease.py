@@ -25,13 +25,13 @@ from warpcall.wire import TensorInfo
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
-from warpcall_service.jobs.server_identity import ServerIdentity
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, Task
 from warpcall_service.runs.operator_modules import OperatorModules
@@ -247,6 +247,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             Sandbox(settings),
             Checks(settings),
             UsageCounter(),
+            ServerIdentity(tmp_path),
         )
         await engine.start()
         try:

@@ -34,7 +34,7 @@ from tests.service.job_requests import (
 )
 from tests.service.requests import well
 from tests.waiting import until
-from warpcall_service.jobs.server_identity import ServerIdentity
+from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import TAG_VARIABLE
 from warpcall_service.store.tables import Job as Row
 

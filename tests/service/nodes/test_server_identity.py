@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from warpcall_service.jobs import server_identity
 from warpcall_service.jobs.orphans import OBSERVATIONS, Heartbeat, OrphanDetector
-from warpcall_service.jobs.server_identity import FILE, IdentityUnavailable, ServerIdentity
+from warpcall_service.nodes import server_identity
+from warpcall_service.nodes.server_identity import FILE, IdentityUnavailable, ServerIdentity
 
 
 def taken(folder: Path) -> str:

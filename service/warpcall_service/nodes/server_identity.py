@@ -16,6 +16,9 @@ import json
 import os
 import secrets
 from pathlib import Path
+from typing import Self
+
+from warpcall_service.settings import Settings
 
 FILE = "jobs.lock"
 MAX_BYTES = 4096
@@ -37,6 +40,14 @@ class ServerIdentity:
         self.id = ""
         self._path = folder / FILE
         self._fd = -1
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The identity of a server with these settings."""
+        try:
+            return cls(settings.data_dir.expanduser().absolute())
+        except RuntimeError:  # the user has no home folder; the database must then be elsewhere
+            return cls(Path("/nonexistent"))
 
     def acquire(self) -> str:
         """Lock the file and return its id. The operation is idempotent.

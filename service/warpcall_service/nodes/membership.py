@@ -1,0 +1,218 @@
+"""This server among the servers that share its database: its heartbeats, and who the others are.
+
+On PostgreSQL each server writes a heartbeat every second, and reads those of the others with it. A
+server without a heartbeat for GONE_S is gone. The times are compared by the database's clock. While
+the database fails, what was read last stays, and the answer says how old it is.
+
+A SQLite database belongs to one machine, and a server that uses one lists only itself. It writes
+nothing, since a write each second would wake the disk of a machine that is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import platform
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from warpcall import __version__
+from warpcall.nodes import Node, NodeList, NodeState
+from warpcall_service.formats.payloads import checked
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.nodes import registry
+from warpcall_service.nodes.registry import Beat
+from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.node_table import HOST_LENGTH, NodeRow
+from warpcall_service.store.threads import StoreThreads
+from warpcall_service.store.times import moment, now_ms
+
+BEAT_S = 1.0  # between two heartbeats
+GONE_S = 5.0  # without a heartbeat, after which a server is gone
+DEADLINE_S = 5.0  # of one heartbeat
+END_S = 2.0  # of the last write, when the server stops
+STATES: tuple[NodeState, ...] = ("alive", "draining", "stopped", "gone")
+
+log = logging.getLogger("warpcall.nodes")
+
+
+class Membership:
+    """What this server knows of the servers that share its database.
+
+    Args:
+        identity: gives the server's id. If another server has the data folder, the id is random.
+        url: at which the others reach this server.
+        is_stopping: returns whether this server is about to stop.
+
+    Attributes:
+        id: of this server, for the whole life of its process.
+    """
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        store: Store,
+        identity: ServerIdentity,
+        url: str,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        try:
+            self.id = identity.acquire()
+        except IdentityUnavailable:  # the scheduler says so in the log
+            self.id = secrets.token_hex(8)
+        self._engine = engine
+        self._url = url
+        self._host = socket.gethostname()[:HOST_LENGTH]
+        self._is_stopping = is_stopping
+        self._threads = StoreThreads(store, 1) if store.path is None else None
+        self._others: dict[str, Node] = {}
+        self._read_at = time.monotonic()
+        self._started_ms = self._beat_ms = now_ms()
+        self._registered = False
+        self._trouble = ""
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write heartbeats in the running event loop."""
+        if self._threads is not None:
+            self._beating = asyncio.create_task(self._beat_for_ever(self._threads))
+
+    async def stop(self) -> None:
+        """Write that this server leaves, within END_S."""
+        if self._beating is None or self._threads is None:
+            return
+        self._beating.cancel()
+        await asyncio.wait((self._beating,))
+        with contextlib.suppress(StoreError):  # the others see that it is gone, GONE_S later
+            await self._threads.write(
+                lambda session: registry.write_end(session, self.id), deadline_s=END_S
+            )
+        self._threads.close()
+
+    def nodes(self) -> NodeList:
+        """All servers, this one included."""
+        found = [*self._others.values(), self._own()]
+        return NodeList(
+            node=self.id,
+            read_s_ago=0.0 if self._threads is None else time.monotonic() - self._read_at,
+            nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
+        )
+
+    def metrics(self) -> Iterable[Metric]:
+        """The number of servers by state, as a Prometheus metric."""
+        family = GaugeMetricFamily(
+            "warpcall_nodes",
+            "Servers that share the database, by state: alive, draining, stopped or gone",
+            labels=["state"],
+        )
+        states = Counter(node.state for node in self.nodes().nodes)
+        for state in STATES:
+            family.add_metric([state], states[state])
+        return [family]
+
+    async def _beat_for_ever(self, threads: StoreThreads) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                await self._beat(threads)
+            except StoreError as error:
+                self._note(error.reason)
+            except Exception:  # if this task ended, the others would take this server for gone
+                log.exception("the heartbeat of this server cannot be written")
+            else:
+                self._note("")
+            await asyncio.sleep(max(0.0, began + BEAT_S - time.monotonic()))
+
+    async def _beat(self, threads: StoreThreads) -> None:
+        first = not self._registered
+        facts, stopping = json.dumps(self._facts()), self._is_stopping()
+        beat = Beat(self.id, self._url, self._host, facts, stopping, first)
+        began = time.monotonic()
+        now, rows = await threads.write(
+            lambda session: registry.write_beat(session, beat), deadline_s=DEADLINE_S
+        )
+        self._registered, self._read_at, self._beat_ms = True, began, now
+        self._others = {row.id: _node(row, now) for row in rows if row.id != self.id}
+        if first:
+            self._started_ms = now
+
+    def _own(self) -> Node:
+        return _node(
+            NodeRow(
+                id=self.id,
+                url=self._url,
+                host=self._host,
+                facts=json.dumps(self._facts()),
+                draining=self._is_stopping(),
+                started_ms=self._started_ms,
+                beat_ms=now_ms() if self._threads is None else self._beat_ms,
+            ),
+            None,
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        """Versions, the hash of the ops, and the lanes, as `Node` has them."""
+        known = [lane.hello.get("fingerprint", {}) for lane in self._engine.all_lanes]
+        first: dict[str, Any] = next(filter(None, known), {})
+        versions = {name: first.get(name) for name in ("torch", "triton", "cuda")}
+        lanes = [
+            {
+                "name": lane.name,
+                "state": lane.state,
+                "model": found.get("device"),
+                "driver": found.get("driver"),
+                "environment": lane.hello.get("environment"),
+            }
+            for lane, found in zip(self._engine.all_lanes, known, strict=True)
+        ]
+        return {
+            "version": __version__,
+            "versions": {"python": platform.python_version(), **versions},
+            "ops_sha256": first.get("kernels_sha256"),
+            "lanes": lanes,
+        }
+
+    def _note(self, trouble: str) -> None:
+        """Log a failure when it begins and when it ends."""
+        if bool(trouble) != bool(self._trouble):
+            if trouble:
+                log.error("this server cannot tell the others that it is alive: %s", trouble)
+            else:
+                log.info("this server can tell the others again that it is alive")
+        self._trouble = trouble
+
+
+def _node(row: NodeRow, now: int | None) -> Node:
+    """The server of a row.
+
+    Args:
+        now: the present time by the database's clock; None means that the server is this one.
+    """
+    state: NodeState = "draining" if row.draining else "alive"
+    since = None
+    if row.stopped_ms is not None:
+        state, since = "stopped", row.stopped_ms
+    elif now is not None and now - row.beat_ms > GONE_S * 1000:
+        state, since = "gone", row.beat_ms
+    return checked(
+        Node,
+        {
+            "id": row.id,
+            "url": row.url,
+            "host": row.host,
+            "state": state,
+            "started_at": moment(row.started_ms),
+            "beat_at": moment(row.beat_ms),
+            "gone_since": None if since is None else moment(since),
+            **json.loads(row.facts),
+        },
+    )

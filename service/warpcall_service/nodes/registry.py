@@ -1,0 +1,81 @@
+"""The table of nodes: a server's row with its heartbeats, and the rows of the others.
+
+Every function takes a session of PostgreSQL and blocks. All times come from the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from warpcall_service.store.node_table import NodeRow
+
+KEPT_MS = 86_400_000  # how long the row of a server that has left is kept
+MAX_NODES = 1000  # that are read
+
+# `now()` would be the time at which the transaction began.
+_NOW_MS = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1000, sa.BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a server writes with each heartbeat.
+
+    Attributes:
+        facts: JSON, as in `NodeRow`.
+        first: whether it is the first one since the server started.
+    """
+
+    id: str
+    url: str
+    host: str
+    facts: str
+    draining: bool
+    first: bool
+
+
+def write_beat(session: Session, beat: Beat) -> tuple[int, Sequence[NodeRow]]:
+    """Write a heartbeat, and return the present time and the rows of all servers.
+
+    The row is made if there is none. A heartbeat in the future, as after the database's clock was
+    set back, is set to the present. Otherwise a server that is gone would look alive until then.
+    """
+    values = {"url": beat.url, "host": beat.host, "facts": beat.facts, "draining": beat.draining}
+    values |= {"beat_ms": _NOW_MS, "stopped_ms": None}
+    made = insert(NodeRow).values(id=beat.id, started_ms=_NOW_MS, **values)
+    started = {"started_ms": _NOW_MS} if beat.first else {}
+    session.execute(made.on_conflict_do_update(index_elements=["id"], set_={**values, **started}))
+    # Rows that another server has locked are skipped. Two servers that wait for each other's rows
+    # would block each other.
+    ahead = sa.select(NodeRow.id).where(NodeRow.beat_ms > _NOW_MS).with_for_update(skip_locked=True)
+    session.execute(
+        sa.update(NodeRow)
+        .where(NodeRow.id.in_(ahead))
+        .values(beat_ms=_NOW_MS)
+        .execution_options(synchronize_session=False)
+    )
+    if beat.first:
+        left_ms = sa.func.coalesce(NodeRow.stopped_ms, NodeRow.beat_ms)
+        session.execute(
+            sa.delete(NodeRow)
+            .where(left_ms < _NOW_MS - KEPT_MS)
+            .execution_options(synchronize_session=False)
+        )
+    query = sa.select(NodeRow).order_by(NodeRow.beat_ms.desc()).limit(MAX_NODES)
+    rows = session.scalars(query.execution_options(populate_existing=True)).all()
+    session.expunge_all()  # the rows are read in another thread, after the session has ended
+    return session.scalars(sa.select(_NOW_MS)).one(), rows
+
+
+def write_end(session: Session, node_id: str) -> None:
+    """Write that a server leaves in good order."""
+    session.execute(
+        sa.update(NodeRow)
+        .where(NodeRow.id == node_id)
+        .values(stopped_ms=_NOW_MS)
+        .execution_options(synchronize_session=False)
+    )
