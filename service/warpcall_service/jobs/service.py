@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncGenerator, Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, results, submissions, views
+from warpcall_service.jobs.checking import JobChecks
 from warpcall_service.jobs.database import JobDatabase
-from warpcall_service.jobs.models import JobChange, JobRequest, is_problem, without_version
+from warpcall_service.jobs.models import JobChange, JobRequest
 from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.messages import frame
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.messages import Checked
-from warpcall_service.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
-from warpcall_service.runs.sandbox import Sandbox, memory_bytes
+from warpcall_service.runs.operator_modules import OperatorModules
+from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
-from warpcall_service.uploads import job_uploads
 from warpcall_service.uploads.checks import Checks
-from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,9 +56,7 @@ class JobService:
         self._settings = settings
         self._engine = engine
         self._database = JobDatabase(store)
-        self._modules = modules
-        self._sandbox = sandbox
-        self._problem_cases = ProblemCases(checks)
+        self._checks = JobChecks(settings, engine, self._database, modules, sandbox, checks)
         self.scheduler = Scheduler(
             settings, engine, self._database, modules, usage_counter, identity
         )
@@ -95,7 +90,7 @@ class JobService:
         known = await self._database.read(self._repeated, caller, request, idempotency_key)
         if known is not None:
             return known
-        checked = await self._check(caller, request)
+        checked = await self._checks.check(caller, request)
         found, number = await self._database.write(
             self._submit, caller, request, checked, idempotency_key
         )
@@ -106,7 +101,7 @@ class JobService:
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
         """What a submission would cost. It raises as `submit`, except Busy."""
-        checked = await self._check(caller, request)
+        checked = await self._checks.check(caller, request)
         return await self._database.lookups.read(
             caller.name, views.preview, caller, request, checked, self._settings.jobs_private
         )
@@ -267,88 +262,6 @@ class JobService:
                 yield pair.rows(part, answer)
             yield pair.tail()
 
-    async def _check(self, caller: Caller, request: JobRequest) -> Checked:
-        """Check a request: lanes know the ops and the implementations, a problem makes its cases.
-
-        Raises:
-            InvalidInput: the request cannot be measured, or takes longer than a job may take.
-            Forbidden, Unavailable: uploaded code cannot run, and the request needs some.
-        """
-        op, names = without_version(request.op), request.implementations
-        problem = await self._problem_of(caller, request)
-        given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
-        cases["max_cases"] = self._settings.job_max_cases
-        description = {
-            "op": None,
-            "precision": request.precision,
-            "host_bytes": memory_bytes(self._settings),
-            **({"op": op, **cases} if problem is None else {}),
-        }
-        answer: Mapping[str, Any] = await self._engine.request_plan(
-            frame({"job": description}), "this job"
-        )
-        checked: Checked = answer  # type: ignore[assignment]  # as worker/job_check.py answers
-        versions = await self._versions_of(caller, op, names)
-        source = checked["kernels_sha256"]
-        if problem is not None:
-            source = checked["problem_sha256"] = problem.sha256  # its reference is timed
-            room = {"device": "this server", "memory_bytes": checked["memory_bytes"]}
-            checked["cases"] = await self._problem_cases.make(
-                caller.name, problem, {**cases, **room}
-            )
-        checked["sources"] = {
-            **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, source),
-            **await self._modules.sources_of(op, names),
-            **versions,
-        }
-        nominal_s = submissions.nominal_s(request, checked)
-        limit_s = self._settings.job_wall_s
-        if nominal_s > limit_s:
-            raise InvalidInput(
-                f"a job may run for {limit_s:g} s, these {len(checked['cases'])} cases with "
-                f"{len(request.implementations)} implementations at {request.precision} take some "
-                f"{nominal_s:.0f} s",
-                field="sweep" if request.sweep is not None else "cases",
-            )
-        return checked
-
-    async def _problem_of(self, caller: Caller, request: JobRequest) -> NamedProblem | None:
-        """The problem that a request names; None if it names an op of the library.
-
-        Raises:
-            InvalidInput: there is no such problem, or an implementation is for ops of the library.
-            Forbidden, Unavailable: uploaded code cannot run.
-        """
-        if not is_problem(request.op):
-            return None
-        self._sandbox.require()
-        if KERNELS in request.implementations:
-            others = ", ".join(name for name in SHIPPED if name != KERNELS)
-            raise InvalidInput(
-                f"implementations: {KERNELS} has no kernels for {request.op}, which is a problem; "
-                f"of the library there are {others}",
-                field="implementations",
-            )
-        return await self._database.read(_named_problem, caller, request.op)
-
-    async def _versions_of(self, caller: Caller, op: str, names: Sequence[str]) -> dict[str, str]:
-        """The version of each uploaded implementation, by its name.
-
-        Raises:
-            InvalidInput: there is no such implementation.
-            Forbidden, Unavailable: uploaded code cannot run.
-        """
-        if not any("/" in name for name in names):
-            return {}
-        self._sandbox.require()
-
-        def read(session: Session) -> dict[str, str]:
-            found = job_uploads.resolve(session, caller, op, names)
-            return {name: row.sha256 for name, row in found.items()}
-
-        return await self._database.read(read)
-
     def _repeated(
         self, session: Session, caller: Caller, request: JobRequest, key: str | None
     ) -> SubmittedJob | None:
@@ -369,10 +282,6 @@ class JobService:
         row, created = submissions.submit(session, caller, request, checked, key, limit, private)
         session.flush()
         return views.submitted(session, row, created, self.scheduler.devices), row.number
-
-
-def _named_problem(session: Session, caller: Caller, reference: str) -> NamedProblem:
-    return NamedProblem.of(job_uploads.resolve_problem(session, caller, reference))
 
 
 def _cancel(session: Session, caller: Caller, job_id: str) -> int:

@@ -1,0 +1,129 @@
+"""Checks the request of a job before it is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import submissions
+from warpcall_service.jobs.database import JobDatabase
+from warpcall_service.jobs.models import JobRequest, is_problem, without_version
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.messages import frame
+from warpcall_service.runs.messages import Checked
+from warpcall_service.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
+from warpcall_service.runs.sandbox import Sandbox, memory_bytes
+from warpcall_service.settings import Settings
+from warpcall_service.uploads import job_uploads
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
+
+
+class JobChecks:
+    """Checks requests with the lanes of this server and, for uploaded code, with the sandbox."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: LocalEngine,
+        database: JobDatabase,
+        modules: OperatorModules,
+        sandbox: Sandbox,
+        checks: Checks,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._database = database
+        self._modules = modules
+        self._sandbox = sandbox
+        self._problem_cases = ProblemCases(checks)
+
+    async def check(self, caller: Caller, request: JobRequest) -> Checked:
+        """Check a request: lanes know the ops and the implementations, a problem makes its cases.
+
+        Raises:
+            InvalidInput: the request cannot be measured, or takes longer than a job may take.
+            Forbidden, Unavailable: uploaded code cannot run, and the request needs some.
+        """
+        op, names = without_version(request.op), request.implementations
+        problem = await self._problem_of(caller, request)
+        given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
+        cases["max_cases"] = self._settings.job_max_cases
+        description = {
+            "op": None,
+            "precision": request.precision,
+            "host_bytes": memory_bytes(self._settings),
+            **({"op": op, **cases} if problem is None else {}),
+        }
+        answer: Mapping[str, Any] = await self._engine.request_plan(
+            frame({"job": description}), "this job"
+        )
+        checked: Checked = answer  # type: ignore[assignment]  # as worker/job_check.py answers
+        versions = await self._versions_of(caller, op, names)
+        source = checked["kernels_sha256"]
+        if problem is not None:
+            source = checked["problem_sha256"] = problem.sha256  # its reference is timed
+            room = {"device": "this server", "memory_bytes": checked["memory_bytes"]}
+            checked["cases"] = await self._problem_cases.make(
+                caller.name, problem, {**cases, **room}
+            )
+        checked["sources"] = {
+            **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, source),
+            **await self._modules.sources_of(op, names),
+            **versions,
+        }
+        nominal_s = submissions.nominal_s(request, checked)
+        limit_s = self._settings.job_wall_s
+        if nominal_s > limit_s:
+            raise InvalidInput(
+                f"a job may run for {limit_s:g} s, these {len(checked['cases'])} cases with "
+                f"{len(request.implementations)} implementations at {request.precision} take some "
+                f"{nominal_s:.0f} s",
+                field="sweep" if request.sweep is not None else "cases",
+            )
+        return checked
+
+    async def _problem_of(self, caller: Caller, request: JobRequest) -> NamedProblem | None:
+        """The problem that a request names; None if it names an op of the library.
+
+        Raises:
+            InvalidInput: there is no such problem, or an implementation is for ops of the library.
+            Forbidden, Unavailable: uploaded code cannot run.
+        """
+        if not is_problem(request.op):
+            return None
+        self._sandbox.require()
+        if KERNELS in request.implementations:
+            others = ", ".join(name for name in SHIPPED if name != KERNELS)
+            raise InvalidInput(
+                f"implementations: {KERNELS} has no kernels for {request.op}, which is a problem; "
+                f"of the library there are {others}",
+                field="implementations",
+            )
+        return await self._database.read(_named_problem, caller, request.op)
+
+    async def _versions_of(self, caller: Caller, op: str, names: Sequence[str]) -> dict[str, str]:
+        """The version of each uploaded implementation, by its name.
+
+        Raises:
+            InvalidInput: there is no such implementation.
+            Forbidden, Unavailable: uploaded code cannot run.
+        """
+        if not any("/" in name for name in names):
+            return {}
+        self._sandbox.require()
+
+        def read(session: Session) -> dict[str, str]:
+            found = job_uploads.resolve(session, caller, op, names)
+            return {name: row.sha256 for name, row in found.items()}
+
+        return await self._database.read(read)
+
+
+def _named_problem(session: Session, caller: Caller, reference: str) -> NamedProblem:
+    return NamedProblem.of(job_uploads.resolve_problem(session, caller, reference))
