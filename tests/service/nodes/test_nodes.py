@@ -68,8 +68,8 @@ def rows(database: Database) -> int:
     return found
 
 
-def test_a_server_lists_itself_with_its_devices(database: Database, tmp_path: Path) -> None:
-    with node(database, tmp_path / "a") as server:
+def test_a_server_lists_itself_with_its_devices(database: Database) -> None:
+    with node(database, Path(database.settings["WARPCALL_DATA_DIR"])) as server:
         until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
         found = listed(server)
         lanes = httpx.get(f"{server.url}/readyz").json()["lanes"]
