@@ -266,7 +266,7 @@ def _url(settings: Settings, listener: socket.socket, *, named: bool = False) ->
         named: whether to have the machine's name in place of an address that stands for all.
     """
     host, port = listener.getsockname()[:2]
-    if named and host in ("0.0.0.0", "::"):  # it is compared, not listened on
+    if named and ipaddress.ip_address(host).is_unspecified:
         host = socket.gethostname()
     scheme = "http" if settings.tls_cert is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
