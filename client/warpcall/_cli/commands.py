@@ -1,8 +1,9 @@
-"""The commands `ops`, `run` and `health`, and the command that has all of them."""
+"""The commands `nodes`, `ops`, `run` and `health`, and the command that has all of them."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from warpcall._cli import (
     browser,
     implementations,
     jobs,
-    nodes,
     problems,
     sharing,
     tensors,
@@ -31,10 +31,13 @@ from warpcall._cli.declarations import (
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._cli.op_args import parse_arguments
 from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
+from warpcall._cli.tables import ago
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
+from warpcall.nodes import Node
 
 FIRST_VALUES = 4
+OLD_NODES_S = 10.0  # a server reads the list of nodes every second
 
 app = typer.Typer(
     help="Run GPU kernels on a Warpcall server.",
@@ -52,7 +55,6 @@ app.add_typer(bench.app)
 app.add_typer(jobs.app)
 app.add_typer(sharing.app)
 app.add_typer(browser.app)
-app.add_typer(nodes.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -186,6 +188,36 @@ def health(as_json: Json = False, url: Url = None) -> None:
         _print_health(report)
     if report.get("status") != "ready":
         raise typer.Exit(1)
+
+
+@app.command()
+def nodes(as_json: Json = False, url: Url = None) -> None:
+    """List the servers that share a database, with their states and devices."""
+    with Client(url) as gpu:
+        found = gpu.nodes()
+    if as_json:
+        print_json(asdict(found))
+        return
+    rows = [
+        (node.id, node.host, _node_state(node), _node_devices(node), node.version, node.url)
+        for node in found.nodes
+    ]
+    console().print(table_of(("node", "host", "state", "devices", "version", "url"), rows))
+    if found.read_s_ago > OLD_NODES_S:
+        write_lines(f"this is {found.read_s_ago:.0f} s old: the database does not answer")
+
+
+def _node_state(node: Node) -> str:
+    return node.state if node.gone_since is None else f"{node.state} {ago(node.gone_since)} ago"
+
+
+def _node_devices(node: Node) -> str:
+    """The lanes with their models, and with their states if they are not ready."""
+    shown = []
+    for lane in node.lanes:
+        text = f"{lane.name}: {lane.model or 'no device yet'}"
+        shown.append(text if lane.state == "ready" else f"{text} ({lane.state})")
+    return ", ".join(shown)
 
 
 def _print_health(report: dict[str, Any]) -> None:
