@@ -54,9 +54,11 @@ def ended(http: httpx.Client, job: Job) -> Job:
     return reached(http, job, lambda found: found["state"] not in UNFINISHED)
 
 
-def reached(http: httpx.Client, job: Job, there: Callable[[Job], bool]) -> Job:
+def reached(
+    http: httpx.Client, job: Job, there: Callable[[Job], bool], wait_s: float = WAIT_S
+) -> Job:
     """The job, once it is as wanted."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + wait_s
     while not there(found := show(http, job)):
         assert time.monotonic() < deadline, found
         time.sleep(0.05)

@@ -34,7 +34,8 @@ def plus_minus(middle: float | None, low: float | None, high: float | None) -> s
     if not middle or low is None or high is None:
         return MISSING
     half = 50 * (high - low) / middle
-    return f"± {half:.2f} %" if half < 1 else f"± {half:.1f} %"
+    decimals = 2 if half < 1 else 1 if half < 10 else 0
+    return f"± {half:.{decimals}f} %"
 
 
 def percent(share: float | None) -> str:
@@ -69,7 +70,10 @@ def span(seconds: float | None) -> str:
         return f"{seconds:.0f} s"
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+    if seconds < 172_800:
+        hours = seconds / 3600
+        return f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h"
+    return f"{seconds / 86_400:.0f} days"
 
 
 def ago(moment: str) -> str:
@@ -96,6 +100,15 @@ def count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def fact(name: str) -> str:
+    """The name of a fact of an environment for readers, such as "kernels" for "kernels_sha256"."""
+    return name.removesuffix("_sha256").replace("_", " ")
+
+
 def sentence(text: str) -> str:
-    """A phrase with a capital letter at its beginning and a full stop at its end."""
+    """A phrase with a capital letter at its beginning and a full stop at its end.
+
+    The backticks of docstrings are left out.
+    """
+    text = text.replace("`", "")
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

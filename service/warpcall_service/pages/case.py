@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,30 @@ from warpcall_service.pages.view import View, render
 BINS = 40  # of a histogram
 PARTS = 10  # of the rounds, in the table of medians over time
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+# Columns of the second table. One that has no value for any implementation is left out.
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("GB/s", "gb_per_s", numbers.gb_per_s),
+    ("of the limit", "share_of_limit", numbers.percent),
+    ("least µs", "min_us", numbers.microseconds),
+    ("5 %", "p5_us", numbers.microseconds),
+    ("25 %", "p25_us", numbers.microseconds),
+    ("75 %", "p75_us", numbers.microseconds),
+    ("95 %", "p95_us", numbers.microseconds),
+    ("samples", "n", str),
+    ("warm cache µs", "hot_us", numbers.microseconds),
+    ("CPU µs", "host_us", numbers.microseconds),
+    ("energy mJ", "energy_mj", numbers.microseconds),
+    ("peak memory", "peak_bytes", numbers.nbytes),
+)
 OUTER = 0.01  # share of the ratios on each side that the histogram's axis may cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the second table, with its text by implementation."""
+
+    title: str
+    texts: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +115,18 @@ def case_page(session: Session, view: View, job_id: str, position: int) -> str:
         tenths=list(range(1, PARTS + 1)),
         spec=json.dumps(case.spec, indent=2, ensure_ascii=False),
         statuses=results.STATUSES,
+        more=_columns(rows),
         data=view.data(case.job, "cases", str(case.position)),
     )
+
+
+def _columns(rows: Sequence[Measurement]) -> list[Column]:
+    timed = [row for row in rows if row.status == "ok"]
+    return [
+        Column(title, {row.implementation: write(getattr(row, name)) for row in timed})
+        for title, name, write in COLUMNS
+        if any(getattr(row, name) for row in timed)
+    ]
 
 
 def _lead(rows: Sequence[Measurement]) -> str:
@@ -105,7 +138,7 @@ def _lead(rows: Sequence[Measurement]) -> str:
     }
     return "; ".join(
         f"{row.implementation} takes {numbers.times(row.ratio)} the time of {rows[0].implementation}"
-        f" ({words[row.verdict]})"
+        f" ({'no interval' if row.ratio_low is None else words[row.verdict]})"
         for row in rows[1:]
         if row.ratio and row.verdict
     )

@@ -29,6 +29,7 @@ MOST_ROWS = 500  # of the table
 # Where the rows stand in the page, which is sent up to here before they are compared.
 ROWS = "<!-- rows -->"
 ORDER = {"slower": 0, "faster": 1, "inconclusive": 2, "same": 3}
+NO_MARGIN = 4  # the order of rows without a margin: nothing can be said of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _differences(
     facts: dict[str, list[Any]], pair: Sequence[JobDetails]
 ) -> list[tuple[str, str, str]]:
     """What differs besides the times: facts of the machines, then sources, the request."""
-    found = [(name.replace("_", " "), *map(_short, values)) for name, values in facts.items()]
+    found = [(numbers.fact(name), *map(_short, values)) for name, values in facts.items()]
     first, second = pair
     for name in sorted({*first.sources} | {*second.sources}):
         one, other = first.sources.get(name), second.sources.get(name)
@@ -138,7 +139,7 @@ def _evidence(row: ComparedRow) -> tuple[int, float]:
     """What is surely different comes first, by how far its interval is from the margin."""
     low, high = math.log(row.ratio_low or row.ratio), math.log(row.ratio_high or row.ratio)
     beyond = max(low, -high) - (row.margin or 0.0)
-    return ORDER[row.verdict], -beyond
+    return NO_MARGIN if row.margin is None else ORDER[row.verdict], -beyond
 
 
 def _compared(row: ComparedRow, axis: LogAxis) -> Compared:
@@ -170,4 +171,6 @@ def _lead(counts: Counter[str], total: int) -> str:
         )
         if counts[verdict]
     ]
+    if counts["inconclusive"] == total:
+        return f"No difference is certain in {numbers.count(total, 'row')}."
     return f"The second job is {', '.join(parts)} of {numbers.count(total, 'row')}."

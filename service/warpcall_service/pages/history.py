@@ -63,6 +63,7 @@ def history_page(session: Session, view: View, op: str, implementation: str, cas
         asked=bool(case),
         name=results.case_name(op, case),
         diagram=diagram,
+        intervals=any(point.measurement.ci_low_us for point in found.points),
         lead=lead,
         data=view.url(
             "v1", "jobs", "history", op=op, implementation=implementation, case=case, limit=MOST
@@ -122,7 +123,9 @@ def _lead(dots: list[Dot], found: list[Level]) -> str:
     change = now.value / before.value - 1
     words = "longer" if change > 0 else "less"
     causes = (
-        f" That job was the first with another {', '.join(first.changed)}." if first.changed else ""
+        f" That job was the first with another {', '.join(map(numbers.fact, first.changed))}."
+        if first.changed
+        else ""
     )
     return (
         f"Since {numbers.day(first.finished_at)} it takes {abs(100 * change):.1f} % {words} than "

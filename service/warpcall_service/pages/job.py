@@ -11,10 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED, JobDetails
+from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
 from warpcall_service.jobs import submissions, views
-from warpcall_service.pages import results
+from warpcall_service.pages import answers, results
 from warpcall_service.pages.phases import Doing, doing, last_sequence, phases
 from warpcall_service.pages.results import COLOURS
 from warpcall_service.pages.sharing import sharing
@@ -50,7 +51,7 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
     """
     row = submissions.find(session, view.caller, job_id)
     job = views.job(session, view.caller, job_id, devices)
-    answers, heat = results.answers(session, row)
+    found, heat = answers.answers(session, row)
     blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
     running = row.state in UNFINISHED
     now = doing(session, row) if running else None
@@ -64,7 +65,8 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
         sequence=last_sequence(session, row) if running else 0,
         phases=phases(session, row),
         current=_case_now(session, row) if running else "",
-        answers=answers,
+        answers=found,
+        failures=answers.failures(found),
         heat=heat if len(heat) >= HEAT_FROM else [],
         blocks=blocks[:PAGE_CASES],
         axis=axis,
@@ -77,7 +79,7 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
         sharing=sharing(session, view, job),
         colours=results.colours(job.implementations),
         rivals=results.rivals_of(job.implementations),
-        lead=results.lead(job.implementations[0], answers),
+        lead=answers.lead(job.implementations[0], found),
         FEW_CASES=FEW_CASES,
         HEAT_ROWS=HEAT_ROWS,
     )
@@ -136,4 +138,4 @@ def _facts(job: JobDetails) -> list[tuple[str, Any]]:
     """The facts of the environment, those that matter most first."""
     known = job.fingerprint or {}
     order = [*FIRST_FACTS, *sorted({*known} - {*FIRST_FACTS})]
-    return [(name.replace("_", " "), known[name]) for name in order if known.get(name) is not None]
+    return [(numbers.fact(name), known[name]) for name in order if known.get(name) is not None]

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pydantic_core
@@ -23,7 +23,6 @@ from warpcall_service.store.tables import Job, JobCase
 from warpcall_service.store.tables import Measurement as Row
 
 COLOURS = 7  # of implementations; the eighth, grey, is for the copy
-VERDICTS = ("faster", "same", "slower", "inconclusive")
 # What a tag of a case or an implementation means, for readers.
 TAGS = {
     "suspect": "more than 1.03 times as fast as a copy of the same bytes: not to be relied on until a "
@@ -82,84 +81,6 @@ class Block:
     converged: bool
 
 
-@dataclass(slots=True)
-class Answer:
-    """How an implementation compares with the first one over all cases.
-
-    Attributes:
-        counts: number of cases by verdict, and those without a time as "failed".
-        logs: logarithms of its ratios.
-    """
-
-    name: str
-    colour: int
-    counts: Counter[str] = field(default_factory=Counter)
-    logs: list[float] = field(default_factory=list)
-
-    @property
-    def total(self) -> int:
-        """Number of cases."""
-        return sum(self.counts.values())
-
-    @property
-    def typical(self) -> float | None:
-        """The geometric mean of its ratios."""
-        return math.exp(sum(self.logs) / len(self.logs)) if self.logs else None
-
-    @property
-    def least(self) -> float:
-        """Its lowest ratio."""
-        return math.exp(min(self.logs))
-
-    @property
-    def most(self) -> float:
-        """Its highest ratio."""
-        return math.exp(max(self.logs))
-
-    @property
-    def segments(self) -> list[tuple[str, float, float]]:
-        """Each verdict that occurs, with place and width in a bar in percent."""
-        found, begin = [], 0.0
-        for verdict in (*VERDICTS, "failed"):
-            if share := 100 * self.counts[verdict] / self.total:
-                found.append((verdict, round(begin, 2), round(share, 2)))
-                begin += share
-        return found
-
-    @property
-    def sentence(self) -> str:
-        """Its comparison with the first one in words, from the first one's point of view."""
-        parts = [
-            f"{words} in {self.counts[verdict]}"
-            for verdict, words in (
-                ("slower", "slower"),
-                ("same", "the same"),
-                ("faster", "faster"),
-                ("inconclusive", "undecided"),
-                ("failed", "without a time"),
-            )
-            if self.counts[verdict]
-        ]
-        return ", ".join(parts) + f" of {numbers.count(self.total, 'case')}"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A ratio in the heat map. `level` is the class of its colour."""
-
-    text: str
-    level: str
-
-
-@dataclass(frozen=True, slots=True)
-class HeatRow:
-    """A case in the heat map."""
-
-    position: int
-    name: str
-    cells: list[Cell]
-
-
 def colours(implementations: Sequence[str]) -> dict[str, int]:
     """The number of each implementation's colour. The copy is always grey."""
     others = [name for name in implementations if name != LIMIT]
@@ -169,79 +90,6 @@ def colours(implementations: Sequence[str]) -> dict[str, int]:
 def rivals_of(implementations: Sequence[str]) -> list[str]:
     """The implementations that are compared with the first one, without the copy."""
     return [name for name in implementations[1:] if name != LIMIT]
-
-
-def lead(first: str, answers: Sequence[Answer]) -> str:
-    """The answer in a sentence or two, from the first implementation's point of view."""
-    rivals = [one for one in answers if one.name != LIMIT and one.typical]
-    if not rivals:
-        return ""
-    parts = []
-    for one in rivals[:3]:
-        words, number = max(
-            (("faster than", one.counts["slower"]), ("slower than", one.counts["faster"])),
-            key=lambda found: found[1],
-        )
-        if not number:
-            words, number = "level with", one.counts["same"]
-        if not number:
-            words, number = "not to be distinguished from", one.counts["inconclusive"]
-        assert one.typical is not None
-        cases = f" in {number} of {one.total} cases" if one.total > 1 else ""
-        typically = "typically " if one.total > 1 else ""
-        time = f"{one.name} {typically}takes {numbers.times(one.typical)} the time"
-        parts.append(f"{first} is {words} {one.name}{cases}: {time}.")
-    return " ".join(parts)
-
-
-def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
-    """The comparison of each implementation with the first one, and the heat map of the ratios."""
-    names: list[str] = json.loads(job.implementations)
-    chosen = colours(names)
-    others = sorted(names[1:], key=lambda name: name == LIMIT)  # the limit is the last one
-    rivals = rivals_of(names)
-    found = {name: Answer(name, chosen[name]) for name in others}
-    grid: dict[int, dict[str, Cell]] = {}
-    keys: dict[int, str] = {}
-    rows = session.execute(
-        sa.select(Row.position, JobCase.key, Row.implementation, Row.status, Row.summary)
-        .join(
-            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
-        )
-        .where(Row.job_number == job.number, Row.implementation != names[0])
-        .order_by(Row.position)
-    )
-    for position, key, name, status, summary in rows:
-        keys[position] = key
-        relative = (
-            (pydantic_core.from_json(summary).get("relative") or {}) if status == "ok" else {}
-        )
-        verdict = relative.get("verdict")
-        answer = found[name]
-        answer.counts[verdict if verdict in VERDICTS else "failed"] += 1
-        if relative.get("ratio"):
-            answer.logs.append(math.log(relative["ratio"]))
-        grid.setdefault(position, {})[name] = _cell(relative.get("ratio"), verdict, status)
-    none = Cell("", "no")
-    heat = [
-        HeatRow(
-            position, case_name(job.op, key), [grid[position].get(name, none) for name in rivals]
-        )
-        for position, key in keys.items()
-        if rivals
-    ]
-    return [answer for answer in found.values() if answer.total], heat
-
-
-def _cell(ratio: float | None, verdict: str | None, status: str) -> Cell:
-    if ratio is None:
-        return Cell(STATUSES.get(status, ""), "x")
-    text = numbers.ratio(ratio)
-    if verdict not in ("faster", "slower"):
-        return Cell(text, "no")
-    distance = abs(math.log2(ratio))
-    strength = 1 if distance < math.log2(1.1) else 2 if distance < 1 else 3
-    return Cell(text, f"{verdict[0]}{strength}")
 
 
 def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Block], LogAxis]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall_service.drawing import numbers
-from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_service.pages.results import colours
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.tables import Job, JobCase
@@ -20,6 +21,8 @@ from warpcall_service.store.tables import Measurement as Row
 
 FEWEST = 3  # sizes from which on there are lines
 MOST_PANELS = 6
+LEAST_STEP = 1.0  # percent of the width between two points of a line
+LEAST_ROOM = 15.0  # percent of the width between two ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,19 @@ class Panel:
     y: LogAxis
     lines: list[Line]
 
+    @property
+    def joined(self) -> bool:
+        """Whether the points are joined by lines.
+
+        They are not if some lie nearly above each other. Such cases differ in more than their size,
+        and a line would say that the time follows from the size.
+        """
+        return all(
+            after[0] - before[0] >= LEAST_STEP
+            for line in self.lines
+            for before, after in itertools.pairwise(line.points)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Point:
@@ -67,7 +83,7 @@ def panels(session: Session, job: Job) -> list[Panel]:
     for name, summary, limit_us, spec in rows:
         stored = pydantic_core.from_json(summary)
         median_us, gb_per_s = stored.get("median_us"), stored.get("gb_per_s")
-        if median_us and gb_per_s:
+        if median_us and gb_per_s and "suspect" not in stored["tags"]:
             # The bandwidth is the bytes over the median, so that this is a whole number.
             point = _Point(round(gb_per_s * median_us * 1e3), median_us, limit_us)
             groups[_group(spec)][name].append(point)
@@ -87,7 +103,7 @@ def _group(spec: str) -> str:
     params = [
         f"{name}={_plain(value)}"
         for name, value in given.get("params", {}).items()
-        if value is not None
+        if value is not None and value is not False
     ]
     return " ".join((*dtypes, *params))
 
@@ -104,15 +120,24 @@ def _panels(
     series = {name: sorted(found, key=lambda one: one.nbytes) for name, found in by_name.items()}
     series[LIMIT] = [_Point(nbytes, us, None) for nbytes, us in sorted(limits.items())]
     x = log_axis([point.nbytes for point in points])
-    x = LogAxis(x.low, x.high, [tick.named(numbers.nbytes(tick.value)) for tick in x.ticks])
+    x = LogAxis(x.low, x.high, _apart(x.ticks))
     found = []
-    for what, unit, value in (("GB/s", "GB/s", _gb_per_s), ("time", "µs", _us)):
+    for what, unit, value in (("GB/s", "GB/s", _gb_per_s), ("time in µs", "µs", _us)):
         y = log_axis([value(point) for points in series.values() for point in points])
         lines = [
             Line(name, chosen[name], [_place(name, one, x, y, value(one), unit) for one in ones])
             for name, ones in series.items()
         ]
         found.append(Panel(f"{what} over bytes moved, {title}", x, y, lines))
+    return found
+
+
+def _apart(ticks: Sequence[Tick]) -> list[Tick]:
+    """The ticks whose texts have room beside each other, also in small windows."""
+    found: list[Tick] = []
+    for tick in ticks:
+        if not found or tick.at - found[-1].at >= LEAST_ROOM:
+            found.append(tick.named(numbers.nbytes(tick.value)))
     return found
 
 

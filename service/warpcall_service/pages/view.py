@@ -37,6 +37,14 @@ HEADERS = {
     "cache-control": "no-store",
 }
 YEAR_S = 31_536_000
+# Pages that have no place in the navigation, with the one that leads to them.
+SECTIONS = {
+    "compare": "jobs",
+    "history": "jobs",
+    "implementations": "kernels",
+    "problems": "kernels",
+    "upload": "kernels",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,9 @@ class View:
 
     @property
     def section(self) -> str:
-        """The first part of the path, which the navigation marks as the current one."""
-        return self.path.split("/")[1]
+        """The part of the navigation to which the page belongs, which is marked there."""
+        first = self.path.split("/")[1]
+        return SECTIONS.get(first, first)
 
     @property
     def has_session(self) -> bool:
@@ -134,6 +143,7 @@ def _environment() -> Environment:
             "day",
             "count",
             "sentence",
+            "fact",
         )
     }
     made.globals["plus_minus"] = numbers.plus_minus

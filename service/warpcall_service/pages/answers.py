@@ -1,0 +1,202 @@
+"""How the implementations of a job compare with its first one over all cases, and the heat map."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic_core
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall_service.drawing import numbers
+from warpcall_service.pages.results import STATUSES, case_name, colours, rivals_of
+from warpcall_service.runs.operator_modules import LIMIT
+from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.store.tables import Measurement as Row
+
+VERDICTS = ("faster", "same", "slower", "inconclusive")
+
+
+@dataclass(slots=True)
+class Answer:
+    """How an implementation compares with the first one over all cases.
+
+    Attributes:
+        counts: number of cases by verdict; those whose ratio has no interval as "unsure", those
+            without a time as "failed".
+        logs: logarithms of its ratios.
+        statuses: number of cases without a time, by reason.
+    """
+
+    name: str
+    colour: int
+    counts: Counter[str] = field(default_factory=Counter)
+    logs: list[float] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """Number of cases."""
+        return sum(self.counts.values())
+
+    @property
+    def typical(self) -> float | None:
+        """The geometric mean of its ratios."""
+        return math.exp(sum(self.logs) / len(self.logs)) if self.logs else None
+
+    @property
+    def least(self) -> float:
+        """Its lowest ratio."""
+        return math.exp(min(self.logs))
+
+    @property
+    def most(self) -> float:
+        """Its highest ratio."""
+        return math.exp(max(self.logs))
+
+    @property
+    def segments(self) -> list[tuple[str, float, float]]:
+        """Each verdict that occurs, with place and width in a bar in percent."""
+        found, begin = [], 0.0
+        for verdict in (*VERDICTS, "unsure", "failed"):
+            if share := 100 * self.counts[verdict] / self.total:
+                found.append((verdict, round(begin, 2), round(share, 2)))
+                begin += share
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """Its comparison with the first one in words, from the first one's point of view."""
+        parts = [
+            f"{words} in {self.counts[verdict]}"
+            for verdict, words in (
+                ("slower", "slower"),
+                ("same", "the same"),
+                ("faster", "faster"),
+                ("inconclusive", "undecided"),
+                ("unsure", "without an interval"),
+                ("failed", "without a time"),
+            )
+            if self.counts[verdict]
+        ]
+        return ", ".join(parts) + f" of {numbers.count(self.total, 'case')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A ratio in the heat map. `level` is the class of its colour."""
+
+    text: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """A case in the heat map."""
+
+    position: int
+    name: str
+    cells: list[Cell]
+
+
+def lead(first: str, answers: Sequence[Answer]) -> str:
+    """The answer in a sentence or two, from the first implementation's point of view."""
+    rivals = [one for one in answers if one.name != LIMIT and one.typical]
+    if not rivals:
+        return ""
+    parts, unsure = [], 0
+    for one in rivals[:3]:
+        assert one.typical is not None
+        typically = "typically " if one.total > 1 else ""
+        time = f"{one.name} {typically}takes {numbers.times(one.typical)} the time"
+        if one.counts["unsure"] == len(one.logs):
+            parts.append(f"{time} of {first}.")
+            unsure += 1
+            continue
+        words, number = max(
+            (("faster than", one.counts["slower"]), ("slower than", one.counts["faster"])),
+            key=lambda found: found[1],
+        )
+        if not number:
+            words, number = "level with", one.counts["same"]
+        if not number:
+            words, number = "not to be distinguished from", one.counts["inconclusive"]
+        cases = f" in {number} of {one.total} cases" if one.total > 1 else ""
+        parts.append(f"{first} is {words} {one.name}{cases}: {time}.")
+    if unsure:
+        parts.append("No intervals are stored, so nothing says how sure that is.")
+    return " ".join(parts)
+
+
+def failures(answers: Sequence[Answer]) -> list[str]:
+    """Which implementations have no time, in how many cases, and why, in sentences."""
+    return [
+        f"{one.name}: {STATUSES.get(status, status)} in {number} of {numbers.count(one.total, 'case')}."
+        for one in answers
+        for status, number in one.statuses.most_common()
+    ]
+
+
+def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
+    """The comparison of each implementation with the first one, and the heat map of the ratios."""
+    names: list[str] = json.loads(job.implementations)
+    chosen = colours(names)
+    others = sorted(names[1:], key=lambda name: name == LIMIT)  # the limit is the last one
+    rivals = rivals_of(names)
+    found = {name: Answer(name, chosen[name]) for name in others}
+    grid: dict[int, dict[str, Cell]] = {}
+    keys: dict[int, str] = {}
+    rows = session.execute(
+        sa.select(Row.position, JobCase.key, Row.implementation, Row.status, Row.summary)
+        .join(
+            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
+        )
+        .where(Row.job_number == job.number, Row.implementation != names[0])
+        .order_by(Row.position)
+    )
+    for position, key, name, status, summary in rows:
+        keys[position] = key
+        relative = (
+            (pydantic_core.from_json(summary).get("relative") or {}) if status == "ok" else {}
+        )
+        verdict = relative.get("verdict")
+        answer = found[name]
+        answer.counts[_kind(relative)] += 1
+        if status != "ok":
+            answer.statuses[status] += 1
+        if relative.get("ratio"):
+            answer.logs.append(math.log(relative["ratio"]))
+        grid.setdefault(position, {})[name] = _cell(relative.get("ratio"), verdict, status)
+    none = Cell("", "no")
+    heat = [
+        HeatRow(
+            position, case_name(job.op, key), [grid[position].get(name, none) for name in rivals]
+        )
+        for position, key in keys.items()
+        if rivals
+    ]
+    return [answer for answer in found.values() if answer.total], heat
+
+
+def _kind(relative: Mapping[str, Any]) -> str:
+    """What counts for a ratio: its verdict, or that it has no interval, or that there is none."""
+    verdict = relative.get("verdict")
+    if verdict == "inconclusive" and None in (relative.get("low"), relative.get("high")):
+        return "unsure"
+    return verdict if verdict in VERDICTS else "failed"
+
+
+def _cell(ratio: float | None, verdict: str | None, status: str) -> Cell:
+    if ratio is None:
+        return Cell(STATUSES.get(status, ""), "x")
+    text = numbers.ratio(ratio)
+    if verdict not in ("faster", "slower"):
+        return Cell(text, "no")
+    distance = abs(math.log2(ratio))
+    strength = 1 if distance < math.log2(1.1) else 2 if distance < 1 else 3
+    return Cell(text, f"{verdict[0]}{strength}")
