@@ -156,13 +156,31 @@ def test_everything_is_there_without_scripts(pages_lab: Lab, browser: Browser) -
         expect(tab.page.locator(".badge.failed")).to_be_visible()
 
 
+def test_every_page_has_its_tables_and_forms_without_scripts(
+    pages_lab: Lab, browser: Browser
+) -> None:
+    with (
+        opened(browser, java_script_enabled=False) as plain,
+        opened(browser) as scripted,
+    ):
+        for path in pages_lab.paths:
+            for tab in (plain, scripted):
+                tab.page.goto(pages_lab.server.url + path)
+
+            for parts in ("main table:not(.u-legend)", "main form"):
+                shown = plain.page.locator(f"{parts}:not(details *):visible")
+                there = scripted.page.locator(f"{parts}:not(details *)")
+                assert shown.count() == there.count(), path
+            expect(plain.page.locator("main :is(table, form, dl, a)").first).to_be_visible()
+
+
 def test_a_page_is_used_by_keyboard_alone(pages_lab: Lab, browser: Browser) -> None:
     with opened(browser) as tab:
         tab.page.goto(f"{pages_lab.server.url}/jobs")
         tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
         tab.page.keyboard.press("Enter")
-        for _ in range(5):  # the op, the state, the user, the tag, the button
+        for _ in range(6):  # the share links, the op, the state, the user, the tag, the button
             tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.tagName") == "BUTTON"
         tab.page.keyboard.press("Tab")
