@@ -11,6 +11,7 @@ AsyncStoredTensor, AsyncProgram), Answer, and the errors of `warpcall.errors`.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import (
@@ -32,7 +33,8 @@ from warpcall.errors import (
 
 if TYPE_CHECKING:
     from warpcall._answer import Answer
-    from warpcall._client import AsyncClient, Client
+    from warpcall._async_client import AsyncClient
+    from warpcall._client import Client
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
 
@@ -62,15 +64,15 @@ __all__ = [
 ]
 
 
-_LAZY = (
-    "Answer",
-    "AsyncClient",
-    "AsyncProgram",
-    "AsyncStoredTensor",
-    "Client",
-    "Program",
-    "StoredTensor",
-)
+_LAZY = {
+    "Answer": "_answer",
+    "AsyncClient": "_async_client",
+    "AsyncProgram": "_program",
+    "AsyncStoredTensor": "_tensors",
+    "Client": "_client",
+    "Program": "_program",
+    "StoredTensor": "_tensors",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -79,7 +81,6 @@ def __getattr__(name: str) -> Any:
     The server imports this package too, but needs only its errors and its wire format.
     """
     if name in _LAZY:
-        from warpcall import _client
-
-        return getattr(_client, name)
+        module = importlib.import_module(f"warpcall.{_LAZY[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

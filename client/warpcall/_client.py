@@ -1,4 +1,4 @@
-"""Client and AsyncClient: the same methods, blocking and awaited, over one core."""
+"""Client: the methods of the SDK, blocking. AsyncClient has the same ones, awaited."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._blocking import run_now
 from warpcall._config import Config, configure
 from warpcall._core import Core, split_arguments
-from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
 from warpcall._generated.ops import Ops, StoredOps
-from warpcall._jobs.client import AsyncJobs, Jobs
-from warpcall._jobs.implementations import AsyncImplementations, Implementations
-from warpcall._jobs.problems import AsyncProblems, Problems
-from warpcall._program import AsyncProgram, Program
+from warpcall._jobs.client import Jobs
+from warpcall._jobs.implementations import Implementations
+from warpcall._jobs.problems import Problems
+from warpcall._program import Program
 from warpcall._progress import Display
-from warpcall._tensors import AsyncStoredTensor, BaseStoredTensor, StoredTensor, TensorInput
+from warpcall._tensors import BaseStoredTensor, StoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
-from warpcall._transport.waiters import BlockingWaiter, LoopWaiter
+from warpcall._transport.waiters import BlockingWaiter
 from warpcall.errors import InvalidInput
 from warpcall.nodes import NodeList
 
@@ -30,7 +29,7 @@ LONGEST_TIMEOUT_S = 1e6  # 11 days: poll() takes milliseconds as a 32-bit intege
 RETRIES = 4
 
 
-class _Base:
+class BaseClient:
     """The parts that both clients share; Client documents the arguments."""
 
     _stored_type: ClassVar[type[BaseStoredTensor[Any]]]
@@ -52,11 +51,22 @@ class _Base:
         if retries < 0:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
         config = configure(url, api_key)
-        transport, display = self._transport(config), Display(progress)
-        self._core = Core(config, transport, timeout_s, retries, display, self._stored_type)
+        transport, display = self.transport_for(config), Display(progress)
+        self._core = Core(
+            config,
+            transport,
+            timeout_s,
+            retries,
+            display,
+            self._stored_type,
+            None if self._blocks else Client.transport_for,
+        )
+
+    _blocks: ClassVar[bool]
 
     @staticmethod
-    def _transport(config: Config) -> Transport:
+    def transport_for(config: Config) -> Transport:
+        """A transport of this client for a server."""
         raise NotImplementedError
 
     @property
@@ -68,11 +78,14 @@ class _Base:
         return f"{type(self).__name__}({self.url!r})"
 
 
-class Client(_Base, Ops):
+class Client(BaseClient, Ops):
     """Calls ops on a Warpcall server. Its methods block; threads can share one client.
 
         with Client("http://gpu-box:8000") as gpu:
             y = gpu.permute(x, dims=(2, 0, 1))  # numpy in, numpy out; torch in, torch out
+
+    Tensors of torch come back on the device of the inputs. If an input requires a gradient, so does
+    the output, and the backward pass is computed by the server, too, while the client is open.
 
     Args:
         url: the server's address. None means the environment variable WARPCALL_URL, then the
@@ -93,9 +106,11 @@ class Client(_Base, Ops):
     """
 
     _stored_type = StoredTensor
+    _blocks = True
 
     @staticmethod
-    def _transport(config: Config) -> Transport:
+    def transport_for(config: Config) -> Transport:
+        """A blocking transport for a server."""
         if config.direct:
             return SocketTransport(config.address, config.authority, BlockingWaiter())
         # Imported here: httpcore takes 50 ms to import.
@@ -134,8 +149,8 @@ class Client(_Base, Ops):
         Raises:
             InvalidInput: no argument is an array, or the op does not take one of them.
         """
-        answer = self.call(name, *split_arguments(name, arguments, _is_tensor))
-        return _only(answer)
+        answer = self.call(name, *split_arguments(name, arguments, is_tensor))
+        return only_output(answer)
 
     @property
     def stored(self) -> StoredCalls:
@@ -265,135 +280,10 @@ class StoredCalls(StoredOps):
         return run_now(self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s))
 
 
-class AsyncClient(_Base, AsyncOps):
-    """Calls ops on a Warpcall server from asyncio. It has the methods of Client, awaited.
-
-    async with AsyncClient("http://gpu-box:8000") as gpu:
-        y = await gpu.permute(x, dims=(2, 0, 1))
-    """
-
-    _stored_type = AsyncStoredTensor
-
-    @staticmethod
-    def _transport(config: Config) -> Transport:
-        if config.direct:
-            return SocketTransport(config.address, config.authority, LoopWaiter())
-        from warpcall._transport.httpcore_transport import AsyncHttpcoreTransport
-
-        return AsyncHttpcoreTransport(config)
-
-    async def call(
-        self,
-        name: str,
-        inputs: Mapping[str, TensorInput[ArrayT] | None],
-        params: Mapping[str, object] | None = None,
-    ) -> Answer[ArrayT]:
-        """Client.call, awaited."""
-        return await self._core.call(name, inputs, params or {})
-
-    async def run(self, name: str, /, **arguments: Any) -> Any:
-        """Client.run, awaited."""
-        answer = await self.call(name, *split_arguments(name, arguments, _is_tensor))
-        return _only(answer)
-
-    @property
-    def stored(self) -> AsyncStoredCalls:
-        """Client.stored; the methods of the result are awaited."""
-        return AsyncStoredCalls(self._core)
-
-    async def put(
-        self,
-        array: ArrayT,
-        *,
-        id: str | None = None,
-        ttl_s: float | None = None,
-        device: str | None = None,
-    ) -> AsyncStoredTensor[ArrayT]:
-        """Client.put, awaited."""
-        stored: AsyncStoredTensor[ArrayT] = await self._core.put(array, id, ttl_s, device)
-        return stored
-
-    async def tensors(self) -> list[AsyncStoredTensor[Array]]:
-        """Client.tensors, awaited."""
-        return await self._core.tensors()
-
-    def program(self) -> AsyncProgram:
-        """Client.program; the `run` of the result is awaited."""
-        return AsyncProgram(self._core)
-
-    @property
-    def jobs(self) -> AsyncJobs:
-        """Client.jobs; the methods of the result are awaited."""
-        return AsyncJobs(self._core)
-
-    @property
-    def implementations(self) -> AsyncImplementations:
-        """Client.implementations; the methods of the result are awaited."""
-        return AsyncImplementations(self._core)
-
-    @property
-    def problems(self) -> AsyncProblems:
-        """Client.problems; the methods of the result are awaited."""
-        return AsyncProblems(self._core)
-
-    async def kernels(self) -> list[dict[str, Any]]:
-        """Client.kernels, awaited."""
-        return await self._core.kernels()
-
-    async def kernel(self, name: str) -> dict[str, Any]:
-        """Client.kernel, awaited."""
-        return await self._core.kernel(name)
-
-    async def nodes(self) -> NodeList:
-        """Client.nodes, awaited."""
-        return await self._core.nodes()
-
-    async def health(self) -> dict[str, Any]:
-        """Client.health, awaited."""
-        return await self._core.health()
-
-    async def me(self) -> dict[str, Any]:
-        """Client.me, awaited."""
-        return await self._core.me()
-
-    async def close(self) -> None:
-        """Client.close, awaited."""
-        await self._core.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-
-class AsyncStoredCalls(AsyncStoredOps):
-    """StoredCalls for AsyncClient; its methods are awaited."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    async def call(
-        self,
-        name: str,
-        inputs: Mapping[str, TensorInput[ArrayT] | None],
-        params: Mapping[str, object] | None = None,
-        *,
-        ttl_s: float | None = None,
-    ) -> Answer[AsyncStoredTensor[ArrayT]]:
-        """StoredCalls.call, awaited."""
-        return await self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s)
-
-
-def _is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> bool:
     return is_array(value) or isinstance(value, BaseStoredTensor)
 
 
-def _only(answer: Answer[Any]) -> Any:
+def only_output(answer: Answer[Any]) -> Any:
     outputs = answer.outputs
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs

@@ -9,6 +9,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from warpcall import wire
@@ -16,9 +17,14 @@ from warpcall._answer import Answer
 from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
+from warpcall._extras.gradients import (
+    attach,
+    check_differentiable,
+    needing_gradients,
+    refuse_gradients,
+)
 from warpcall._jobs.parse import parse
 from warpcall._progress import Display
-from warpcall._replies import first_text, parse_server_timing, problem_of
 from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
 from warpcall._transport.base import (
     ConnectionFailed,
@@ -30,6 +36,7 @@ from warpcall._transport.base import (
     most_nbytes,
 )
 from warpcall._transport.buffers import Buffers
+from warpcall._transport.replies import first_text, parse_server_timing, problem_of
 from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
 from warpcall.nodes import NodeList
 
@@ -53,6 +60,7 @@ class Core:
         retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection.
         display: shows progress bars of large bodies.
         stored_type: the class of stored tensors, StoredTensor or AsyncStoredTensor.
+        blocking_transport: makes a blocking transport; None if `transport` is one.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class Core:
         retries: int,
         display: Display,
         stored_type: type[BaseStoredTensor[Any]],
+        blocking_transport: Callable[[Config], Transport] | None = None,
     ) -> None:
         self.config = config
         self.transport = transport
@@ -71,6 +80,8 @@ class Core:
         self._display = display
         self._memory = Buffers()
         self._stored_type = stored_type
+        self._blocking_transport = blocking_transport
+        self._blocking: Core | None = None
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:
             self._headers["Authorization"] = f"Bearer {config.api_key}"
@@ -89,10 +100,22 @@ class Core:
         store: bool = False,
         ttl_s: float | None = None,
     ) -> Answer[Any]:
-        """Run an op. Inputs and parameters that are None are left out."""
+        """Run an op. Inputs and parameters that are None are left out.
+
+        Raises:
+            InvalidInput: autograd wants a gradient of an input, and the call would lose it.
+        """
         given = {k: v for k, v in params.items() if v is not None}
         ids = {wire.EVERY: new_id()} if store else {}
-        return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
+        op = wire.op_name(name)
+        if not needing_gradients(inputs):
+            return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
+        if store:
+            refuse_gradients(inputs, "a stored tensor")
+        check_differentiable(op, inputs)
+        answer = await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
+        output = attach(self.blocking(), op, inputs, given, answer.output("out"))
+        return replace(answer, outputs={"out": output})
 
     async def run(
         self,
@@ -134,6 +157,26 @@ class Core:
         """Close the connections and free the memory that was held for further answers."""
         self._memory.close()
         await self.transport.close()
+        if self._blocking is not None:
+            await self._blocking.close()
+
+    def blocking(self) -> Core:
+        """A core for the same server whose calls block: this one, if it does.
+
+        The backward pass of autograd needs it, because it cannot await.
+        """
+        if self._blocking_transport is None:
+            return self
+        if self._blocking is None:
+            self._blocking = Core(
+                self.config,
+                self._blocking_transport(self.config),
+                self.timeout_s,
+                self.retries,
+                self._display,
+                self._stored_type,
+            )
+        return self._blocking
 
     async def put(
         self, array: ArrayT, id_: str | None, ttl_s: float | None, device: str | None
@@ -142,6 +185,7 @@ class Core:
         id_ = new_id() if id_ is None else id_
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
+        refuse_gradients(tensors, "a stored tensor")
         headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
         body, path = encode(tensors, {}), f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange("PUT", path, headers, body, "put")

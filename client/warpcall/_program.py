@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from warpcall import wire
 from warpcall._arrays import is_array
 from warpcall._blocking import run_now
+from warpcall._extras.gradients import refuse_gradients
 from warpcall._generated.program_ops import ProgramOps
 from warpcall._steps import Ref, Step, StepInput
 from warpcall._tensors import BaseStoredTensor, new_id
@@ -70,6 +71,7 @@ class Steps(ProgramOps):
                     f"{name} must come from this program, got another program's", field=name
                 )
             return f"{value.step.name}.{value.output}"
+        refuse_gradients({name: value}, "a program")
         known = self._names.get(id(value))
         if known is None:
             if not is_array(value) and not isinstance(value, BaseStoredTensor):

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from warpcall import wire
 from warpcall._arrays import NUMPY_DTYPES, ArrayT, Kind
@@ -67,6 +68,15 @@ class StoredTensor(BaseStoredTensor[ArrayT]):
         """
         return run_now(self._core.fetch(self.id, self._kind))
 
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Copy it from the server, for `np.asarray(stored)` and numpy's functions."""
+        if copy is False:
+            raise ValueError("a stored tensor can only be copied from its server")
+        array: npt.NDArray[Any] = run_now(self._core.fetch(self.id, Kind()))
+        return array if dtype is None else array.astype(dtype, copy=False)
+
     def delete(self) -> None:
         """Delete it on the server. If it is gone already, nothing happens."""
         run_now(self._core.delete(self.id))
@@ -84,6 +94,9 @@ class AsyncStoredTensor(BaseStoredTensor[ArrayT]):
     async def get(self) -> ArrayT:
         """StoredTensor.get, awaited."""
         return await self._core.fetch(self.id, self._kind)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        raise TypeError("a stored tensor of AsyncClient must be awaited: await stored.get()")
 
     async def delete(self) -> None:
         """StoredTensor.delete, awaited."""

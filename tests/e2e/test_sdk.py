@@ -83,14 +83,6 @@ def test_strided_arrays_are_read_as_they_look(gpu: Client) -> None:
     np.testing.assert_array_equal(y, x.transpose(2, 0, 1))
 
 
-def test_what_has_autograd_history_is_sent_as_values(gpu: Client) -> None:
-    x = torch.randn(3, 4, requires_grad=True) * 2
-
-    y = gpu.permute(x, dims=(1, 0))
-
-    assert torch.equal(y, x.detach().T)
-
-
 def test_an_optional_output_is_there_when_asked_for(gpu: Client) -> None:
     x, weight = np.ones((1, 2, 5), np.float32), np.ones((2, 3), np.float32)
 

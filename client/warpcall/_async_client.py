@@ -1,0 +1,153 @@
+"""AsyncClient: the methods of Client, awaited, over the same core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from warpcall._answer import Answer
+from warpcall._arrays import Array, ArrayT
+from warpcall._client import BaseClient, is_tensor, only_output
+from warpcall._config import Config
+from warpcall._core import Core, split_arguments
+from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
+from warpcall._jobs.client import AsyncJobs
+from warpcall._jobs.implementations import AsyncImplementations
+from warpcall._jobs.problems import AsyncProblems
+from warpcall._program import AsyncProgram
+from warpcall._tensors import AsyncStoredTensor, TensorInput
+from warpcall._transport.base import Transport
+from warpcall._transport.socket_transport import SocketTransport
+from warpcall._transport.waiters import LoopWaiter
+from warpcall.nodes import NodeList
+
+
+class AsyncClient(BaseClient, AsyncOps):
+    """Calls ops on a Warpcall server from asyncio. It has the methods of Client, awaited.
+
+        async with AsyncClient("http://gpu-box:8000") as gpu:
+            y = await gpu.permute(x, dims=(2, 0, 1))
+
+    The backward pass of torch cannot be awaited: `y.sum().backward()` blocks the loop while the
+    server computes. `await asyncio.to_thread(y.sum().backward)` does not.
+    """
+
+    _stored_type = AsyncStoredTensor
+    _blocks = False
+
+    @staticmethod
+    def transport_for(config: Config) -> Transport:
+        """A transport in the running loop."""
+        if config.direct:
+            return SocketTransport(config.address, config.authority, LoopWaiter())
+        from warpcall._transport.httpcore_transport import AsyncHttpcoreTransport
+
+        return AsyncHttpcoreTransport(config)
+
+    async def call(
+        self,
+        name: str,
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
+        params: Mapping[str, object] | None = None,
+    ) -> Answer[ArrayT]:
+        """Client.call, awaited."""
+        return await self._core.call(name, inputs, params or {})
+
+    async def run(self, name: str, /, **arguments: Any) -> Any:
+        """Client.run, awaited."""
+        answer = await self.call(name, *split_arguments(name, arguments, is_tensor))
+        return only_output(answer)
+
+    @property
+    def stored(self) -> AsyncStoredCalls:
+        """Client.stored; the methods of the result are awaited."""
+        return AsyncStoredCalls(self._core)
+
+    async def put(
+        self,
+        array: ArrayT,
+        *,
+        id: str | None = None,
+        ttl_s: float | None = None,
+        device: str | None = None,
+    ) -> AsyncStoredTensor[ArrayT]:
+        """Client.put, awaited."""
+        stored: AsyncStoredTensor[ArrayT] = await self._core.put(array, id, ttl_s, device)
+        return stored
+
+    async def tensors(self) -> list[AsyncStoredTensor[Array]]:
+        """Client.tensors, awaited."""
+        return await self._core.tensors()
+
+    def program(self) -> AsyncProgram:
+        """Client.program; the `run` of the result is awaited."""
+        return AsyncProgram(self._core)
+
+    @property
+    def jobs(self) -> AsyncJobs:
+        """Client.jobs; the methods of the result are awaited."""
+        return AsyncJobs(self._core)
+
+    @property
+    def implementations(self) -> AsyncImplementations:
+        """Client.implementations; the methods of the result are awaited."""
+        return AsyncImplementations(self._core)
+
+    @property
+    def problems(self) -> AsyncProblems:
+        """Client.problems; the methods of the result are awaited."""
+        return AsyncProblems(self._core)
+
+    async def kernels(self) -> list[dict[str, Any]]:
+        """Client.kernels, awaited."""
+        return await self._core.kernels()
+
+    async def kernel(self, name: str) -> dict[str, Any]:
+        """Client.kernel, awaited."""
+        return await self._core.kernel(name)
+
+    async def nodes(self) -> NodeList:
+        """Client.nodes, awaited."""
+        return await self._core.nodes()
+
+    async def health(self) -> dict[str, Any]:
+        """Client.health, awaited."""
+        return await self._core.health()
+
+    async def me(self) -> dict[str, Any]:
+        """Client.me, awaited."""
+        return await self._core.me()
+
+    async def close(self) -> None:
+        """Client.close, awaited."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class AsyncStoredCalls(AsyncStoredOps):
+    """StoredCalls for AsyncClient; its methods are awaited."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def call(
+        self,
+        name: str,
+        inputs: Mapping[str, TensorInput[ArrayT] | None],
+        params: Mapping[str, object] | None = None,
+        *,
+        ttl_s: float | None = None,
+    ) -> Answer[AsyncStoredTensor[ArrayT]]:
+        """StoredCalls.call, awaited."""
+        return await self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s)

@@ -1,0 +1,1 @@
+"""What connects the SDK to other libraries: autograd of torch, pandas and notebooks."""
