@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -37,13 +36,12 @@ from warpcall._transport.base import (
 )
 from warpcall._transport.buffers import Buffers
 from warpcall._transport.replies import first_text, parse_server_timing, problem_of
+from warpcall._transport.retries import pause_before_retry
 from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
 from warpcall.nodes import NodeList
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
 MAX_MARGIN_S = 1.0
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 8.0
 READY_OR_NOT = (200, 503)
 DELETED = (200, 204)
 DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
@@ -359,19 +357,6 @@ class Core:
             finally:
                 meter.close()
             await self.transport.sleep(pause_s)
-
-
-def pause_before_retry(
-    failures: int, retry_after_s: float | None, draw: Callable[[], float] = random.random
-) -> float:
-    """Seconds to wait before the next try.
-
-    The pause doubles with each failure. It is random in part, so that callers do not return all at
-    once. It is never shorter than the server asked for.
-    """
-    pause_s: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**failures)
-    jittered = pause_s * (0.5 + 0.5 * draw())
-    return jittered if retry_after_s is None else retry_after_s + jittered / 2
 
 
 def split_arguments(

@@ -27,8 +27,8 @@ from tests.client.scripted import (
     well,
 )
 from warpcall import AsyncClient, Client, InvalidInput
-from warpcall._core import pause_before_retry
 from warpcall._transport.replies import parse_retry_after, parse_server_timing
+from warpcall._transport.retries import pause_before_retry
 from warpcall._transport.waiters import MAX_CONNECTIONS
 
 
