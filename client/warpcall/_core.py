@@ -260,6 +260,11 @@ class Core:
                 f"{path} must answer in JSON, got {first_text(reply)!r}"
             ) from error
 
+    async def get_bytes(self, path: str) -> bytes:
+        """Get what is at a path, in whatever format."""
+        reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path)
+        return reply.body.tobytes()
+
     async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
         """Open an answer that arrives in pieces, such as a stream of events.
 

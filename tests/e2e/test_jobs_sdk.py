@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +129,61 @@ def test_a_series_and_what_a_job_would_come_to(
     assert "case must begin with its op, as results have it, got ''" in none[2]
     assert dry[1].startswith("2 cases, some ")
     assert json.loads(again[1])["reuses"] == measured
+
+
+def test_a_case_is_named_by_the_options_of_bench_and_an_id_by_its_beginning(
+    measured: str, warpcall: Warpcall
+) -> None:
+    key = "permute x=F32[8,8] dims=1,0"
+    options = ("--shape", "8x8", "--dtype", "fp32", "--dims", "1,0", "--json")
+
+    whole = warpcall("history", key, "--json")
+    bare = warpcall("history", *key.split(), "--json")
+    named = warpcall("history", "permute", *options)
+    several = warpcall("history", "permute", "--shape", "8x8,8x9", *options[2:-1])
+    watched = warpcall("watch", measured[:6])
+
+    assert json.loads(whole[1])["points"]
+    assert whole == bare == named
+    assert [line for line in several[1].splitlines() if line.startswith("permute")] == [
+        key,
+        "permute x=F32[8,9] dims=1,0",
+    ]
+    assert f"\n{measured} succeeded on cpu" in watched[1]
+    assert warpcall("cancel", measured[:6])[1] == f"{measured} had ended before: succeeded\n"
+
+
+def test_results_are_written_to_a_file_in_each_format(
+    measured: str, warpcall: Warpcall, tmp_path: Path
+) -> None:
+    plain = warpcall("export", measured)
+    files = [tmp_path / f"results.{ending}" for ending in ("csv", "md", "json", "parquet")]
+    written = [warpcall("export", measured[:8], "-o", file) for file in files]
+    other = warpcall("export", measured, "--format", "md", "-o", tmp_path / "notes")
+    wrong = warpcall("export", measured, "--format", "cvs")
+
+    rows = list(csv.DictReader(io.StringIO(plain[1])))
+    assert [(row["op"], row["shapes"], row["dtypes"], row["params"]) for row in rows] == [
+        ("permute", "8x8", "F32", "dims=1,0")
+    ] * 2
+    assert [result[0] for result in (plain, *written, other)] == [0] * 6
+    assert list(csv.DictReader(files[0].read_text().splitlines())) == rows
+    assert files[1].read_text() == (tmp_path / "notes").read_text()
+    assert "| permute x=F32[8,8] dims=1,0 | copy |" in files[1].read_text()
+    assert json.loads(files[2].read_text())["id"] == measured
+    assert files[3].read_bytes()[:4] == b"PAR1"
+    assert wrong[0] == 2
+    assert "--format must be one of csv, md, parquet, json, got 'cvs'; did you mean" in wrong[2]
+
+
+def test_jobs_on_a_terminal_show_what_was_measured(measured: str, server: Server) -> None:
+    listing, ours = on_terminal(server, "jobs", columns="80")
+
+    shown = re.sub(rb"\x1b\[[0-9;]*m", b"", rest_of(ours)).decode()
+
+    assert listing.wait(30) == 0
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    assert re.search(rf"^{measured}  permute x=F32\[8,8\] dims=1,0: warpcall", shown, re.MULTILINE)
 
 
 def test_jobs_are_awaited_and_cancelled_from_asyncio(measured: str, server: Server) -> None:
@@ -285,11 +344,13 @@ def test_what_is_typed_wrong_is_one_line_that_names_the_option(
     assert message in err
 
 
-def on_terminal(server: Server, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+def on_terminal(
+    server: Server, *words: str, columns: str = "200"
+) -> tuple[subprocess.Popen[bytes], int]:
     """The command with a terminal of its own, and the end of it on which one sees what it shows."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from warpcall._cli.main import main; main()", *words]
-    settings = {"WARPCALL_URL": server.url, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
+    settings = {"WARPCALL_URL": server.url, "COLUMNS": columns, "LINES": "40", "TERM": "xterm"}
     running = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=os.environ | settings)
     os.close(theirs)
     return running, ours

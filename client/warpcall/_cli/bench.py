@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from warpcall import Client
-from warpcall._cli.completion import op_names
 from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import print_detached, print_preview, wait_and_print
 from warpcall._cli.op_args import one_of
-from warpcall._cli.output import Json, Url, write_lines
+from warpcall._cli.output import Json, Url, op_names, write_lines
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import described, job_names, upload_of
 from warpcall._jobs.names import is_problem, without_version

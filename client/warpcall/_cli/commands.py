@@ -17,11 +17,11 @@ from warpcall._cli import (
     browser,
     implementations,
     jobs,
+    measured,
     problems,
     sharing,
     tensors,
 )
-from warpcall._cli.completion import op_names
 from warpcall._cli.declarations import (
     declaration_lines,
     declaration_of,
@@ -30,7 +30,16 @@ from warpcall._cli.declarations import (
 )
 from warpcall._cli.files import UsageError, check_room, check_target, read_inputs, write_outputs
 from warpcall._cli.op_args import parse_arguments
-from warpcall._cli.output import Json, OpName, Url, console, print_json, table_of, write_lines
+from warpcall._cli.output import (
+    Json,
+    OpName,
+    Url,
+    console,
+    op_names,
+    print_json,
+    table_of,
+    write_lines,
+)
 from warpcall._cli.tables import ago
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
@@ -53,6 +62,7 @@ app.add_typer(implementations.app, name="implementations")
 app.add_typer(problems.app, name="problems")
 app.add_typer(bench.app)
 app.add_typer(jobs.app)
+app.add_typer(measured.app)
 app.add_typer(sharing.app)
 app.add_typer(browser.app)
 

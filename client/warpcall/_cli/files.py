@@ -127,14 +127,14 @@ def _load(path: Path) -> dict[str, Array]:
 def _write(outputs: Mapping[str, Array], path: Path) -> None:
     if path.suffix == ".safetensors":
         body = encode(outputs, {})
-        with _replacing(path) as file:
+        with replacing(path) as file:
             for piece in body.slices():
                 file.write(piece)
         return
     (array,) = outputs.values()
     if np.dtype(array.dtype.str) != array.dtype:  # ml_dtypes' dtypes would be read back as void
         raise WarpcallError(f"{path} cannot hold {array.dtype}: use a .safetensors file")
-    with _replacing(path) as file:
+    with replacing(path) as file:
         # Not np.save: it asks for the position in the file, which a pipe does not have.
         described = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, described)
@@ -142,7 +142,7 @@ def _write(outputs: Mapping[str, Array], path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[Any]]:
+def replacing(path: Path) -> Iterator[IO[Any]]:
     """Write a temporary file beside `path`, then rename it. Write directly to a device or pipe."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:

@@ -9,7 +9,7 @@ import typer
 
 from warpcall import JobFailed
 from warpcall._cli.main import INTERRUPTED
-from warpcall._cli.output import print_json, write_lines
+from warpcall._cli.output import human_bytes, plural, print_json, write_lines
 from warpcall._cli.tables import ago, converged, remarks, results_lines
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
@@ -21,8 +21,8 @@ def print_preview(preview: JobPreview, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(preview))
         return
-    text = f"{preview.cases} cases, some {span(preview.estimated_s)}"
-    text += f", at most {preview.device_bytes / 1e6:,.3g} MB on the device"
+    text = f"{plural(preview.cases, 'case')}, some {span(preview.estimated_s)}"
+    text += f", at most {human_bytes(preview.device_bytes)} on the device"
     if preview.reuses:
         text += f"; {preview.reuses} has measured this already"
     write_lines(text)

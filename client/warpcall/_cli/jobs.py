@@ -1,4 +1,4 @@
-"""The commands `jobs`, `watch`, `cancel`, `compare`, `history`, `board` and `top`."""
+"""The commands `jobs`, `watch`, `cancel`, `board` and `top`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from rich.live import Live
 from rich.text import Text
 
 from warpcall import Client
-from warpcall._cli.completion import job_ids
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
-from warpcall._cli.output import Json, OpName, Url, console, print_json, write_lines
+from warpcall._cli.output import (
+    Json,
+    OpName,
+    Url,
+    console,
+    job_ids,
+    plural,
+    print_json,
+    write_lines,
+)
 from warpcall._cli.tables import (
     board_lines,
-    comparison_lines,
-    history_table,
     jobs_table,
     lanes_table,
-    one_line,
     queue_table,
 )
 from warpcall.jobs import STATES
@@ -79,7 +84,7 @@ def jobs(
     if as_json:
         print_json([asdict(job.info) for job in found])
     elif found:
-        console().print(jobs_table(found))
+        console().print(jobs_table(found, short=sys.stdout.isatty()))
     else:
         write_lines("no jobs")
 
@@ -101,63 +106,10 @@ def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
     if as_json:
         print_json(asdict(job.info))
     elif was_over:
-        write_lines(f"{id} had ended before: {job.state}")
+        write_lines(f"{job.id} had ended before: {job.state}")
     else:
-        kept = f"{job.cases_done} of {job.cases_total} cases are measured"
-        write_lines(f"{id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
-
-
-@app.command()
-def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="Id of a job.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Id of the job to compare with A.")],
-    as_json: Json = False,
-    url: Url = None,
-) -> None:
-    """Compare the results of two jobs, case by case."""
-    with Client(url) as gpu:
-        found = gpu.jobs.compare(a, b)
-    if as_json:
-        print_json(asdict(found))
-        return
-    lines = comparison_lines(found) if found.rows else ["they have measured nothing in common"]
-    lines += [f"only in a: {key}" for key in found.only_a]
-    lines += [f"only in b: {key}" for key in found.only_b]
-    lines += [
-        f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
-        for name, (theirs, ours) in found.differences.items()
-    ]
-    write_lines(*lines)
-
-
-@app.command()
-def history(
-    case: Annotated[
-        str,
-        typer.Argument(
-            metavar="CASE", help='A case as results name it, such as "isin x=I64[100] ...".'
-        ),
-    ],
-    implementation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Implementation to show. Default: warpcall, and torch for a problem.",
-        ),
-    ] = None,
-    limit: Limit = 20,
-    as_json: Json = False,
-    url: Url = None,
-) -> None:
-    """Show the times of one case in all jobs, the latest first."""
-    with Client(url) as gpu:
-        found = gpu.jobs.history(case, implementation=implementation, limit=limit)
-    if as_json:
-        print_json(asdict(found))
-    elif found.points:
-        console().print(history_table(found))
-    else:
-        write_lines(f"no job that you may read has measured {found.implementation} in that case")
+        kept = f"{job.cases_done} of {plural(job.cases_total, 'case')} measured"
+        write_lines(f"{job.id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The options that all commands share, and the functions that print.
+"""The options that all commands share, what a shell completes of them, and the functions that print.
 
 All output passes through this module. It escapes control characters, which a terminal would act
 on, and prints text from a server as it is, not as rich's markup.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,12 +16,39 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warpcall._cli.completion import op_names
+from warpcall import Client, WarpcallError
 from warpcall._config import DEFAULT_URL
 from warpcall._text import clean, clean_json
 
 LINE_CHARACTERS = 10_000
 KIB = 1024
+COMPLETION_S = 2.0  # a shell waits no longer for a completion
+MOST_JOBS = 50
+
+
+def op_names(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """The ops whose names begin so, each with its summary; none if the server does not answer."""
+    try:
+        with _client(context) as gpu:
+            found = gpu.kernels()
+    except WarpcallError:
+        return
+    yield from ((op["name"], op["summary"]) for op in found if op["name"].startswith(incomplete))
+
+
+def job_ids(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """The user's latest jobs whose ids begin so; none if the server does not answer."""
+    try:
+        with _client(context) as gpu:
+            found = gpu.jobs.list(limit=MOST_JOBS)
+    except WarpcallError:
+        return
+    yield from ((job.id, f"{job.op} {job.state}") for job in found if job.id.startswith(incomplete))
+
+
+def _client(context: typer.Context) -> Client:
+    return Client(context.params.get("url"), timeout_s=COMPLETION_S, retries=0, progress=False)
+
 
 Url = Annotated[
     str | None,

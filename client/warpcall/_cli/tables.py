@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from warpcall._cli.output import table_of
+from warpcall._cli.output import plural, table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobInfo, Queue
 from warpcall.jobs.results import Board, Comparison, History, Results
@@ -122,7 +122,9 @@ def by_case(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]
 def converged(results: Results) -> str:
     """How many cases converged: their intervals are as narrow as their precision asks for."""
     cases = results.cases
-    return f"{sum(bool(case.converged) for case in cases)} of {len(cases)} cases converged"
+    return (
+        f"{sum(bool(case.converged) for case in cases)} of {plural(len(cases), 'case')} converged"
+    )
 
 
 def remarks(results: Results) -> list[str]:
@@ -147,9 +149,15 @@ def remarks(results: Results) -> list[str]:
     return lines
 
 
-def jobs_table(jobs: Iterable[JobInfo]) -> Table:
-    """A table of jobs."""
-    columns = ("id", "user", "op", "state", "cases", "precision", "submitted", "tags")
+def jobs_table(jobs: Iterable[JobInfo], *, short: bool) -> Table:
+    """A table of jobs; with `short` only of columns for which a terminal has room."""
+    if short:
+        found = [(job.id, measured(job), waiting(job), ago(job.created_at)) for job in jobs]
+        return table_of(("id", "what is measured", "state", "age"), found)
+    columns = (
+        *("id", "user", "op", "state", "cases", "precision", "submitted", "tags"),
+        *("first case", "implementations"),
+    )
     rows = [
         (
             job.id,
@@ -160,10 +168,20 @@ def jobs_table(jobs: Iterable[JobInfo]) -> Table:
             job.precision,
             f"{ago(job.created_at)} ago",
             " ".join(job.tags),
+            job.first_case,
+            ",".join(job.implementations),
         )
         for job in jobs
     ]
     return table_of(columns, rows)
+
+
+def measured(job: JobInfo) -> str:
+    """What a job measures: its first case, the number of others, implementations and tags."""
+    first = job.first_case or job.op  # older servers do not say which case
+    more = f" and {plural(job.cases_total - 1, 'more case')}" if job.cases_total > 1 else ""
+    tags = f" [{' '.join(job.tags)}]" if job.tags else ""
+    return f"{first}{more}: {', '.join(job.implementations)}{tags}".replace("more cases", "more")
 
 
 def history_table(found: History) -> Table:

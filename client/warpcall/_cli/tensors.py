@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,18 @@ import typer
 from warpcall import Client, NotFound
 from warpcall._arrays import CODES
 from warpcall._cli.files import UsageError, check_target, read_inputs, write_outputs
-from warpcall._cli.output import Json, Url, console, print_json, table_of
+from warpcall._cli.output import (
+    Json,
+    Url,
+    console,
+    human_bytes,
+    print_json,
+    table_of,
+    write_lines,
+)
+from warpcall._jobs.progress import span
 from warpcall._tensors import BaseStoredTensor
+from warpcall._text import did_you_mean
 
 MARK = "@"  # stands before the id of a stored tensor in place of a file
 
@@ -93,13 +104,27 @@ def delete(
 
 
 def find(gpu: Client, ids: Sequence[str]) -> dict[str, Any]:
-    """The stored tensors with these ids. Raise NotFound if there is none with one of the ids."""
+    """The stored tensors by these ids, each of which may be only the beginning of the id.
+
+    Raises:
+        NotFound: no id begins so.
+        UsageError: several ids begin so, and none is just this.
+    """
     there = {tensor.id: tensor for tensor in gpu.tensors()}
-    for id_ in ids:
-        if id_ not in there:
-            known = ", ".join(there) or "none"
-            raise NotFound(f"there is no tensor {id_!r}, there are {known}", field="id")
-    return {id_: there[id_] for id_ in ids}
+    return {id_: there[_whole_id(id_, there)] for id_ in ids}
+
+
+def _whole_id(given: str, known: Collection[str]) -> str:
+    if given in known:
+        return given
+    found = [id_ for id_ in known if given and id_.startswith(given)]
+    if len(found) > 1:
+        raise UsageError(f"several tensors begin with {given}: {', '.join(found)}")
+    if not found:
+        there = ", ".join(known) or "none"
+        meant = did_you_mean(given, known)
+        raise NotFound(f"there is no tensor {given!r}, there are {there}{meant}", field="id")
+    return found[0]
 
 
 def take_ids(arguments: Sequence[str], declared: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -137,6 +162,18 @@ def print_stored(stored: Mapping[str, BaseStoredTensor[Any]], *, as_json: bool) 
     if as_json:
         print_json(rows)
         return
-    columns = ("id", "dtype", "shape", "bytes", "device", "expires")
-    console().print(table_of(columns, [tuple(row.values()) for row in rows.values()]))
+    if not rows:
+        write_lines("no stored tensors")
+        return
+    columns = ("id", "dtype", "shape", "size", "device", "expires in")
+    cells = [
+        (t.id, t.dtype, list(t.shape), human_bytes(t.nbytes), t.device, span(left_s(t)))
+        for t in stored.values()
+    ]
+    console().print(table_of(columns, cells))
     sys.stdout.flush()
+
+
+def left_s(tensor: BaseStoredTensor[Any]) -> float:
+    """Seconds until a stored tensor is deleted, if nothing uses it until then."""
+    return max(0.0, (tensor.expires - datetime.now(UTC)).total_seconds())

@@ -13,6 +13,7 @@ import typer
 
 from warpcall import Client
 from warpcall._cli.files import UsageError
+from warpcall._cli.output import human_bytes
 from warpcall._cli.tables import ago
 from warpcall.errors import InvalidInput
 from warpcall.implementations import ImplementationVersion, UploadedImplementation
@@ -106,4 +107,4 @@ def version_lines(
 ) -> Iterator[str]:
     """A line for each version of an upload."""
     for version in versions:
-        yield f"  {version.version}  {ago(version.created_at)} ago, {version.nbytes:,} bytes"
+        yield f"  {version.version}  {ago(version.created_at)} ago, {human_bytes(version.nbytes)}"

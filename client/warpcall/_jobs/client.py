@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, get_args
 from urllib.parse import urlencode
 
 from warpcall._blocking import each_now, run_now
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 CREATED = (200, 201)
 SHARES_PATH = "/v1/shares"
 BOARD_PATH = "/v1/board"
+
+Format = Literal["csv", "json", "markdown", "parquet"]
+"""A format of a file with results."""
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 JobT = TypeVar("JobT", bound=JobHandle)
 
@@ -82,6 +86,10 @@ class _JobsBase(Generic[JobT]):
 
     def _events(self, id_: str, after: int) -> AsyncGenerator[JobEvent, None]:
         return events(self._core, path_of(id_, "/events"), after, None, f"the job {id_}")
+
+    async def _export(self, id_: str, form: Format) -> bytes:
+        path = path_of(id_, f"/results?format={one_of(form, FORMATS, 'form')}")
+        return await self._core.get_bytes(path)
 
     async def _compare(self, a: str, b: str) -> Comparison:
         payload = await self._core.get_json(path_of(a, f"/compare/{checked_id(b)}"))
@@ -210,6 +218,19 @@ class Jobs(_JobsBase[Job]):
         """As `Job.results`, for the job of this id."""
         return run_now(results_of(self._core, id, samples=samples))
 
+    def export(self, id: str, form: Format = "csv") -> bytes:
+        """What the job has measured as the bytes of a file, a row for each implementation of a case.
+
+        Args:
+            form: "csv", "json", "markdown" or "parquet". CSV and Parquet have the op, the shapes
+                and the dtypes of each case as columns.
+
+        Raises:
+            NotFound: there is no such job, or it is private to another user.
+            UnsupportedMedia: the server cannot write Parquet.
+        """
+        return run_now(self._export(id, form))
+
     def compare(self, a: str, b: str) -> Comparison:
         """What both jobs measured, with the ratio of the times of `b` to those of `a`."""
         return run_now(self._compare(a, b))
@@ -299,6 +320,10 @@ class AsyncJobs(_JobsBase[AsyncJob]):
         """As `Jobs.results`, awaited."""
         return await results_of(self._core, id, samples=samples)
 
+    async def export(self, id: str, form: Format = "csv") -> bytes:
+        """As `Jobs.export`, awaited."""
+        return await self._export(id, form)
+
     async def compare(self, a: str, b: str) -> Comparison:
         """As `Jobs.compare`, awaited."""
         return await self._compare(a, b)
@@ -312,6 +337,15 @@ class AsyncJobs(_JobsBase[AsyncJob]):
     async def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
         """As `Jobs.board`, awaited."""
         return await self._board({"op": op, "device": device, "case": case})
+
+
+def one_of(value: str, allowed: Sequence[str], field: str) -> str:
+    """The value itself, if it is one of those allowed. Raises InvalidInput if it is not."""
+    if value not in allowed:
+        raise InvalidInput(
+            f"{field} must be one of {', '.join(allowed)}, got {value!r:.60}", field=field
+        )
+    return value
 
 
 def given(values: Mapping[str, object]) -> dict[str, object]:

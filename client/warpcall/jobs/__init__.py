@@ -161,6 +161,8 @@ class JobInfo(Payload):
     """Class of the machine and its software; null until the job has looked at them."""
     private: bool
     """Whether only its user and administrators can read it; all users can read other jobs."""
+    first_case: str = ""
+    """Key of its first case; empty from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

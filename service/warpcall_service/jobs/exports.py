@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
@@ -38,6 +39,9 @@ PART_BYTES = 64 << 10  # of stored (compressed) results: some 8,000 samples
 ROW_GROUP = (
     10_000  # rows of a Parquet file that are compressed together; as many are held in memory
 )
+
+CASE_COLUMNS = ("op", "shapes", "dtypes", "params")
+INPUT = re.compile(r"\w+=(?P<dtype>[A-Z]\w*)\[(?P<shape>[\d,]*)\](:.*)?")  # of a case's key
 
 Step = Callable[[Session], bytes]  # reads and renders the next part
 Rows = Sequence[Measurement]
@@ -197,10 +201,30 @@ def _row_step(session: Session, table: _Table, job: Job, part: Sequence[Case]) -
     return table.body(_rows_of(session, job, part))
 
 
+def _columns(row: Measurement) -> dict[str, Any]:
+    """The fields of a row, with what its case is in columns of their own."""
+    return {**vars(row), **case_columns(row.case)}
+
+
+def case_columns(key: str) -> dict[str, str]:
+    """A case as columns: for "permute x=BF16[8,4] dims=1,0" op "permute", shapes "8x4",
+    dtypes "BF16" and params "dims=1,0". Inputs are in the order of the op, separated by spaces.
+    """
+    op, *rest = key.split(" ")
+    inputs = [found for part in rest if (found := INPUT.fullmatch(part))]
+    return {
+        "op": op,
+        "shapes": " ".join(found["shape"].replace(",", "x") or "scalar" for found in inputs),
+        "dtypes": " ".join(found["dtype"] for found in inputs),
+        "params": " ".join(part for part in rest if not INPUT.fullmatch(part)),
+    }
+
+
 class _Csv:
     def __init__(self) -> None:
         self._file = io.StringIO()
-        self._writer = csv.DictWriter(self._file, [field.name for field in fields(Measurement)])
+        names = [field.name for field in fields(Measurement)]
+        self._writer = csv.DictWriter(self._file, [*names, *CASE_COLUMNS])
 
     def head(self) -> bytes:
         self._writer.writeheader()
@@ -208,7 +232,7 @@ class _Csv:
 
     def body(self, rows: Rows) -> bytes:
         for row in rows:
-            self._writer.writerow({**vars(row), "tags": " ".join(row.tags)})
+            self._writer.writerow({**_columns(row), "tags": " ".join(row.tags)})
         return self._taken()
 
     def tail(self) -> bytes:
@@ -286,6 +310,7 @@ class _Parquet:
             list: pa.list_(pa.string()),
         }
         columns = [(field.name, kinds[_kind(str(field.type))]) for field in fields(Measurement)]
+        columns += [(name, pa.string()) for name in CASE_COLUMNS]
         self._pa = pa
         self._schema = pa.schema(columns)
         self._file = io.BytesIO()
@@ -296,7 +321,7 @@ class _Parquet:
         return b""
 
     def body(self, rows: Rows) -> bytes:
-        table = self._pa.Table.from_pylist([vars(row) for row in rows], self._schema)
+        table = self._pa.Table.from_pylist([_columns(row) for row in rows], self._schema)
         self._tables.append(table)
         if sum(map(len, self._tables)) >= ROW_GROUP:
             self._write()

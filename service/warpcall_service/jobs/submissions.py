@@ -29,7 +29,7 @@ from warpcall_service.uploads import job_uploads
 
 START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
-ID = re.compile(r"[0-9a-f]{12}")
+ID = re.compile(r"[0-9a-f]{4,12}")  # the whole id has 12 digits
 PACE_JOBS = 20  # the latest finished jobs, whose mean pace (actual over nominal) is the estimate's
 SLOWEST_PACE, FASTEST_PACE = 20.0, 0.05
 
@@ -233,18 +233,22 @@ def readable(caller: Caller) -> sa.ColumnElement[bool]:
 
 
 def find(session: Session, caller: Caller, job_id: str) -> Job:
-    """The job of an id, if the caller may read it.
+    """The job whose id is, or begins with, `job_id`, if the caller may read it.
 
     Raises:
         NotFound: there is no such job, or it is private to another user.
+        InvalidInput: the ids of several jobs that the caller may read begin so.
     """
-    query = sa.select(Job).where(Job.id == job_id, readable(caller))
-    job = session.scalars(query).one_or_none() if ID.fullmatch(job_id) else None
-    if job is None:
+    begins = sa.and_(Job.id >= job_id, Job.id < f"{job_id}g")  # "g" is behind all digits
+    query = sa.select(Job).where(begins, readable(caller)).limit(2)
+    found = session.scalars(query).all() if ID.fullmatch(job_id) else []
+    if len(found) > 1:
+        raise InvalidInput(f"several jobs have ids that begin with {job_id}, give more", field="id")
+    if not found:
         raise NotFound(
             f"there is no job {brief(job_id)}, or it is private to another user", field="id"
         )
-    return job
+    return found[0]
 
 
 def find_own(session: Session, caller: Caller, job_id: str) -> Job:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import (
@@ -27,6 +28,7 @@ from warpcall_service.jobs.queue import Place
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.tables import Job as JobRow
+from warpcall_service.store.tables import JobCase
 from warpcall_service.store.times import moment
 from warpcall_service.uploads import job_uploads
 
@@ -36,7 +38,7 @@ HIDDEN = "a private problem"  # in place of its name
 
 def submitted(session: Session, row: JobRow, created: bool, devices: int) -> SubmittedJob:
     """The answer to a submission: the new job, or the one that was found instead."""
-    fields = _fields(row, _places(session, [row], devices))
+    fields = _fields(row, _places(session, [row], devices), _first_cases(session, [row]))
     return checked(SubmittedJob, {**fields, "reused": not created})
 
 
@@ -46,7 +48,7 @@ def job(session: Session, caller: Caller, job_id: str, devices: int) -> JobDetai
     return checked(
         JobDetails,
         {
-            **_fields(row, _places(session, [row], devices)),
+            **_fields(row, _places(session, [row], devices), _first_cases(session, [row])),
             "request": json.loads(row.request),
             "fingerprint": results.facts(row, caller),
             "sources": json.loads(row.sources or "{}"),
@@ -78,9 +80,9 @@ def jobs(session: Session, caller: Caller, wanted: Filter, devices: int) -> JobL
     """A page of the jobs that the caller may read, the latest first."""
     found = submissions.listed(session, caller, wanted)
     rows, more = found[: wanted.limit], len(found) > wanted.limit
-    places = _places(session, rows, devices)
+    places, first = _places(session, rows, devices), _first_cases(session, rows)
     return JobList(
-        jobs=[checked(JobInfo, _fields(row, places)) for row in rows],
+        jobs=[checked(JobInfo, _fields(row, places, first)) for row in rows],
         next=rows[-1].id if more else None,
     )
 
@@ -97,7 +99,7 @@ def whole_queue(session: Session, caller: Caller, devices: int) -> Queue:
         place = places.get(row.number)
         if place is None:
             continue  # it was submitted between the two queries
-        fields = {**_fields(row, places), "position": place.position}
+        fields = {**_fields(row, places, {}), "position": place.position}
         if row.problem_number in hidden:
             fields["op"] = HIDDEN
         entries.append(checked(QueueEntry, fields))
@@ -110,7 +112,17 @@ def _places(session: Session, rows: Any, devices: int) -> Mapping[int, Place]:
     return queue.places(session, devices) if any(row.state in UNFINISHED for row in rows) else {}
 
 
-def _fields(row: JobRow, places: Mapping[int, Place]) -> dict[str, Any]:
+def _first_cases(session: Session, rows: Sequence[JobRow]) -> Mapping[int, str]:
+    """The keys of the jobs' first cases, by the numbers of the jobs."""
+    numbers = [row.number for row in rows]
+    query = sa.select(JobCase.job_number, JobCase.key)
+    found = session.execute(query.where(JobCase.job_number.in_(numbers), JobCase.position == 0))
+    return {number: key for number, key in found}
+
+
+def _fields(
+    row: JobRow, places: Mapping[int, Place], first_cases: Mapping[int, str]
+) -> dict[str, Any]:
     place = places.get(row.number)
     return {
         "id": row.id,
@@ -139,4 +151,5 @@ def _fields(row: JobRow, places: Mapping[int, Place]) -> dict[str, Any]:
         "device": row.device,
         "environment": row.environment,
         "private": row.private,
+        "first_case": first_cases.get(row.number, ""),
     }

@@ -19,6 +19,7 @@ from warpcall_service.store.tables import Job, ShareLink, User
 from warpcall_service.text import brief
 
 MAX_SHARES = 200  # links of one user that have not expired
+ID = re.compile(r"[0-9a-f]{4,16}")  # the whole id has 16 digits
 TOKEN = re.compile(r"sh_[A-Za-z0-9_-]{43}")
 
 OtherJob = aliased(Job)
@@ -79,7 +80,7 @@ def create(
     )
     session.add(share)
     session.flush()
-    return (share, job_id, other_id), token
+    return (share, jobs[0].id, jobs[1].id if len(jobs) > 1 else None), token
 
 
 def listed(
@@ -107,15 +108,24 @@ def listed(
 
 
 def revoke(session: Session, caller: Caller, share_id: str) -> None:
-    """Revoke a link. Whoever made it, the users of its jobs and administrators may.
+    """Revoke the link whose id is, or begins with, `share_id`.
+
+    Whoever made it, the users of its jobs and administrators may.
 
     Raises:
         NotFound: there is no such link, or the caller may not revoke it.
+        InvalidInput: the ids of several links that the caller may revoke begin so.
     """
-    found = session.execute(_links().where(_revocable(caller), ShareLink.id == share_id)).first()
-    if found is None:
+    begins = sa.and_(ShareLink.id >= share_id, ShareLink.id < f"{share_id}g")
+    query = _links().where(_revocable(caller), begins).limit(2)
+    found = session.execute(query).all() if ID.fullmatch(share_id) else []
+    if len(found) > 1:
+        raise InvalidInput(
+            f"several links have ids that begin with {share_id}, give more", field="id"
+        )
+    if not found:
         raise NotFound(f"there is no share link {brief(share_id)}, or it is not yours", field="id")
-    session.delete(found[0])
+    session.delete(found[0][0])
 
 
 def open_link(session: Session, token: str) -> Shared | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.implementations.scripted_lab import RESULTS, row
+from warpcall._cli.output import human_bytes, plural
 from warpcall._cli.tables import MAX_TRACEBACK, comparison_lines, ratio, remarks, results_lines
 from warpcall._jobs.parse import parse
 from warpcall.jobs.results import ComparedRow, Comparison, Results
@@ -34,6 +35,24 @@ def test_rows_fit_into_80_columns_whatever_the_names(verdict: str) -> None:
     assert [line.rpartition(verdict)[2].split() for line in lines if verdict in line] == [
         ["4123", "101%"]
     ] * 3
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shown"),
+    [
+        (0, "0 bytes"), (1, "1 byte"), (1023, "1,023 bytes"), (1024, "1 KiB"), (1536, "1.5 KiB"),
+        (147_456, "144 KiB"), (1023 * 1024 + 1000, "1 MiB"), (512 << 20, "512 MiB"),
+        (3 << 29, "1.5 GiB"), (1 << 40, "1 TiB"), (1 << 51, "2,048 TiB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_written_for_people(nbytes: int, shown: str) -> None:
+    assert human_bytes(nbytes) == shown
+
+
+def test_a_noun_is_plural_unless_there_is_one() -> None:
+    assert [plural(n, "case") for n in (0, 1, 2, 1000)] == [
+        "0 cases", "1 case", "2 cases", "1,000 cases",
+    ]  # fmt: skip
 
 
 def test_a_long_name_has_a_line_of_its_own_above_its_times() -> None:

@@ -56,13 +56,18 @@ def test_every_format_is_the_same_whatever_its_parts(
     ]
     assert tables[0] == tables[1]
     payload = json.loads(whole["json"])
-    assert tables[0] == payload["measurements"]
+    described = {"op": "case", "shapes": "", "dtypes": ""}
+    assert tables[0] == [
+        {**row, **described, "params": row["case"].removeprefix("case ")}
+        for row in payload["measurements"]
+    ]
     assert whole["json"] == to_json(checked(Results, payload))
     rows = [(row["position"], row["implementation"]) for row in payload["measurements"]]
     assert rows == list(itertools.product(range(CASES), IMPLEMENTATIONS))
     table = list(csv.DictReader(io.StringIO(whole["csv"].decode())))
     assert [(int(row["position"]), row["implementation"]) for row in table] == rows
     assert {row["tags"] for row in table} == {"a b"}
+    assert [row["params"] for row in table] == [row["params"] for row in tables[0]]
     for case in payload["cases"]:
         expected = result(3, case["position"] % 3)
         assert case["samples_us"] == {
@@ -71,6 +76,21 @@ def test_every_format_is_the_same_whatever_its_parts(
         assert {name: case[name] for name in SHOWN if name in case} == {
             name: value for name, value in SHOWN.items() if name in case
         }
+
+
+@pytest.mark.parametrize(
+    ("key", "columns"),
+    [
+        ("permute x=BF16[8,4] dims=1,0", ("permute", "8x4", "BF16", "dims=1,0")),
+        ("isin elements=I64[100]:0..99 test_elements=I32[]", ("isin", "100 scalar", "I64 I32", "")),
+        ("ann/row-norm x=F8_E4M3[2,3]:ones:strided eps=1e-05 causal=true",
+         ("ann/row-norm", "2x3", "F8_E4M3", "eps=1e-05 causal=true")),
+    ],
+)  # fmt: skip
+def test_a_case_is_columns_of_csv_and_parquet(key: str, columns: tuple[str, ...]) -> None:
+    assert exports.case_columns(key) == dict(
+        zip(("op", "shapes", "dtypes", "params"), columns, strict=True)
+    )
 
 
 @pytest.mark.parametrize("form", exports.MEDIA)

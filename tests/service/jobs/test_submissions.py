@@ -8,11 +8,12 @@ import json
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.service.job_rows import MANY, caller, checked, claim, finish, request, submit
 from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import events, lifecycle, results, submissions
+from warpcall_service.jobs import events, lifecycle, results, submissions, views
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.store import times
 from warpcall_service.store.database import Store
@@ -81,6 +82,37 @@ def test_lists_are_filtered_and_paged_and_show_no_private_jobs_of_others(store: 
     assert listed(admin, user="bob") == listed(admin, op="conv") == [theirs]
     with pytest.raises(NotFound, match="or it is private to another user"):
         listed(alice, before=theirs)
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id(store: Store) -> None:
+    ids = [submit(store, "alice") for _ in range(3)]
+    theirs = submit(store, "bob", private=True)
+    with store.write() as session:
+        new = ("abcd00000001", "abcd0000000f", "abce00000000", "0123456789ab")
+        for id_, wanted in zip((*ids, theirs), new, strict=True):
+            session.scalars(sa.select(Job).where(Job.id == id_)).one().id = wanted
+
+    def found(part: str) -> str:
+        with store.read() as session:
+            return submissions.find(session, caller("alice"), part).id
+
+    assert found("abce") == "abce00000000"
+    assert found("abcd0000000f") == "abcd0000000f"
+    with pytest.raises(InvalidInput, match="several jobs have ids that begin with abcd") as caught:
+        found("abcd")
+    assert caught.value.field == "id"
+    for part in ("abc", "", "abcf", "abcd%", "abcd_", "0123", "0123456789ab", "abcd00000001a"):
+        with pytest.raises(NotFound, match="or it is private to another user"):
+            found(part)
+
+
+def test_a_list_says_what_each_job_measures_first(store: Store) -> None:
+    submit(store, "alice", cases=3)
+
+    with store.read() as session:
+        (job,) = views.jobs(session, caller("alice"), Filter(), 1).jobs
+
+    assert job.first_case == "case 0"
 
 
 def test_a_case_is_stored_once_and_found_in_its_history(store: Store) -> None:

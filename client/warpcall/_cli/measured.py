@@ -1,0 +1,197 @@
+"""The commands `compare`, `history` and `export`: what jobs have measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from warpcall import Client
+from warpcall._cli.declarations import declaration_of
+from warpcall._cli.files import UsageError, replacing
+from warpcall._cli.jobs import JobId, Limit
+from warpcall._cli.op_args import one_of
+from warpcall._cli.output import (
+    Json,
+    Url,
+    console,
+    job_ids,
+    op_names,
+    plural,
+    print_json,
+    write_lines,
+)
+from warpcall._cli.sweep_args import sweep_of
+from warpcall._cli.tables import comparison_lines, history_table, one_line
+from warpcall._jobs.client import Format
+from warpcall.jobs.results import History
+
+FORMATS: dict[str, Format] = {"csv": "csv", "md": "markdown", "parquet": "parquet", "json": "json"}
+
+app = typer.Typer()
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", autocompletion=job_ids, help="Id of a job.")],
+    b: Annotated[
+        str,
+        typer.Argument(
+            metavar="B", autocompletion=job_ids, help="Id of the job to compare with A."
+        ),
+    ],
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Compare the results of two jobs, case by case."""
+    with Client(url) as gpu:
+        found = gpu.jobs.compare(a, b)
+    if as_json:
+        print_json(asdict(found))
+        return
+    lines = comparison_lines(found) if found.rows else ["they have measured nothing in common"]
+    lines += [f"only in a: {key}" for key in found.only_a]
+    lines += [f"only in b: {key}" for key in found.only_b]
+    lines += [
+        f"{name} differs: {one_line(str(theirs))} and {one_line(str(ours))}"
+        for name, (theirs, ours) in found.differences.items()
+    ]
+    write_lines(*lines)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def history(
+    case: Annotated[
+        str,
+        typer.Argument(
+            metavar="OP|CASE",
+            autocompletion=op_names,
+            help="An op, with the options below that say which case; or a case as results name it, "
+            'such as "isin x=I64[100] ...".',
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OPTIONS OF THE OP]", help="Parameters such as --dims 1,0."),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="SHAPES", help="Shapes of the first input: 4096x4096,8192x8192."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPES", help="Dtypes of the first input: bf16,fp32.")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=N,...", help="Sizes, as for bench.")
+    ] = None,
+    implementation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Implementation to show. Default: warpcall, and torch for a problem.",
+        ),
+    ] = None,
+    limit: Limit = 20,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """Show the times of one case in all jobs, the latest first.
+
+    \b
+    warpcall history permute --shape 4096x4096 --dtype bf16 --dims 1,0
+    warpcall history "permute x=BF16[4096,4096] dims=1,0" --implementation torch
+    """
+    rest = arguments or []
+    with Client(url) as gpu:
+        if (
+            not case
+            or " " in case
+            or (rest and all("=" in one and not one.startswith("-") for one in rest))
+        ):
+            keys: Sequence[str] = [" ".join((case, *rest))]  # perhaps without quotation marks
+        else:
+            sweep = sweep_of(declaration_of(gpu, case), rest, shape, dtype, size or [])
+            preview = gpu.jobs.preview(case, sweep=sweep)
+            keys = preview.first_cases
+            if preview.cases > len(keys):
+                raise UsageError(
+                    f"history shows at most {len(keys)} cases at once, "
+                    f"got {plural(preview.cases, 'case')}"
+                )
+        found = [gpu.jobs.history(key, implementation=implementation, limit=limit) for key in keys]
+    if as_json:
+        shown = [asdict(one) for one in found]
+        print_json(shown[0] if len(shown) == 1 else shown)
+        return
+    for one in found:
+        _print_history(one, named=len(found) > 1)
+
+
+@app.command()
+def export(
+    id: JobId,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="Format of the file. Default: as the name of the file ends, and csv without one. "
+            "CSV and Parquet have op, shapes, dtypes and parameters as columns.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="File to write. An existing file is replaced. Default: standard output.",
+        ),
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Write what a job has measured to a file.
+
+    \b
+    warpcall export ID -o results.csv
+    warpcall export ID --format md
+    """
+    ending = "" if out is None else out.suffix.removeprefix(".")
+    name = form or (ending if ending in FORMATS else "csv")
+    wanted = FORMATS[one_of("--format", name, tuple(FORMATS))]
+    if wanted == "parquet" and out is None and sys.stdout.isatty():
+        raise UsageError("Parquet is not text: give --out FILE")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out.parent} is not a folder")
+    with Client(url) as gpu:
+        data = gpu.jobs.export(id, wanted)
+    if out is None:
+        _write_out(data, text=wanted != "parquet")
+        return
+    with replacing(out) as file:
+        file.write(data)
+    write_lines(f"{out} has what {id} has measured")
+
+
+def _write_out(data: bytes, *, text: bool) -> None:
+    if text and not sys.stdout.isatty():
+        sys.stdout.write(data.decode("utf-8", "replace"))
+        return
+    if text:  # a terminal acts on control characters
+        write_lines(*data.decode("utf-8", "replace").splitlines())
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+
+
+def _print_history(found: History, *, named: bool) -> None:
+    if named:
+        write_lines(found.case)
+    if found.points:
+        console().print(history_table(found))
+    else:
+        write_lines(f"no job that you may read has measured {found.implementation} in that case")
