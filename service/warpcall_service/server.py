@@ -95,9 +95,9 @@ async def _serve(
     checks = Checks(settings)
     usage = account_sync.usage_counter
     identity = ServerIdentity.of(settings)
-    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage, identity)
     url = settings.advertised_url or _url(settings, listener, named=True)
     membership = Membership(engine, store, identity, url, lambda: stop.requested)
+    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage, membership)
     job_service.start()
     membership.start()
     json = JsonPool(int(settings.max_json_bytes))

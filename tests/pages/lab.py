@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from tests.service.job_rows import MANY, RUNNER, caller
+from tests.service.job_rows import DEVICE, MANY, RUNNER, caller
 from warpcall_service.auth import users
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.events import append_event
@@ -113,7 +113,7 @@ def measure(
         changes: by position, members of the case's result that replace the made-up ones.
     """
     with store.write() as session:
-        job = queue.claim(session, RUNNER, MANY)
+        job = queue.claim(session, RUNNER, DEVICE, MANY)
         assert job is not None
         number = job.number
     random = np.random.default_rng(seed)

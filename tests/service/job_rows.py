@@ -7,11 +7,13 @@ from typing import Any
 from warpcall_service.identity import Caller, Role
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.nodes.placement import Device
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
 RUNNER = "here"
+DEVICE = Device(RUNNER, "host", "a device")
 MANY = 1000  # more than a test may have of them
 
 
@@ -44,9 +46,11 @@ def submit(
         return job.id
 
 
-def claim(store: Store, user_running: int = MANY, runner: str = RUNNER) -> Job | None:
+def claim(
+    store: Store, user_running: int = MANY, runner: str = RUNNER, device: Device = DEVICE
+) -> Job | None:
     with store.write() as session:
-        job = queue.claim(session, runner, user_running)
+        job = queue.claim(session, runner, device, user_running)
         if job is not None:
             session.flush()
             session.refresh(job)

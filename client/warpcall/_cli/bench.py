@@ -25,6 +25,8 @@ OPTIONS = {  # the option for each field that an error of the server can name
     "tags": "--tag",
     "note": "--note",
     "sweep": "--shape, --dtype",
+    "gpu": "--gpu",
+    "node": "--node",
 }
 OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype"}
 
@@ -112,6 +114,17 @@ def bench(
             "public unless it times a private upload or the server is set otherwise.",
         ),
     ] = None,
+    gpu_model: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="MODEL", help="Run on a GPU of this model, such as H200."),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run on this server or machine: an id or a host that `warpcall nodes` shows.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
@@ -156,7 +169,7 @@ def bench(
             )
         request: JobRequest = {
             "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
-            "private": private, **wanted,
+            "private": private, "gpu": gpu_model, "node": node, **wanted,
         }  # fmt: skip
         options = OF_PROBLEMS if is_problem(op) else OPTIONS
         with _options_named(options, [p["name"] for p in declaration["params"]]):

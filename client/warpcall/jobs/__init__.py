@@ -81,6 +81,9 @@ class JobRequest(TypedDict, total=False):
             By default the server answers with that job.
         private: let only the job's user and administrators read it. By default all users can,
             unless it times a private upload or the server is set otherwise.
+        gpu: model of the GPU that it runs on, such as "H200": words of the name that `Client.nodes`
+            has. By default any.
+        node: id of the server that it runs on, or host name of its machine. By default any.
     """
 
     implementations: Sequence[str] | None
@@ -92,6 +95,8 @@ class JobRequest(TypedDict, total=False):
     note: str | None
     fresh: bool
     private: bool | None
+    gpu: str | None
+    node: str | None
 
 
 class Payload:
@@ -300,7 +305,7 @@ class Queue(Payload):
     """All jobs that run or wait, in the order in which they end or start."""
 
     devices: int
-    """Number of devices of this server that jobs can run on."""
+    """Number of devices, of all servers that share the queue, that jobs can run on."""
     entries: list[QueueEntry]
     """Jobs that run, then jobs that wait."""
 

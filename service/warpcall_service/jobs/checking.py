@@ -14,13 +14,18 @@ from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import JobRequest, is_problem, without_version
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.messages import frame
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.placement import Device
 from warpcall_service.runs.messages import Checked
 from warpcall_service.runs.operator_modules import KERNELS, LIMIT, SHIPPED, OperatorModules
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.settings import Settings
+from warpcall_service.text import brief
 from warpcall_service.uploads import job_uploads
 from warpcall_service.uploads.checks import Checks
 from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
+
+MAX_SHOWN = 10  # devices that a message names
 
 
 class JobChecks:
@@ -34,6 +39,7 @@ class JobChecks:
         modules: OperatorModules,
         sandbox: Sandbox,
         checks: Checks,
+        membership: Membership,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -41,15 +47,18 @@ class JobChecks:
         self._modules = modules
         self._sandbox = sandbox
         self._problem_cases = ProblemCases(checks)
+        self._membership = membership
 
     async def check(self, caller: Caller, request: JobRequest) -> Checked:
         """Check a request: lanes know the ops and the implementations, a problem makes its cases.
 
         Raises:
-            InvalidInput: the request cannot be measured, or takes longer than a job may take.
+            InvalidInput: the request cannot be measured, takes longer than a job may take, or asks
+                for a device that no server has.
             Forbidden, Unavailable: uploaded code cannot run, and the request needs some.
         """
         op, names = without_version(request.op), request.implementations
+        devices = self._devices_for(request)
         problem = await self._problem_of(caller, request)
         given = request.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         cases = {name: given[name] for name in ("cases", "sweep") if given.get(name) is not None}
@@ -77,6 +86,11 @@ class JobChecks:
             **await self._modules.sources_of(op, names),
             **versions,
         }
+        if request.gpu is not None or request.node is not None:
+            known = sorted({one.environment for one in devices if one.environment})
+            checked["environment"] = known[0] if known else ""
+        if request.node is not None:
+            checked["nodes"] = sorted({one.node for one in devices})
         nominal_s = submissions.nominal_s(request, checked)
         limit_s = self._settings.job_wall_s
         if nominal_s > limit_s:
@@ -87,6 +101,27 @@ class JobChecks:
                 field="sweep" if request.sweep is not None else "cases",
             )
         return checked
+
+    def _devices_for(self, request: JobRequest) -> list[Device]:
+        """The devices that a job may run on.
+
+        Raises:
+            InvalidInput: there is none, on any server that shares the queue.
+        """
+        known = self._membership.devices()
+        found = [device for device in known if device.fits(request.gpu, request.node)]
+        if found or (request.gpu is None and request.node is None):
+            return found
+        field = "node" if request.gpu is None else "gpu"
+        if request.node is not None and not any(d.fits(None, request.node) for d in known):
+            field = "node"
+        shown = sorted({f"{one.model or 'an unknown device'} on {one.host}" for one in known})
+        more = f" and {len(shown) - MAX_SHOWN} others" if len(shown) > MAX_SHOWN else ""
+        raise InvalidInput(
+            f"{field}: no server here has a device {_asked(request)}; there are "
+            f"{', '.join(shown[:MAX_SHOWN])}{more}",
+            field=field,
+        )
 
     async def _problem_of(self, caller: Caller, request: JobRequest) -> NamedProblem | None:
         """The problem that a request names; None if it names an op of the library.
@@ -123,6 +158,13 @@ class JobChecks:
             return {name: row.sha256 for name, row in found.items()}
 
         return await self._database.read(read)
+
+
+def _asked(request: JobRequest) -> str:
+    """The device that a request asks for, in words."""
+    model = "" if request.gpu is None else f"of the model {brief(request.gpu)}"
+    node = "" if request.node is None else f"on {brief(request.node)}"
+    return f"{model} {node}".strip()
 
 
 def _named_problem(session: Session, caller: Caller, reference: str) -> NamedProblem:

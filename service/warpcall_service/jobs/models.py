@@ -41,6 +41,9 @@ OpName = Annotated[
     Text, StringConstraints(min_length=1, max_length=CODE_LENGTH), AfterValidator(op_name)
 ]
 ImplementationName = Annotated[Text, StringConstraints(min_length=1, max_length=CODE_LENGTH)]
+# A model has at least one word; see nodes/placement.py.
+GpuModel = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._()-]{0,63}$")]
+NodeName = Annotated[Text, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,63}$")]
 Entries = Annotated[list[int], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 ParamValue = bool | int | float | Entries | None
@@ -121,7 +124,9 @@ class JobRequest(_Model):
     compared with the first one. If a job of the same user measured the same in the same
     environment, that job is the answer, unless `fresh` is true. Only its
     user and administrators can read a job with `private`. By default a job is private if it is on a
-    private problem or times a private upload, or if the server is set so.
+    private problem or times a private upload, or if the server is set so. `gpu` and `node` say which
+    devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
+    host name of its machine.
     """
 
     op: OpName
@@ -136,6 +141,8 @@ class JobRequest(_Model):
     note: Annotated[Text, StringConstraints(max_length=1000)] = ""
     fresh: bool = False
     private: bool | None = None
+    gpu: GpuModel | None = None
+    node: NodeName | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -17,6 +17,7 @@ from warpcall.jobs import ACTIVE, UNFINISHED
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
 from warpcall_service.jobs.orphans import Heartbeat
+from warpcall_service.nodes.placement import Device
 from warpcall_service.store.tables import Job, JobClock, JobShare
 from warpcall_service.store.times import now_ms
 
@@ -73,16 +74,19 @@ def lock(session: Session) -> int:
     return clock.now_us
 
 
-def claim(session: Session, runner: str, user_running: int) -> Job | None:
+def claim(session: Session, runner: str, device: Device, user_running: int) -> Job | None:
     """Claim the next job for a server; None if no job may start.
 
     Args:
         runner: id of the server.
+        device: where the job would run. Jobs that may not run there are left to others.
         user_running: limit on the number of jobs that one user has running at once.
     """
     lock(session)
     running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
-    entries, ends = _entries(session), _ends(session)
+    elsewhere = _elsewhere(session, device)
+    entries = [entry for entry in _entries(session) if entry.number not in elsewhere]
+    ends = _ends(session)
     for scheduled in in_order(entries, ends):
         if running[scheduled.entry.user] >= user_running:
             continue
@@ -91,6 +95,7 @@ def claim(session: Session, runner: str, user_running: int) -> Job | None:
         clock.now_us = max(clock.now_us, virtual_time_us(entries, ends, scheduled.entry.priority))
         session.merge(JobShare(user_name=job.user_name, end_us=scheduled.end_us))
         job.runner, job.fence, job.ran_ms = runner, job.fence + 1, 0
+        job.model = device.model or None
         job.started_ms = now_ms()
         job.attempts += 1
         job.state = "preparing"
@@ -196,6 +201,25 @@ def _entries(session: Session) -> list[QueuedJob]:
         )
     )
     return [QueuedJob(*row) for row in rows]
+
+
+def _elsewhere(session: Session, device: Device) -> set[int]:
+    """Numbers of the waiting jobs that may not run on a device.
+
+    A job that has measured a case runs only on devices of the model that measured it. Its cases
+    would otherwise be those of different GPUs.
+    """
+    rows = session.execute(
+        sa.select(Job.number, Job.gpu, Job.node, Job.model, Job.cases_done).where(
+            Job.state == "queued",
+            sa.or_(Job.gpu.is_not(None), Job.node.is_not(None), Job.cases_done > 0),
+        )
+    )
+    return {
+        number
+        for number, gpu, node, model, cases_done in rows
+        if not device.fits(gpu, node) or (cases_done and model not in (None, device.model))
+    }
 
 
 def _ends(session: Session) -> dict[str, int]:

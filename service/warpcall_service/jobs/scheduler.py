@@ -26,8 +26,9 @@ from warpcall_service.jobs.queue import Claim
 from warpcall_service.jobs.run_recorder import RunRecorder
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
-from warpcall_service.lanes.status import CLOSED
-from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.placement import Device
+from warpcall_service.nodes.server_identity import IdentityUnavailable
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import Task
 from warpcall_service.runs.operator_modules import OperatorModules
@@ -84,14 +85,15 @@ class Scheduler:
         database: JobDatabase,
         modules: OperatorModules,
         usage_counter: UsageCounter,
-        identity: ServerIdentity,
+        membership: Membership,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = database
         self._modules = modules
         self._usage_counter = usage_counter
-        self._identity = identity
+        self._membership = membership
+        self._identity = membership.identity
         self._runs: dict[str, _Running] = {}  # by lane
         self._clean: set[str] = set()  # lanes without processes of an earlier server
         self._wake = asyncio.Event()
@@ -109,8 +111,8 @@ class Scheduler:
 
     @property
     def devices(self) -> int:
-        """Number of devices that jobs can run on."""
-        return sum(lane.state not in CLOSED for lane in self._engine.all_lanes)
+        """Number of devices, of all servers that share the queue, that jobs can run on."""
+        return self._membership.open_lanes()
 
     def start(self) -> None:
         """Start to poll the queue, in the running event loop."""
@@ -222,9 +224,11 @@ class Scheduler:
             if self._stopping:
                 return
             if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
-                claimed = await self._database.write(self._claim, lane.name)
+                claimed = await self._database.write(
+                    self._claim, lane.name, self._membership.device(lane)
+                )
                 if claimed is None:
-                    return
+                    continue  # another lane may have another model
                 self._start_run(claimed, lane)
 
     async def _write_heartbeats(self) -> None:
@@ -258,9 +262,9 @@ class Scheduler:
             self._clean.add(lane.name)
         return True
 
-    def _claim(self, session: Session, device: str) -> _Claimed | None:
+    def _claim(self, session: Session, device: str, offer: Device) -> _Claimed | None:
         settings = self._settings
-        job = queue.claim(session, self._identity.id, settings.user_running_jobs)
+        job = queue.claim(session, self._identity.id, offer, settings.user_running_jobs)
         if job is None:
             return None
         job.device = device

@@ -21,7 +21,7 @@ from warpcall_service.jobs.read_admission import ReadAdmission, StreamLimit
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.nodes.server_identity import ServerIdentity
+from warpcall_service.nodes.membership import Membership
 from warpcall_service.runs.messages import Checked
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
@@ -51,14 +51,16 @@ class JobService:
         sandbox: Sandbox,
         checks: Checks,
         usage_counter: UsageCounter,
-        identity: ServerIdentity,
+        membership: Membership,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._database = JobDatabase(store)
-        self._checks = JobChecks(settings, engine, self._database, modules, sandbox, checks)
+        self._checks = JobChecks(
+            settings, engine, self._database, modules, sandbox, checks, membership
+        )
         self.scheduler = Scheduler(
-            settings, engine, self._database, modules, usage_counter, identity
+            settings, engine, self._database, modules, usage_counter, membership
         )
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time

@@ -136,6 +136,8 @@ def submit(
         problem_sha256=None if problem is None else problem.sha256,
         problem_number=None if problem is None else problem.number,
         private=private,
+        gpu=request.gpu,
+        node=request.node,
     )
     session.add(job)
     session.flush()
@@ -357,6 +359,8 @@ def _find_answered(
     )
     if private or request.private is not None:
         query = query.where(Job.private.is_(private))
+    if "nodes" in checked:
+        query = query.where(Job.runner.in_(checked["nodes"]))
     return session.scalars(query.order_by(Job.number.desc()).limit(1)).one_or_none()
 
 
@@ -374,8 +378,8 @@ def _measured_sha256(request: JobRequest, checked: Checked) -> str:
 
 
 def _sha256(request: JobRequest) -> str:
-    # Without `private`, the hash is that of a server which did not know this field.
-    unset = {"private"} if request.private is None else set()
+    # Without these fields, the hash is that of a server which did not know them.
+    unset = {name for name in ("private", "gpu", "node") if getattr(request, name) is None}
     shown = request.model_dump(mode="json", exclude=unset)
     return hashlib.sha256(_text(shown).encode()).hexdigest()
 

@@ -28,7 +28,10 @@ from warpcall import __version__
 from warpcall.nodes import Node, NodeList, NodeState
 from warpcall_service.formats.payloads import checked
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.lane import Lane
+from warpcall_service.lanes.status import CLOSED
 from warpcall_service.nodes import registry
+from warpcall_service.nodes.placement import Device
 from warpcall_service.nodes.registry import Beat
 from warpcall_service.nodes.server_identity import IdentityUnavailable, ServerIdentity
 from warpcall_service.store.database import Store, StoreError
@@ -54,6 +57,7 @@ class Membership:
         is_stopping: returns whether this server is about to stop.
 
     Attributes:
+        identity: of this server.
         id: of this server, for the whole life of its process.
     """
 
@@ -65,6 +69,7 @@ class Membership:
         url: str,
         is_stopping: Callable[[], bool],
     ) -> None:
+        self.identity = identity
         try:
             self.id = identity.acquire()
         except IdentityUnavailable:  # the scheduler says so in the log
@@ -106,6 +111,26 @@ class Membership:
             read_s_ago=0.0 if self._threads is None else time.monotonic() - self._read_at,
             nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
         )
+
+    def devices(self) -> list[Device]:
+        """The devices of all servers, those included that have left: they may return."""
+        return [
+            Device(node.id, node.host, lane.model or "", lane.environment or "")
+            for node in self.nodes().nodes
+            for lane in node.lanes
+        ]
+
+    def device(self, lane: Lane) -> Device:
+        """A device of this server."""
+        found = lane.hello.get("fingerprint", {})
+        environment = lane.hello.get("environment", "")
+        return Device(self.id, self._host, found.get("device") or "", environment)
+
+    def open_lanes(self) -> int:
+        """Number of devices of the servers that run, without failed and quarantined ones."""
+        others = [node for node in self._others.values() if node.gone_since is None]
+        theirs = sum(lane.state not in CLOSED for node in others for lane in node.lanes)
+        return theirs + sum(lane.state not in CLOSED for lane in self._engine.all_lanes)
 
     def metrics(self) -> Iterable[Metric]:
         """The number of servers by state, as a Prometheus metric."""

@@ -45,6 +45,7 @@ class Checked(TypedDict):
         sources: hash of the source of each implementation that would be measured; the server adds
             it to the lane's reply.
         problem_sha256: version of the problem that would be measured; the server adds it.
+        nodes: ids of the servers that the job may run on, if it asks for one; the server adds them.
     """
 
     cases: list[CheckedCase]
@@ -54,6 +55,7 @@ class Checked(TypedDict):
     memory_bytes: int
     sources: dict[str, str]
     problem_sha256: NotRequired[str]
+    nodes: NotRequired[list[str]]
 
 
 def version_of(op: str, function: str, source: str) -> str:

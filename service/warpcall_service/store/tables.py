@@ -119,6 +119,10 @@ class Job(Base):
             submission found, then what the job's process has loaded.
         private: whether only its user and administrators may read it. Jobs that were stored before
             there was a choice are private, as they were.
+        gpu: model of the GPU that it asks for; null means any.
+        node: id of the server, or host name of its machine, that it asks for; null means any.
+        model: of the device of the latest attempt. From its first measured case on, the job runs
+            only on devices of this model. It is null before the first attempt, and in old rows.
         problem_sha256: version of the problem that it measures; null for an op of the library.
         problem_number: row of that version, which is kept until the job ends; null afterwards.
     """
@@ -170,6 +174,9 @@ class Job(Base):
     fingerprint: Mapped[str | None] = mapped_column(Text)
     sources: Mapped[str | None] = mapped_column(Text)
     private: Mapped[bool] = mapped_column(server_default=true())
+    gpu: Mapped[str | None] = mapped_column(String(64))
+    node: Mapped[str | None] = mapped_column(String(255))
+    model: Mapped[str | None] = mapped_column(String(255))
     problem_sha256: Mapped[str | None] = mapped_column(String(64))
     problem_number: Mapped[int | None] = mapped_column(ForeignKey("problems.number"), index=True)
 

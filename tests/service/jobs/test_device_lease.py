@@ -31,6 +31,7 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs import process_tree
 from warpcall_service.runs.messages import TAG_VARIABLE, Task
@@ -247,7 +248,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             Sandbox(settings),
             Checks(settings),
             UsageCounter(),
-            ServerIdentity(tmp_path),
+            Membership(engine, store, ServerIdentity(tmp_path), "http://x", lambda: False),
         )
         await engine.start()
         try:

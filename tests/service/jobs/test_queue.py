@@ -23,6 +23,7 @@ from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order
 from warpcall_service.jobs.scheduler import Scheduler
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.device_lease import DeviceLease
+from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.settings import Settings
@@ -175,7 +176,12 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
         settings = Settings.load(data_dir=tmp_path)
         modules = OperatorModules(settings)
         scheduler = Scheduler(
-            settings, engine, database, modules, UsageCounter(), ServerIdentity(tmp_path)
+            settings,
+            engine,
+            database,
+            modules,
+            UsageCounter(),
+            Membership(engine, store, ServerIdentity(tmp_path), "http://x", lambda: False),
         )
         scheduler.start()
         while (await database.read(state_of, job))[0] != "preparing":

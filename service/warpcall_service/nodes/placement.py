@@ -1,0 +1,43 @@
+"""Which devices a job may run on: by the model of the GPU, and by the server that has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WORD = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that can take a job.
+
+    Attributes:
+        node: id of its server.
+        host: host name of its machine.
+        model: of the GPU, or of the CPU; empty while it is unknown.
+        environment: class of the machine and its software; empty while it is unknown.
+    """
+
+    node: str
+    host: str
+    model: str
+    environment: str = ""
+
+    def fits(self, gpu: str | None, node: str | None) -> bool:
+        """Whether a job that asks for this model and this server may run here.
+
+        Args:
+            gpu: words of the model in their order, such as "H200" or "h100 pcie"; None means any.
+            node: id of a server, or the host name of its machine; None means any.
+        """
+        if node is not None and node not in (self.node, self.host):
+            return False
+        return gpu is None or _has_words(self.model, gpu)
+
+
+def _has_words(model: str, wanted: str) -> bool:
+    """Whether the words of `wanted` follow each other in a model: "H100" is none of "H1000"."""
+    words, sought = WORD.findall(model.lower()), WORD.findall(wanted.lower())
+    starts = range(len(words) - len(sought) + 1)
+    return any(words[start : start + len(sought)] == sought for start in starts)
