@@ -153,8 +153,12 @@ def template(fd: int) -> None:
     import warpcall_service.worker.programs
     import warpcall_service.worker.upload_check
     import warpcall_service.worker.uploaded  # noqa: F401
+    from warpcall_service.drawing.sources import load_highlighter
+    from warpcall_service.pages.view import load_templates
 
     warpcall_kernels.ops()
+    load_templates()  # it takes 0.3 s of CPU, which each server would take again
+    load_highlighter()
     assert len(os.listdir("/proc/self/task")) == 1, "a fork has one thread only"  # noqa: PTH208
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for pytest
     gc.collect()

@@ -89,16 +89,21 @@ def identity(number: int) -> str:
     return f"{number:012x}"
 
 
-def fill(store: Store, jobs: int, queued: int) -> None:
-    """Make jobs as they are after months of use, and one that another server runs."""
+def fill(store: Store, jobs: int, queued: int, after: int = 0) -> None:
+    """Make jobs as they are after months of use, and one that another server runs.
+
+    Args:
+        after: number of jobs that the database has already.
+    """
     drawn = random.Random(1)
     rows: dict[type, list[dict[str, object]]] = {
         kind: [] for kind in (Job, JobTag, JobCase, Measurement, JobEvent)
     }
-    for number in range(1, jobs + 1):
+    last = after + jobs
+    for number in range(after + 1, last + 1):
         op = drawn.choice(OPS)
-        state = "queued" if number > jobs - queued else drawn.choice(["succeeded"] * 9 + ["failed"])
-        if number == jobs - queued:
+        state = "queued" if number > last - queued else drawn.choice(["succeeded"] * 9 + ["failed"])
+        if number == last - queued:
             state = "running"
         done = state in ("succeeded", "failed")
         rows[Job].append(job(number, op, state, drawn.randrange(30) if done else 0))

@@ -95,9 +95,9 @@ def browser_http(pages_lab: Lab) -> Iterator[httpx.Client]:
         yield client
 
 
-def filled(folder: Path) -> dict[str, str]:
-    """Fill a database, and return the ids of its jobs by name."""
-    store = Store(None, folder)
+def filled(folder: Path, url: str | None = None) -> dict[str, str]:
+    """Fill the database in a folder, or at a URL, and return the ids of its jobs by name."""
+    store = Store(url, folder)
     store.migrate()
     for line in ("return x", "return x  # <script>alert(1)</script>"):
         source = f"def permute(x, dims):\n    # Nothing is moved.\n    {line}\n"

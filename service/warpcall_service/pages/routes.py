@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.jobs import State
 from warpcall_service.boards.routes import DeviceName
+from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import MAX_SEQUENCE, CaseKey, ImplementationName, Name, Word
 from warpcall_service.jobs.routes import JobId, Position
@@ -44,6 +45,7 @@ def pages(
 ) -> APIRouter:
     """All pages."""
     load_templates()
+    load_highlighter()
     router = APIRouter(include_in_schema=False)
     for part in (
         static.routes(),
