@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,8 +12,9 @@ import pytest
 
 from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
 from tests.servers import running_server
-from tests.service.requests import well
+from tests.service.requests import log_of, well
 from tests.waiting import until
+from warpcall_service.forms.admin import SentForms
 
 KEY = re.compile(r'<pre class="secret">(wc_[0-9a-f]{8}_[\w-]+)</pre>')
 
@@ -74,6 +76,39 @@ def test_a_key_is_shown_once(lab: FormsLab) -> None:
     assert "sent before" in errors_of(again)[""]
     assert len(lab.database.listed("keys", "list", "--user", user)) == 1
     assert secret[1] not in lab.admin.get("/admin").text
+
+
+def test_a_key_is_kept_nowhere_and_shown_to_no_other_administrator(lab: FormsLab) -> None:
+    user = add_user(lab)
+    token = fields_of(lab.admin.get("/admin"))["token"]
+    other_key = lab.database.key("second", "admin")
+
+    secret = KEY.search(create_key(lab, user, token=token).text)
+    with browser(lab.server, other_key) as other:
+        until(lambda: other.get("/v1/me").status_code == 200)
+        data = {"token": token, "user": user, "role": "call", "lifetime": "7 days"}
+        again = other.post("/admin/keys", data=data)
+        seen = [other.get(path).text for path in ("/admin", "/", "/v1/me")]
+
+    assert secret is not None
+    hidden = secret[1].rpartition("_")[2]
+    folder = Path(lab.database.settings["WARPCALL_DATA_DIR"])
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert again.status_code == 422
+    assert not [text for text in (again.text, *seen, log_of(lab.server)) if hidden in text]
+    assert len(hidden) > 20
+    assert not [path for path in files if hidden.encode() in path.read_bytes()]
+    assert f"created a key of '{user}'" in log_of(lab.server)
+
+
+def test_what_is_remembered_of_sent_forms_is_bounded() -> None:
+    tokens = SentForms(most=3)
+
+    for token in "abcd":
+        tokens.add(token)
+    tokens.remove("c")
+
+    assert [token in tokens for token in "abcde"] == [False, True, False, True, False]
 
 
 def test_a_disabled_user_is_out_until_they_are_enabled(lab: FormsLab) -> None:

@@ -66,6 +66,31 @@ class NewKey:
         return cls(form.text("user"), wanted[0], None if days is None else days * DAY_S)
 
 
+class SentForms:
+    """The tokens of the forms that were sent last, in this process. Nothing else is kept of them.
+
+    Args:
+        most: of the tokens. The oldest one is forgotten for a further one.
+    """
+
+    def __init__(self, most: int = MAX_TOKENS) -> None:
+        self._most = most
+        self._tokens: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._tokens
+
+    def add(self, token: str) -> None:
+        """Remember a token."""
+        self._tokens[token] = None
+        if len(self._tokens) > self._most:
+            self._tokens.popitem(last=False)
+
+    def remove(self, token: str) -> None:
+        """Forget a token, if it is remembered."""
+        self._tokens.pop(token, None)
+
+
 class Administration:
     """What the routes of this file do."""
 
@@ -73,7 +98,7 @@ class Administration:
         self._account_sync = account_sync
         self._jobs = jobs
         self._quotas = admin_data.quotas(settings)
-        self._tokens: OrderedDict[str, None] = OrderedDict()
+        self._sent = SentForms()
 
     async def render(
         self,
@@ -146,7 +171,7 @@ class Administration:
             InvalidInput: the same form made a key before, or the user is disabled.
             NotFound: there is no such user.
         """
-        if not token or token in self._tokens:
+        if not token or token in self._sent:
             raise InvalidInput(
                 "this form was sent before, and made a key then; it is in the list, without what "
                 "is secret. Send the form below for another one"
@@ -156,14 +181,12 @@ class Administration:
             key, text = users.create_key(session, wanted.user, wanted.role, wanted.lifetime_s)
             return key.id, text
 
-        self._tokens[token] = None
-        if len(self._tokens) > MAX_TOKENS:
-            self._tokens.popitem(last=False)
+        self._sent.add(token)
         try:
             what = f"created a key of {brief(wanted.user)} with the role {wanted.role}"
             return (await self.change(caller, what, create))[1]
         except Problem:
-            self._tokens.pop(token, None)
+            self._sent.remove(token)
             raise
 
     async def revoke_key(self, caller: Caller, key_id: str) -> None:
