@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from warpcall_service.processes.imports import quick_imports
 
-from warpcall import __version__
-from warpcall_service import logs
-from warpcall_service.auth import admin_cli
-from warpcall_service.http.listen import ServerError
-from warpcall_service.server import serve
-from warpcall_service.settings import Settings, SettingsError
-from warpcall_service.worker import warmup
+with quick_imports():
+    import typer
+
+    from warpcall import __version__
+    from warpcall_service import logs
+    from warpcall_service.auth import admin_cli
+    from warpcall_service.http.listen import ServerError
+    from warpcall_service.server import serve
+    from warpcall_service.settings import Settings, SettingsError
+    from warpcall_service.worker import warmup
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},

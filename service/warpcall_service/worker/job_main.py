@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
+from warpcall_service.processes.imports import quick_imports
 from warpcall_service.runs.messages import Task, version_of
 from warpcall_service.text import error_text
 
@@ -88,11 +89,12 @@ class _ServerConnection:
 
 
 def _measure(task: Task, server: _ServerConnection) -> None:
-    import torch
+    with quick_imports():
+        import torch
 
-    from warpcall_kernels import measuring
-    from warpcall_kernels.op import launch
-    from warpcall_service.worker import operator_code, uploaded
+        from warpcall_kernels import measuring
+        from warpcall_kernels.op import launch
+        from warpcall_service.worker import operator_code, uploaded
 
     # See `runs.runner`.
     interprets = bool(task["uploads"] or task["problem"]) and task["device"] == "cpu"

@@ -31,6 +31,7 @@ from warpcall_service.lanes.messages import (
 )
 from warpcall_service.lanes.prefault import prefault
 from warpcall_service.processes import child
+from warpcall_service.processes.imports import quick_imports
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
@@ -76,14 +77,15 @@ def main() -> None:
 def _open_device(
     device_name: str, arena: mmap.mmap, threads: int, warm: bool
 ) -> tuple[Device, Hello]:
-    from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
-    from warpcall_service.worker import (
-        installed,  # noqa: F401
-        job_check,  # noqa: F401  # imported now, so that the first request need not wait
-        program_planner,  # noqa: F401  # see the next line
-    )
-    from warpcall_service.worker.description import describe
-    from warpcall_service.worker.devices import open_device
+    with quick_imports():
+        from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
+        from warpcall_service.worker import (
+            installed,  # noqa: F401
+            job_check,  # noqa: F401  # imported now, so that the first request need not wait
+            program_planner,  # noqa: F401  # see the next line
+        )
+        from warpcall_service.worker.description import describe
+        from warpcall_service.worker.devices import open_device
 
     device = open_device(device_name, arena, threads)
     if warm and device.name != "cpu":

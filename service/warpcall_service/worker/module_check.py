@@ -14,6 +14,7 @@ from typing import Any
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
+from warpcall_service.processes.imports import quick_imports
 from warpcall_service.runs.messages import ModuleAnswer, ModuleRequest
 from warpcall_service.runs.sources import SourceUnknown, package_files
 from warpcall_service.text import error_text
@@ -30,8 +31,8 @@ def main() -> None:
         if text is None:
             return
         request: ModuleRequest = json.loads(text)
-        # It imports torch, whose time does not count.
-        from warpcall_service.worker import operator_code
+        with quick_imports():  # of torch, whose time does not count
+            from warpcall_service.worker import operator_code
 
         def refuse() -> None:
             reason = f"its import did not end within {request['limit_s']:g} s"

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warpcall_service.processes.imports import quick_imports
 from warpcall_service.worker import source_check
 from warpcall_service.worker.source_check import Answers, Refused
 
@@ -35,19 +36,20 @@ def main() -> None:
 
 def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str, Any]:
     """Check a problem, or cases of a job on it."""
-    # These import torch and Triton, whose time does not count as the source's.
-    import torch
+    with quick_imports():  # of torch and Triton, whose time does not count as the source's
+        import torch
 
-    from warpcall.errors import InvalidInput
-    from warpcall_kernels import InvalidInput as RefusedByOp
-    from warpcall_kernels import measuring
-    from warpcall_service.worker import problem_source
-    from warpcall_service.worker.case_check import check_cases
-    from warpcall_service.worker.description import describe
+        from warpcall.errors import InvalidInput
+        from warpcall_kernels import InvalidInput as RefusedByOp
+        from warpcall_kernels import measuring
+        from warpcall_service.worker import problem_source
+        from warpcall_service.worker.case_check import check_cases
+        from warpcall_service.worker.description import describe
 
     file = folder / problem_source.file_name(request["name"])
     source_check.write_source(request["source"], file)
-    _ = torch.empty(1, device="meta") + 1  # the first such call imports for two seconds
+    with quick_imports():
+        _ = torch.empty(1, device="meta") + 1  # the first such call imports for a second
     with source_check.limited(request["limit_s"], file, answers, "the problem's code"):
         module = source_check.import_source(file)
         try:
