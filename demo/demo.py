@@ -70,20 +70,29 @@ def main() -> int:
     if url:
         failures = show(console, url)
     else:
+        console.print("\nstarting a server on a free port, which takes some seconds ...")
         with running_server() as server:
-            console.print(f"\n[bold]warpcall-server[/] at {server.url}, log in {server.log}\n")
+            console.print(f"[bold]warpcall-server[/] at {server.url}, log in {server.log}\n")
             failures = show(console, server.url)
     seconds = time.monotonic() - began
     verdict = "[red]Some answers are wrong" if failures else "[green]Every answer is right"
     stopped = "" if url else ", the server has stopped"
-    console.print(f"\n{verdict}[/]{stopped}; {seconds:.1f} s in all.\n")
+    console.print(f"\n{verdict}[/]{stopped}; {seconds:.1f} s in all.")
+    if not url:
+        console.print(
+            "`make serve` starts a server that keeps running; README.md has the first calls.\n"
+        )
     return int(bool(failures))
 
 
 def show(console: Console, url: str) -> list[str]:
     """Call every op, and tell; what was wrong."""
     with Client(url, progress=False) as gpu:
-        rows = [run(gpu, step) for step in steps()]
+        rows = []
+        for step in steps():
+            console.print(f"[dim]{CALLS} calls of {step.op} on {step.about} ...")
+            rows.append(run(gpu, step))
+    console.print()
     console.print(table(rows))
     failures = [f"{row.step.op}: {row.wrong}" for row in rows if row.wrong]
     curls = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from typing import Annotated, Any, TextIO
 
 from warpcall_service.processes.imports import quick_imports
 
@@ -60,6 +61,13 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Do not log a line for each request.")
     ] = False,
+    json_log: Annotated[
+        bool,
+        typer.Option(
+            "--json-log",
+            help="Log JSON on a terminal too. The log is always JSON if stderr is no terminal.",
+        ),
+    ] = False,
     version: Annotated[
         bool,
         typer.Option(
@@ -80,17 +88,21 @@ def run(
         given["insecure"] = True
     given = {name: value for name, value in given.items() if value is not None}
     if context.invoked_subcommand is not None:
-        if given or quiet:
+        if given or quiet or json_log:
             raise typer.BadParameter(
                 f"options of the server are not for the command {context.invoked_subcommand}"
             )
         return
-    logs.set_up(quiet=quiet)
+    logs.set_up(quiet=quiet, json_lines=json_log or not _on_terminal(sys.stderr))
     try:
         serve(Settings.load(**given))
     except (SettingsError, ServerError) as error:
         logs.write(f"warpcall-server: {error}")
         raise typer.Exit(2) from None
+
+
+def _on_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def main() -> None:

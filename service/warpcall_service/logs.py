@@ -1,4 +1,4 @@
-"""The log: JSON lines on stderr. They never contain data of a body, or a key.
+"""The log: lines on stderr, JSON or for a terminal. They never contain data of a body, or a key.
 
 The server writes the log from a thread (`log_writer.py`). So a log that nobody reads, or a full
 disk, delays no request. Worker and job processes write to pipes that the server reads
@@ -25,13 +25,20 @@ MAX_TEXT = 16_000  # characters of a message, and of a traceback, in one line
 _FIELDS = ("id", "client", "user", "key", "action", "role")  # members that `extra` may have
 _writer: LogWriter | None = None  # in the server's process, after `set_up`
 _quiet = False
+_for_people = False
 
 log = logging.getLogger("warpcall.log")
 
 
-def set_up(*, quiet: bool) -> None:
-    """Set up the log of the server's process. With `quiet`, requests are not logged."""
-    global _writer, _quiet
+def set_up(*, quiet: bool, json_lines: bool = True) -> None:
+    """Set up the log of the server's process.
+
+    Args:
+        quiet: whether requests are not logged.
+        json_lines: whether each line is JSON; if not, short lines are for people at a terminal.
+    """
+    global _writer, _quiet, _for_people
+    _for_people = not json_lines
     _writer, _quiet = LogWriter(_fd_of(sys.stderr), _dropped), quiet
     atexit.register(_writer.flush, FLUSH_S)
     _configure(_Handler(_writer), "INFO")
@@ -67,6 +74,16 @@ def write(line: str) -> None:
 def writes_requests() -> bool:
     """Whether requests are logged: not before `set_up`, and not with `quiet`."""
     return _writer is not None and not _quiet
+
+
+def for_people() -> bool:
+    """Whether lines are short, for people at a terminal, and not JSON."""
+    return _for_people
+
+
+def clock() -> str:
+    """The time of day for a line at a terminal."""
+    return time.strftime("%H:%M:%S")
 
 
 def announce(line: str) -> None:
@@ -112,8 +129,24 @@ def _fd_of(stream: TextIO | None) -> int:
     return os.open(os.devnull, os.O_WRONLY) if stream is None else stream.fileno()
 
 
+class _Short(logging.Formatter):
+    """Formats a message for people at a terminal, and an error with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        lines = [f"{clock()} {level}{record.getMessage()[:MAX_TEXT]}"]
+        if record.exc_info:
+            lines += self.formatException(record.exc_info)[-MAX_TEXT:].splitlines()
+        return "\n".join(map(_printable, lines))
+
+
+def _printable(line: str) -> str:
+    """The line with escapes for what a terminal would act on."""
+    return line if line.isprintable() else line.encode("unicode_escape").decode()
+
+
 def _configure(handler: logging.Handler, level: str) -> None:
-    handler.setFormatter(_Json())
+    handler.setFormatter(_Short() if _for_people else _Json())
     logging.basicConfig(handlers=[handler], level=level)
 
 
@@ -128,7 +161,8 @@ def _line(level: str, logger: str, message: str, **extra: str) -> str:
 
 
 def _dropped(lines: int) -> str:
-    return _line("warning", log.name, f"{lines} lines of the log were dropped: it was not read")
+    message = f"{lines} lines of the log were dropped: it was not read"
+    return f"{clock()} warning: {message}" if _for_people else _line("warning", log.name, message)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, _: object) -> None:

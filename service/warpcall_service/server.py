@@ -145,6 +145,9 @@ async def _serve(
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
         where = _url(settings, listener) + (f" and unix://{settings.uds}" if unix_listener else "")
         logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
+        if sys.stdout is not None and sys.stdout.isatty():
+            for line in _next_steps(_url(settings, listener), account_sync.authenticator.needs_key):
+                logs.announce(line)
         await server.serve(sockets=[listener])
     finally:
         watching.cancel()
@@ -257,6 +260,16 @@ def _check_access(settings: Settings, keys: Snapshot) -> None:
             raise ServerError(
                 f"WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: {files}: {error.strerror or error}"
             ) from None
+
+
+def _next_steps(url: str, needs_key: bool) -> list[str]:
+    """What a person who started the server at a terminal can do now."""
+    command = "login" if needs_key else "ops"
+    return [
+        f"  in a browser:  {url}/ and {url}/docs",
+        f"  in a shell:    warpcall {command} --url {url}",
+        "  Ctrl-C stops the server",
+    ]
 
 
 def _url(settings: Settings, listener: socket.socket, *, named: bool = False) -> str:

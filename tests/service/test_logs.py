@@ -1,11 +1,19 @@
-"""The log of the server's process: every line is JSON, and dropped lines are counted."""
+"""The log of the server's process: JSON, or short lines on a terminal. Dropped lines are counted."""
 
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import httpx
+import pytest
+
+from demo.server import COMMAND
 
 # All that Python itself writes to stderr where nobody catches it.
 UNCAUGHT = """
@@ -79,3 +87,44 @@ def test_lines_that_could_not_be_written_are_counted_and_those_after_them_are_wh
 
     assert done.stdout == "2\n"
     assert file.read_text().splitlines() == ["a", "bb", "ccc", "e", "2 are missing", "f"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json-log"]])
+def test_on_a_terminal_lines_are_short_unless_json_is_asked_for(
+    flags: list[str], tmp_path: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    settings = {"WARPCALL_DATA_DIR": str(tmp_path), "WARPCALL_ARENA_BYTES": "16MiB"}
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", "--devices", "cpu", *flags],
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | settings,
+    )
+    os.close(theirs)
+    try:
+        started = shown_until("Ctrl-C stops the server", ours)
+        url = re.findall(r"in a browser:  (http://[\d.:]+)/", started)[0]
+        httpx.get(f"{url}/v1/%1b%5B2J")  # what a terminal would act on
+        shown = started + shown_until("2J", ours)
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(ours)
+
+    lines = [line for line in shown.splitlines() if "2J" in line]
+    assert "\x1b" not in shown
+    assert f"warpcall ops --url {url}" in shown
+    if flags:
+        assert json.loads(lines[0])["status"] == 404
+    else:
+        short = r"\d\d:\d\d:\d\d 404 GET  /v1/\\u001b\[2J +\d+\.\d ms  0 B/\d+ B  local"
+        assert re.fullmatch(short, lines[0])
+
+
+def shown_until(wanted: str, terminal: int) -> str:
+    """What a terminal shows until it has shown this and the rest of its line."""
+    shown = b""
+    while not re.search(re.escape(wanted).encode() + rb".*\n", shown):
+        shown += os.read(terminal, 4096)
+    return shown.decode()
