@@ -20,6 +20,7 @@ from warpcall._tensors import AsyncStoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import LoopWaiter
+from warpcall.devices import Device
 from warpcall.nodes import NodeList
 
 
@@ -114,6 +115,10 @@ class AsyncClient(BaseClient, AsyncOps):
     async def health(self) -> dict[str, Any]:
         """Client.health, awaited."""
         return await self._core.health()
+
+    async def devices(self) -> list[Device]:
+        """Client.devices, awaited."""
+        return await self._core.devices()
 
     async def me(self) -> dict[str, Any]:
         """Client.me, awaited."""

@@ -21,6 +21,7 @@ from warpcall._tensors import BaseStoredTensor, StoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter
+from warpcall.devices import Device
 from warpcall.errors import InvalidInput
 from warpcall.nodes import NodeList
 
@@ -228,6 +229,10 @@ class Client(BaseClient, Ops):
     def health(self) -> dict[str, Any]:
         """The server's `status` ("ready" or "not ready"), its `lanes`, and `reasons` if not ready."""
         return run_now(self._core.health())
+
+    def devices(self) -> list[Device]:
+        """The server's devices, each with what it did in the last hour. See warpcall.devices."""
+        return run_now(self._core.devices())
 
     def me(self) -> dict[str, Any]:
         """Who you are to the server: your `name`, `role`, `limits`, and what is `in_flight`.

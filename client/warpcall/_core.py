@@ -37,6 +37,7 @@ from warpcall._transport.base import (
 from warpcall._transport.buffers import Buffers
 from warpcall._transport.replies import first_text, parse_server_timing, problem_of
 from warpcall._transport.retries import pause_before_retry
+from warpcall.devices import Device, DeviceList
 from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
 from warpcall.nodes import NodeList
 
@@ -312,6 +313,10 @@ class Core:
     async def health(self) -> dict[str, Any]:
         """The report of /readyz, whether the server is ready or not."""
         return await self._object("/readyz", READY_OR_NOT)
+
+    async def devices(self) -> list[Device]:
+        """The server's devices with their last hour."""
+        return parse(DeviceList, await self.get_json("/v1/devices"), "its devices").devices
 
     async def me(self) -> dict[str, Any]:
         """The user who calls, as /v1/me answers."""

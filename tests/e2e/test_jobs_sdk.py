@@ -101,6 +101,7 @@ def test_a_series_and_what_a_job_would_come_to(
     series = gpu.jobs.history(ours.case, limit=1)
     copies = gpu.jobs.history(ours.case, implementation="copy")
     preview = gpu.jobs.preview("permute", cases=cases, precision="quick")
+    (device,) = gpu.devices()
     board, of_case = gpu.jobs.board("permute"), gpu.jobs.board("permute", case=ours.case)
     shown = warpcall("board", "permute", "--case", ours.case)
     code, out, _ = warpcall("history", ours.case, "--limit", "1")
@@ -113,6 +114,7 @@ def test_a_series_and_what_a_job_would_come_to(
     assert [p.measurement.implementation for p in copies.points] == ["copy"]
     assert (preview.cases, preview.reuses) == (2, None)
     assert asyncio.run(ask()) == (series, preview)
+    assert sum(step.blocks_s for step in device.steps) > 0
     assert ours.case in {standing.case for standing in board.standings}
     assert [standing.case for standing in of_case.standings] == [ours.case]
     assert {step.implementation for step in of_case.steps} == {
@@ -250,7 +252,7 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
     )
     id_ = json.loads(detached[1])["id"]
     listed = warpcall("jobs", "--tag", "long")
-    top = warpcall("top")
+    top, devices = warpcall("top"), warpcall("devices")
     overview = json.loads(warpcall("top", "--json")[1])
     cancelled = warpcall("cancel", id_)
     watched = warpcall("watch", id_)
@@ -261,6 +263,9 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
 
     assert [line.split()[0] for line in listed[1].splitlines()] == ["id", id_]
     assert "cpu (torch reference)" in top[1]
+    assert devices[1].splitlines()[0].split()[:4] == ["device", "state", "load", "memory"]
+    assert devices[1].splitlines()[1].startswith("cpu (torch reference)  ready")
+    assert json.loads(warpcall("devices", "--json")[1])[0]["name"] == "cpu"
     assert f" {id_} " in top[1]
     assert id_ in [entry["id"] for entry in overview["queue"]["entries"]]
     assert cancelled[1].startswith(f"{id_} is ")

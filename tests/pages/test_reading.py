@@ -12,9 +12,9 @@ from tests.service.job_requests import client
 from warpcall.jobs.results import BoardEntry, Readings
 from warpcall_service.boards.board import ranked
 from warpcall_service.drawing.plots import log_axis
+from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
-from warpcall_service.pages.readings import reading_rows
 
 
 def text_of(page: httpx.Response) -> str:

@@ -1,4 +1,4 @@
-"""The commands `jobs`, `watch`, `cancel`, `board` and `top`."""
+"""The commands `jobs`, `watch`, `cancel`, `board`, `devices` and `top`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from warpcall._cli.output import (
 )
 from warpcall._cli.tables import (
     board_lines,
+    devices_table,
     jobs_table,
     lanes_table,
     queue_table,
@@ -135,6 +136,17 @@ def board(
     else:
         where = f" on {found.device}" if found.device else ""
         write_lines(f"no job that you may read has a valid result of {op}{where}")
+
+
+@app.command()
+def devices(as_json: Json = False, url: Url = None) -> None:
+    """Show the server's devices: load, memory and clock now, and their use in the last hour."""
+    with Client(url) as gpu:
+        found = gpu.devices()
+    if as_json:
+        print_json([asdict(device) for device in found])
+    else:
+        console().print(devices_table(found))
 
 
 @app.command()

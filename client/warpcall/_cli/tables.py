@@ -10,6 +10,7 @@ from rich.table import Table
 
 from warpcall._cli.output import plural, table_of
 from warpcall._jobs.progress import span, waiting
+from warpcall.devices import Device, DeviceReading
 from warpcall.jobs import JobInfo, Queue
 from warpcall.jobs.results import Board, Comparison, History, Results
 
@@ -230,6 +231,51 @@ def lanes_table(health: Mapping[str, Any]) -> Table:
     lanes = health.get("lanes", [])
     rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]
     return table_of(("lane", "state", "device"), rows)
+
+
+def devices_table(devices: Iterable[Device]) -> Table:
+    """A table of devices: the last reading of each, and sums over the last hour."""
+    columns = ("device", "state", "load", "memory", "MHz", "W", "°C", "calls", "blocks", "remarks")
+    rows = []
+    for device in devices:
+        last = next((step.reading for step in reversed(device.steps) if step.reading), None)
+        cells: tuple[str, ...] = ("",) * 5
+        if last is not None:
+            cells = (
+                "" if last.load is None else f"{last.load:.0%}",
+                _memory(last),
+                *(
+                    "" if value is None else f"{value:.0f}"
+                    for value in (last.sm_clock_mhz, last.power_w, last.temperature_c)
+                ),
+            )
+        rows.append(
+            (
+                device.label or device.name,
+                device.state,
+                *cells,
+                sum(step.calls for step in device.steps),
+                span(sum(step.blocks_s for step in device.steps)),
+                ", ".join(_remarks(last)),
+            )
+        )
+    return table_of(columns, rows)
+
+
+def _memory(reading: DeviceReading) -> str:
+    if reading.memory_bytes is None or reading.memory_total_bytes is None:
+        return ""
+    return f"{reading.memory_bytes / 1e9:.1f}/{reading.memory_total_bytes / 1e9:.0f} GB"
+
+
+def _remarks(reading: DeviceReading | None) -> list[str]:
+    if reading is None:
+        return []
+    found = [reading.throttled] if reading.throttled else []
+    found += ["power capped"] if reading.power_capped else []
+    if reading.other_processes:
+        found.append(f"{reading.other_processes} other processes")
+    return found
 
 
 def microseconds(us: float | None) -> str:

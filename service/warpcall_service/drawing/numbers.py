@@ -38,6 +38,11 @@ def plus_minus(middle: float | None, low: float | None, high: float | None) -> s
     return f"± {half:.{decimals}f} %"
 
 
+def whole(value: float | None) -> str:
+    """A number without decimals."""
+    return MISSING if value is None else f"{value:.0f}"
+
+
 def percent(share: float | None) -> str:
     """A share as a whole percentage."""
     return MISSING if share is None else f"{100 * share:.0f} %"

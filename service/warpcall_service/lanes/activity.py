@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from warpcall_service.lanes.device_reading import Reading
 
 STEP_S = 10
 STEPS = 360  # one hour
@@ -19,16 +21,22 @@ class Step:
         calls: number of calls that ended in it.
         calls_s: seconds that the device worked on these calls.
         blocks_s: seconds for which a job had the device, by the blocks that ended in it.
+        reading: the last state of the device that was read in it, with what any reading in it saw of
+            throttling, the power limit and other processes.
     """
 
     number: int
     calls: int = 0
     calls_s: float = 0.0
     blocks_s: float = 0.0
+    reading: Reading | None = None
 
 
 class Activity:
-    """Counts the calls of a lane and the timed blocks of its jobs. Only steps with any are kept."""
+    """Counts the calls of a lane and the timed blocks of its jobs, and keeps readings of its device.
+
+    Only steps with any of these are kept.
+    """
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque(maxlen=STEPS)
@@ -43,12 +51,28 @@ class Activity:
         """Count a timed block of a job, which had the device for so long."""
         self._now().blocks_s += seconds
 
+    def add_reading(self, reading: Reading) -> None:
+        """Keep a reading of the device."""
+        step = self._now()
+        before = step.reading
+        if before is not None:
+            reading = replace(
+                reading,
+                throttled=reading.throttled or before.throttled,
+                power_capped=reading.power_capped or before.power_capped,
+                other_processes=max(
+                    (n for n in (before.other_processes, reading.other_processes) if n is not None),
+                    default=None,
+                ),
+            )
+        step.reading = reading
+
     def last_hour(self) -> list[Step]:
         """The steps of the last hour with any activity, the earliest first, numbered from now: the
         step that has not ended has the number 0, the one before it -1."""
         current = self._number()
         return [
-            Step(step.number - current, step.calls, step.calls_s, step.blocks_s)
+            replace(step, number=step.number - current)
             for step in self._steps
             if step.number > current - STEPS
         ]

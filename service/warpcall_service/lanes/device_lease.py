@@ -3,16 +3,21 @@
 A block first waits for the calls in the queue, CALLS_WINDOW_S at most, and then for the calls that
 the worker process has. While the job has the device, calls stay in the queue. Neither side can
 starve the other: calls wait for at most one block, and a block for at most one such window.
+
+The state of the device is read between blocks. A block waits until a reading ends, READING_S at
+most.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 CALLS_WINDOW_S = 0.25  # as long as a block
 POLL_S = 0.005
+READING_S = 0.25  # a reading takes some ms, unless the driver hangs
 
 
 class DeviceLease:
@@ -46,6 +51,8 @@ class DeviceLease:
         self._on_block = on_block
         self._calls_window_s = calls_window_s
         self._changed: asyncio.Future[None] | None = None  # set while a job waits
+        self._released: asyncio.Future[None] | None = None  # set while a reading waits
+        self._is_read = False
 
     async def acquire(self) -> None:
         """Get the device for one job, until `release`: wait until nothing runs there."""
@@ -53,6 +60,9 @@ class DeviceLease:
         window_ends = time.monotonic() + self._calls_window_s
         try:
             while self._has_waiting() and (left_s := window_ends - time.monotonic()) > 0:
+                await self._wait_for_change(left_s)
+            reading_ends = time.monotonic() + READING_S
+            while self._is_read and (left_s := reading_ends - time.monotonic()) > 0:
                 await self._wait_for_change(left_s)
             self.blocks_calls = True
             while self._is_busy():
@@ -70,11 +80,33 @@ class DeviceLease:
         if self.blocks_calls:
             self.blocks_calls = False
             self._resume()
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
 
     async def wait_released(self) -> None:
         """Wait until no job has the device."""
         while self.since is not None:
             await asyncio.sleep(POLL_S)
+
+    @contextlib.asynccontextmanager
+    async def between_blocks(self, wait_s: float) -> AsyncIterator[bool]:
+        """Let no job get the device while its state is read, for READING_S at most.
+
+        Yields:
+            Whether no job has the device or waits for it; False if one had it for all of `wait_s`.
+        """
+        ends = time.monotonic() + wait_s
+        while self.blocks_calls and (left_s := ends - time.monotonic()) > 0:
+            self._released = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._released,), timeout=left_s)
+        self._released = None
+        self._is_read = free = not self.blocks_calls
+        try:
+            yield free
+        finally:
+            self._is_read = False
+            if free:
+                self.notify()
 
     def notify(self) -> None:
         """Check again whether the device is free: a call has ended, or the lane's state changed."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
+from warpcall_service.lanes.device_watch import watch_all
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import Plan
@@ -43,6 +44,7 @@ class LocalEngine:
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._plan_requests = 0  # that wait for a reply
         self._changed = asyncio.Event()  # set and replaced when a lane's state changes
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the lanes, and wait until one is ready.
@@ -66,12 +68,16 @@ class LocalEngine:
                 for device in first.hello["devices"]:
                     if device != first.name:
                         self._add_lane(device)
+            self._watching = asyncio.create_task(watch_all(self._lanes))
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
         """Wait for the calls under way, for at most `drain_timeout_s`, and end the lanes."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
         try:
             async with asyncio.timeout(self.settings.drain_timeout_s):
                 await asyncio.gather(*(lane.drained() for lane in self._lanes))

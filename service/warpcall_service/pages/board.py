@@ -54,7 +54,9 @@ def board_page(
         device=found.device,
         standings=shown,
         chosen=shown[0] if case and shown else None,
-        steps=_drawn(found.steps),
+        steps=_drawn(found.steps, [one.implementation for one in found.standings[0].entries])
+        if found.steps
+        else None,
         best=found.steps,
         case=case,
         leads=leads,
@@ -98,8 +100,9 @@ def _lead(leads: Sequence[tuple[str, int, int]], cases: int) -> str:
     )
 
 
-def _drawn(steps: Sequence[BoardStep]) -> Steps | None:
-    """The lines of the diagram; None if nothing became better since the first result."""
+def _drawn(steps: Sequence[BoardStep], names: Sequence[str]) -> Steps | None:
+    """The lines of the diagram, in the order of the names; None if nothing became better since the
+    first result."""
     if len({step.finished_at for step in steps}) < 2:
         return None
     begin, now = datetime.fromisoformat(steps[0].finished_at), datetime.now(UTC)
@@ -108,8 +111,10 @@ def _drawn(steps: Sequence[BoardStep]) -> Steps | None:
         share = (datetime.fromisoformat(step.finished_at) - begin) / (now - begin)
         by_name[step.implementation].append((100 * min(max(share, 0.0), 1.0), step.relative))
     axis = log_axis([step.relative for step in steps], "×", least_room=1.01)
-    colours = results.colours([*by_name])
-    lines = [(name, colours[name], _staircase(found, axis)) for name, found in by_name.items()]
+    colours = results.colours(names)
+    lines = [
+        (name, colours[name], _staircase(by_name[name], axis)) for name in names if by_name[name]
+    ]
     return Steps(axis, lines, steps[0].finished_at)
 
 

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from warpcall.jobs.results import CaseDetails, Measurement
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.jobs.results import find_case
 from warpcall_service.pages import results
-from warpcall_service.pages.readings import reading_rows
 from warpcall_service.pages.view import View, render
 
 BINS = 40  # of a histogram

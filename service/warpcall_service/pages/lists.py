@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import STATES, JobInfo, Queue, QueueEntry
+from warpcall.jobs import STATES, JobInfo, Queue
 from warpcall_service.drawing.numbers import count, span
 from warpcall_service.jobs import views
 from warpcall_service.jobs.submissions import Filter
-from warpcall_service.lanes.activity import STEP_S, STEPS, Step
-from warpcall_service.lanes.engine import LocalEngine
-from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.lanes.activity import STEPS
+from warpcall_service.pages.strips import DeviceStrip
 from warpcall_service.pages.view import View, render
 
 LATEST = 8  # finished jobs that are shown
 LOOKED_AT = 20  # jobs before them that may not have ended
 MOST_ENTRIES = 100  # of the queue
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One step of the strip of the last hour: its place, and shares of the time, in percent."""
-
-    at: float
-    calls: float
-    blocks: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStrip:
-    """A device with what it did during the last hour."""
-
-    status: LaneStatus
-    job: QueueEntry | None
-    columns: list[Column]
-    calls: int
-    calls_s: float
-    blocks_s: float
-
-
-def strips(engine: LocalEngine) -> list[DeviceStrip]:
-    """All devices of this server, without their jobs."""
-    return [_strip(lane.status(), lane.activity.last_hour()) for lane in engine.all_lanes]
 
 
 def queue_page(
@@ -58,17 +31,7 @@ def queue_page(
     return render(
         "now.html",
         view,
-        devices=[
-            DeviceStrip(
-                one.status,
-                running.get(one.status.name),
-                one.columns,
-                one.calls,
-                one.calls_s,
-                one.blocks_s,
-            )
-            for one in devices
-        ],
+        devices=[replace(one, job=running.get(one.status.name)) for one in devices],
         queue=queue,
         shown=queue.entries[:MOST_ENTRIES],
         hidden=max(0, len(queue.entries) - MOST_ENTRIES),
@@ -77,30 +40,6 @@ def queue_page(
         has_jobs=bool(latest),
         step_share=round(100 / STEPS, 4),
     )
-
-
-def _strip(status: LaneStatus, steps: Sequence[Step]) -> DeviceStrip:
-    columns = [
-        Column(
-            round(100 * (STEPS - 1 + step.number) / STEPS, 3),
-            _share(step.calls_s),
-            _share(step.blocks_s),
-        )
-        for step in steps
-    ]
-    return DeviceStrip(
-        status,
-        None,
-        columns,
-        sum(step.calls for step in steps),
-        sum(step.calls_s for step in steps),
-        sum(step.blocks_s for step in steps),
-    )
-
-
-def _share(seconds: float) -> float:
-    """The share of a step in percent. Whatever took any time is seen."""
-    return round(min(100.0, max(0.1, 100 * seconds / STEP_S)), 1) if seconds else 0.0
 
 
 def _answer(user: str, queue: Queue, devices: Sequence[DeviceStrip]) -> str:

@@ -22,8 +22,9 @@ from warpcall_service.pages.compare import comparison_page, form_page
 from warpcall_service.pages.history import history_page
 from warpcall_service.pages.job import job_page
 from warpcall_service.pages.kernels import kernel_routes
-from warpcall_service.pages.lists import jobs_page, queue_page, strips
+from warpcall_service.pages.lists import jobs_page, queue_page
 from warpcall_service.pages.shared import shared_routes
+from warpcall_service.pages.strips import strips
 from warpcall_service.pages.view import View, load_templates, page, streamed_page
 from warpcall_service.shares.service import ShareService
 from warpcall_service.uploads.problems import ProblemService

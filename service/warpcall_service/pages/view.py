@@ -136,6 +136,7 @@ def _environment() -> Environment:
             "ratio",
             "times",
             "percent",
+            "whole",
             "gb_per_s",
             "nbytes",
             "span",

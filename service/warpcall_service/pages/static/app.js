@@ -66,6 +66,15 @@ document.addEventListener("DOMContentLoaded", () => {
   localTimes(document);
   follow();
 });
+// What a reader has opened stays open when its part of the page is replaced.
+let open = [];
+document.addEventListener("htmx:beforeSwap", () => {
+  open = [...document.querySelectorAll("details[id][open]")].map((one) => one.id);
+});
+document.addEventListener("htmx:afterSwap", () => {
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+});
+
 document.addEventListener("htmx:afterSettle", (event) => {
   localTimes(event.target);
   follow();

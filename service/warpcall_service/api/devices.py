@@ -1,0 +1,58 @@
+"""The route about devices: their state, and what they did in the last hour."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from fastapi import APIRouter, Response
+
+from warpcall.devices import Device, DeviceList, DeviceReading, DeviceStep
+from warpcall_service.formats.media_types import JSON
+from warpcall_service.formats.payloads import to_json
+from warpcall_service.http.caller import CurrentCaller
+from warpcall_service.lanes.activity import STEP_S, Step
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.lane import Lane
+from warpcall_service.store.times import moment, now_ms
+
+
+def devices(engine: LocalEngine) -> APIRouter:
+    """The route that lists devices."""
+    router = APIRouter(prefix="/v1/devices", tags=["devices"])
+
+    @router.get("", response_model=DeviceList)
+    async def list_devices(caller: CurrentCaller) -> Response:
+        """The devices of this server with their last hour, which is the same for all users."""
+        found = DeviceList(devices=[_device(lane) for lane in engine.all_lanes])
+        return Response(to_json(found), media_type=JSON)
+
+    return router
+
+
+def _device(lane: Lane) -> Device:
+    status = lane.status()
+    begin_ms = now_ms() - int(1000 * (time.monotonic() % STEP_S))
+    return Device(
+        name=status.name,
+        label=status.device,
+        state=status.state,
+        reason=status.reason,
+        queued=status.queued,
+        in_flight=status.in_flight,
+        restarts=status.restarts,
+        step_s=STEP_S,
+        steps=[_step(step, begin_ms) for step in lane.activity.last_hour()],
+    )
+
+
+def _step(step: Step, begin_ms: int) -> DeviceStep:
+    """A step, given the begin of the one that has not ended, in milliseconds since 1970."""
+    reading = step.reading
+    return DeviceStep(
+        started_at=moment(begin_ms + step.number * STEP_S * 1000),
+        calls=step.calls,
+        calls_s=step.calls_s,
+        blocks_s=step.blocks_s,
+        reading=None if reading is None else DeviceReading(**asdict(reading)),
+    )
