@@ -126,7 +126,7 @@ def create_app(
         ),
         shared_memory_routes.routes(settings, shared),
         pages(engine, job_service, implementations, problems, shares),
-        forms(settings, engine, job_service, implementations, account_sync, shares),
+        forms(settings, engine, job_service, implementations, problems, account_sync, shares),
     ):
         app.include_router(router)
     errors.add_handlers(app)

@@ -13,11 +13,12 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from warpcall import wire
-from warpcall.errors import InvalidInput, NotFound, Problem, TooLarge, UnsupportedMedia
+from warpcall.errors import InvalidInput, Problem, TooLarge, UnsupportedMedia
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import npy
 from warpcall_service.formats.form import Form, read_form
 from warpcall_service.formats.params import Params, from_text
+from warpcall_service.forms.ops import Ops
 from warpcall_service.forms.uploads import signature
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.http.exchange import Exchange
@@ -136,17 +137,6 @@ class PageCalls:
             "calls from pages", CALLS, MAX_WAITING, settings.queue_timeout_s
         )
 
-    def op(self, name: str) -> Mapping[str, Any]:
-        """The declaration of an op.
-
-        Raises:
-            NotFound: there is no such op.
-        """
-        for op in self._engine.catalog:
-            if op["name"] == name:
-                return op
-        raise NotFound(f"there is no op {brief(name)}", field="op")
-
     async def run(
         self, exchange: Exchange, caller: Caller, op: Mapping[str, Any], form: Form
     ) -> Answer:
@@ -192,7 +182,7 @@ class PageCalls:
         )
 
 
-def routes(settings: Settings, engine: LocalEngine) -> APIRouter:
+def routes(settings: Settings, engine: LocalEngine, known: Ops) -> APIRouter:
     """The page, and what its form posts to."""
     router = APIRouter(include_in_schema=False)
     calls = PageCalls(settings, engine)
@@ -209,7 +199,7 @@ def routes(settings: Settings, engine: LocalEngine) -> APIRouter:
             "call.html",
             View.of(request),
             op=op,
-            ops=[one["name"] for one in engine.catalog],
+            ops=[one["name"] for one in known.shipped],
             signature=signature(op),
             form=form,
             errors=errors,
@@ -220,19 +210,19 @@ def routes(settings: Settings, engine: LocalEngine) -> APIRouter:
 
     @router.get("/call")
     async def call(request: Request, caller: CurrentCaller, op: Name | Empty = "") -> Response:
-        return show(request, calls.op(op or engine.catalog[0]["name"]), Form(), {})
+        return show(request, known.find_shipped(op or known.shipped[0]["name"]), Form(), {})
 
     @router.post("/call")
     async def run(request: Request, caller: CurrentCaller, op: Name) -> Response:
-        declared = calls.op(op)
+        declared = known.find_shipped(op)
         exchange: Exchange = request.scope["state"]["exchange"]
         async with calls.admission.admitted(caller.name):
             form = await read_form(request, MAX_FORM_BYTES, text_files=False)
             try:
                 answer = await calls.run(exchange, caller, declared, form)
             except Problem as problem:
-                known = {one["name"] for one in (*declared["inputs"], *declared["params"])}
-                name = problem.field if problem.field and problem.field in known else ""
+                names = {one["name"] for one in (*declared["inputs"], *declared["params"])}
+                name = problem.field if problem.field and problem.field in names else ""
                 return show(request, declared, form, {name: problem.detail}, None, problem.status)
             return show(request, declared, form, {}, answer)
 

@@ -9,18 +9,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
-from warpcall import wire
-from warpcall.errors import InvalidInput, NotFound, Problem
+from warpcall.errors import InvalidInput, Problem
 from warpcall.jobs import PRECISIONS, JobDetails, JobPreview, Queue
 from warpcall_service.formats.form import Form, go_to, read_form
 from warpcall_service.forms import new_job
-from warpcall_service.forms.new_job import Declared, dtypes_of, field_of, read_job
+from warpcall_service.forms.new_job import dtypes_of, field_of, read_job
+from warpcall_service.forms.ops import Declared, Ops, is_problem
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.identity import Caller
-from warpcall_service.jobs.models import ImplementationName, JobChange, JobRequest, Name
+from warpcall_service.jobs.models import ImplementationName, JobChange, JobRequest, without_version
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
-from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.pages.view import View, new_token, page, render
 from warpcall_service.settings import Settings
 from warpcall_service.uploads.database import Filter
@@ -67,30 +66,14 @@ class JobForms:
     def __init__(
         self,
         settings: Settings,
-        engine: LocalEngine,
+        ops: Ops,
         jobs: JobService,
         implementations: ImplementationService,
     ) -> None:
         self._private = settings.jobs_private
-        self._engine = engine
+        self.ops = ops
         self._jobs = jobs
         self._implementations = implementations
-
-    def ops(self) -> list[Declared]:
-        """All ops, as the catalog has them."""
-        return [*self._engine.catalog]
-
-    def op(self, name: str) -> Declared:
-        """The declaration of an op.
-
-        Raises:
-            NotFound: there is no such op.
-        """
-        for op in self._engine.catalog:
-            if op["name"] == name:
-                return op
-        known = [op["name"] for op in self._engine.catalog]
-        raise NotFound(wire.no_such_op(name, known), field="op")
 
     async def filled(self, caller: Caller, job_id: str) -> tuple[Declared, Form]:
         """The op and the form of a job that there is.
@@ -99,7 +82,7 @@ class JobForms:
             NotFound: there is no such job, it may not be read, or its op is gone.
         """
         job = await self._jobs.find(caller, job_id)
-        op = self.op(job.op)
+        op = await self.ops.find(caller, str(job.request["op"]))
         return op, new_job.texts_of(_kept_private(job), op)
 
     async def render(
@@ -118,7 +101,7 @@ class JobForms:
             "new_job.html",
             View.of(request),
             op=op,
-            ops=[one["name"] for one in self._engine.catalog],
+            of_problem=is_problem(op),
             form=form,
             errors=errors or {},
             choices=await self._choices(caller, op, form),
@@ -176,7 +159,9 @@ class JobForms:
 
     async def _choices(self, caller: Caller, op: Declared, form: Form) -> list[Choice]:
         """What can be timed: all that is known, and what the form has besides."""
-        listed = await self._implementations.list(caller, Filter(op=op["name"], limit=LISTED))
+        listed = await self._implementations.list(
+            caller, Filter(op=without_version(op["name"]), limit=LISTED)
+        )
         known = [(one.name, one.doc, str(one.kind)) for one in listed.implementations]
         chosen, first = form.all("implementation"), form.text("baseline")
         names = {name for name, _, _ in known}
@@ -196,19 +181,19 @@ def _kept_private(job: JobDetails) -> dict[str, Any]:
 
 def routes(
     settings: Settings,
-    engine: LocalEngine,
+    ops: Ops,
     jobs: JobService,
     implementations: ImplementationService,
 ) -> APIRouter:
     """The page of a new job, and what the buttons of a job post to."""
     router = APIRouter(include_in_schema=False)
-    forms = JobForms(settings, engine, jobs, implementations)
+    forms = JobForms(settings, ops, jobs, implementations)
 
     @router.get("/new")
     async def new(
         request: Request,
         caller: CurrentCaller,
-        op: Name | Empty = "",
+        op: ImplementationName | Empty = "",
         like: JobId = "",
         implementation: ImplementationName | Empty = "",
     ) -> Response:
@@ -216,10 +201,11 @@ def routes(
         if like:
             declared, form = await forms.filled(caller, like)
         elif op:
-            declared = forms.op(op)
+            declared = await ops.find(caller, op)
             form = new_job.empty(declared, implementation)
         else:
-            text = render("new_job_op.html", View.of(request), ops=forms.ops())
+            problems = await ops.problems(caller)
+            text = render("new_job_op.html", View.of(request), ops=ops.shipped, problems=problems)
             return page(request, text)
         return await forms.render(request, caller, declared, form)
 
@@ -227,7 +213,7 @@ def routes(
     async def submit(request: Request, caller: CurrentCaller) -> Response:
         caller.check("bench")
         form = await read_form(request)
-        op = forms.op(form.text("op"))
+        op = await ops.find(caller, form.text("op"))
         read = read_job(form, op)
         if read.request is None:
             return await forms.render(request, caller, op, form, read.errors, status=422)

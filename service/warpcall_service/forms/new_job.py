@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +14,17 @@ from pydantic import ValidationError
 from warpcall.errors import InvalidInput
 from warpcall_service.formats.form import CHOICE, Form
 from warpcall_service.formats.params import from_text
+from warpcall_service.forms.ops import Declared, is_problem
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.text import brief
 
 COMMON_DTYPES = ("BF16", "F16", "F32")  # shown first, if the op takes them
 BOTH = {"true": [True], "false": [False], "both": [False, True]}
 DEFAULTS = ("warpcall", "torch")  # the implementations of an empty form
+PROBLEM_DEFAULTS = ("torch",)  # the same, of a problem: its reference
 SHAPE = re.compile(r"\d{1,18}([x×]\d{1,18})*", re.ASCII)
 EXAMPLE_SHAPES = "4096x4096"
 SCALAR = "scalar"  # the shape without dims
-
-Declared = Mapping[str, Any]  # an op, as the engine's catalog has it
 
 
 @dataclass
@@ -98,22 +98,25 @@ def field_of(at_fault: str, op: Declared) -> str:
             return f"{kind}.{found[0]}"
     if any(last == one["name"] for one in op["params"]):
         return f"params.{last}"
-    return "dtype" if last.startswith("dtype") or "dtypes" in parts else "shape"
+    if last.startswith("dtype") or "dtypes" in parts:
+        return "dtype"
+    return "" if is_problem(op) else "shape"
 
 
 def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
     """The form that asks for the same as the request of a job."""
     pairs: list[tuple[str, str]] = []
-    names = request.get("implementations") or [*DEFAULTS]
+    names = request.get("implementations") or [*_defaults(op)]
     pairs += [("baseline", names[0]), *(("implementation", name) for name in names)]
     sweep = request.get("sweep")
     if sweep is None:
         pairs.append(("cases", json.dumps(request.get("cases"), indent=1)))
     else:
-        shapes = ["x".join(map(str, shape)) or SCALAR for shape in sweep["shapes"]]
+        shapes = ["x".join(map(str, shape)) or SCALAR for shape in sweep.get("shapes") or ()]
         pairs.append(("shape", " ".join(shapes)))
-        known = {one.lower(): one for one in op["inputs"][0]["dtypes"]}
-        pairs += [("dtype", known.get(_code(dtype), dtype)) for dtype in sweep["dtypes"]]
+        known = {one.lower(): one for one in _dtypes(op)}
+        dtypes = sweep.get("dtypes") or _dtypes(op)[:1]  # of a problem, which has a default
+        pairs += [("dtype", known.get(_code(dtype), dtype)) for dtype in dtypes]
         for name, values in sweep.get("params", {}).items():
             pairs.append((f"params.{name}", _alternatives(values)))
         for name, values in sweep.get("sizes", {}).items():
@@ -136,12 +139,14 @@ def empty(op: Declared, uploaded: str = "") -> Form:
     Args:
         uploaded: name of an implementation to time beside the shipped ones.
     """
-    dtypes = op["inputs"][0]["dtypes"]
+    dtypes = _dtypes(op)
     first = next((one for one in COMMON_DTYPES if one in dtypes), dtypes[0])
-    names = [*DEFAULTS, uploaded] if uploaded else DEFAULTS
+    if is_problem(op):
+        first = dtypes[0]
+    names = [*_defaults(op), *([uploaded] if uploaded else [])]
     return Form.of(
         [
-            ("baseline", DEFAULTS[0]),
+            ("baseline", names[0]),
             *(("implementation", name) for name in names),
             ("dtype", first),
             ("precision", "standard"),
@@ -152,7 +157,8 @@ def empty(op: Declared, uploaded: str = "") -> Form:
 def _sweep(read: Read, form: Form, op: Declared) -> dict[str, Any]:
     sweep: dict[str, Any] = {}
 
-    _with_error(read, "shape", lambda: sweep.update(shapes=_shapes(form.text("shape"))))
+    if not is_problem(op):
+        _with_error(read, "shape", lambda: sweep.update(shapes=_shapes(form.text("shape"))))
     if not form.has("dtype"):
         read.errors["dtype"] = "choose at least one dtype"
     sweep["dtypes"] = form.all("dtype")
@@ -262,8 +268,19 @@ def _code(dtype: str) -> str:
 
 
 def dtypes_of(op: Declared) -> tuple[list[str], list[str]]:
-    """The dtypes of an op's first input: the common ones, and the others."""
-    known: Iterable[str] = op["inputs"][0]["dtypes"]
+    """The dtypes that a job can choose: those that the form shows first, and the others."""
+    known = _dtypes(op)
+    if is_problem(op):
+        return known, []
     common = [one for one in COMMON_DTYPES if one in known]
     others = [one for one in known if one not in COMMON_DTYPES]
     return (common, others) if common else (others, [])
+
+
+def _dtypes(op: Declared) -> list[str]:
+    """The dtypes of an op's first input, or those that a problem declares."""
+    return [*(op["dtypes"] if is_problem(op) else op["inputs"][0]["dtypes"])]
+
+
+def _defaults(op: Declared) -> Sequence[str]:
+    return PROBLEM_DEFAULTS if is_problem(op) else DEFAULTS

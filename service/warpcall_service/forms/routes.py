@@ -7,12 +7,15 @@ from fastapi import APIRouter
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.forms import admin, call
 from warpcall_service.forms import jobs as job_forms
+from warpcall_service.forms import problems as problem_forms
 from warpcall_service.forms import shares as share_forms
 from warpcall_service.forms import uploads as upload_forms
+from warpcall_service.forms.ops import Ops
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.shares.service import ShareService
+from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
 
@@ -21,14 +24,17 @@ def forms(
     engine: LocalEngine,
     jobs: JobService,
     implementations: ImplementationService,
+    problems: ProblemService,
     account_sync: AccountSync,
     shares: ShareService,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
-    router.include_router(job_forms.routes(settings, engine, jobs, implementations))
-    router.include_router(upload_forms.routes(settings, engine, implementations))
+    ops = Ops(engine, problems)
+    router.include_router(job_forms.routes(settings, ops, jobs, implementations))
+    router.include_router(upload_forms.routes(settings, ops, implementations))
+    router.include_router(problem_forms.routes(settings, implementations, problems))
     router.include_router(admin.routes(settings, account_sync, jobs))
-    router.include_router(call.routes(settings, engine))
+    router.include_router(call.routes(settings, engine, ops))
     router.include_router(share_forms.routes(jobs, shares))
     return router

@@ -54,7 +54,7 @@ def kernel_routes(
         request: Request, caller: CurrentCaller, before: Cursor | None = None
     ) -> Response:
         found = await implementations.list(caller, Filter(None, None, before, PAGE_UPLOADS))
-        declared: Sequence[ProblemInfo] = ()
+        declared: Sequence[ProblemInfo] | None = None
         if before is None:
             wanted = Filter(None, None, None, PAGE_UPLOADS)
             declared = (await problems.list(caller, wanted)).problems
@@ -116,13 +116,14 @@ def kernel_routes(
 def kernels_page(
     view: View,
     ops: Sequence[Op],
-    problems: Sequence[ProblemInfo],
+    problems: Sequence[ProblemInfo] | None,
     found: ImplementationList,
     providers: Mapping[str, OperatorModule],
 ) -> str:
     """All ops, the problems of users, and their implementations.
 
     Args:
+        problems: None on all pages but the first.
         providers: modules of the operator that the caller may read, by implementation.
     """
     uploaded = [one for one in found.implementations if one.kind == "uploaded"]
