@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from tests.service.job_rows import MANY, RUNNER, caller
 from warpcall_kernels import ops
@@ -113,14 +114,14 @@ def _store_job(
         job = session.get_one(Job, number)
         lifecycle.set_environment(session, job, EnvironmentKnown(facts, environment, {}))
         lifecycle.advance(session, job, "running")
-        for position, (case, row) in enumerate(jobs):
-            lifecycle.save_case(session, job, position, _result(case, row, names))
+        for position, (measured, row) in enumerate(jobs):
+            lifecycle.save_case(session, job, position, _result(measured, row, names))
         lifecycle.end_job(session, job, "succeeded", "ok", "")
         _date(session, job, at_ms)
         return job.id
 
 
-def _date(session: sa.orm.Session, job: Job, at_ms: int) -> None:
+def _date(session: Session, job: Job, at_ms: int) -> None:
     """Let a job have ended when the figures were published."""
     job.created_ms = job.started_ms = job.finished_ms = at_ms
     for table, column in ((CaseRow, "finished_ms"), (Measurement, "finished_ms")):

@@ -140,7 +140,11 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     private = submit(bob, cases=SQUARES[:1], private=True, note="Not yet for others")
     for http, job in ((bob, faulty), (ann, problem), (bob, private)):
         _ended(http, job)
-    long = {"cases": SQUARES, "precision": "publish", "implementations": ["warpcall", "torch"]}
+    long: dict[str, Any] = {
+        "cases": SQUARES,
+        "precision": "publish",
+        "implementations": ["warpcall", "torch"],
+    }
     cancelled = submit(carol, **long)
     reached(carol, cancelled, lambda job: job["state"] == "running")
     carol.post(f"/v1/jobs/{cancelled['id']}/cancel").raise_for_status()
@@ -156,6 +160,7 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     return {
         "now": "/",
         "jobs": "/jobs",
+        "shares": "/shares?user=all",
         "jobs-none": "/jobs?user=nobody",
         "new": "/new",
         "new-op": "/new?op=permute",
