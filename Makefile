@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 QUIET := $(if $(shell test -t 2 && echo terminal),,-qq) # on a terminal pip shows what it downloads
-.PHONY: setup fmt check test demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
+.PHONY: setup fmt check test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
@@ -23,6 +23,8 @@ check: setup
 	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
 test: setup
 	$(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
+screenshots: setup
+	$(BIN)/python -m tests.pages.screenshots screenshots $(ARGS)
 demo: setup
 	@$(BIN)/python -m demo.demo $(ARGS)
 serve: setup

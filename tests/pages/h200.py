@@ -1,13 +1,17 @@
-"""The published figures of an H200 as jobs in a database, as `docs/benchmarks/h200.json` has them.
+"""Published figures of an H200 as jobs in a database: those of `docs/benchmarks/h200.json`, and of
+the table in `docs/benchmarking.md`.
 
-The file has medians, and neither rounds nor intervals. The jobs have none either: nothing is made up.
+The first have medians only, the second also intervals and verdicts. Neither has rounds, and so the
+jobs have none: nothing is made up.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from tests.service.job_rows import MANY, RUNNER, caller
 from warpcall_kernels import ops
-from warpcall_kernels.measuring import JobCase
+from warpcall_kernels.measuring import JobCase, make_case
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.runs.events import EnvironmentKnown
@@ -27,34 +31,65 @@ from warpcall_service.store.tables import JobCase as CaseRow
 
 ROOT = Path(__file__).parents[2]
 FILE = "docs/benchmarks/h200.json"
+PAGE = "docs/benchmarking.md"
+DEVICE = "NVIDIA H200"
+# The columns of the file with the times of each implementation, in ms.
 TIMES = {"warpcall": "ms", "torch": "eager_ms", "torch.compile": "compile_ms", "copy": "copy_ms"}
-MARGIN = 0.01
-SUSPECT = 1.03  # times as fast as the copy
+NUMBER = r"[\d.]+"
+# A row of the table: name, median, interval, ratio, interval, verdict, GB/s, share of the limit.
+ROW = re.compile(
+    rf"  (\S+) +({NUMBER}) +({NUMBER})-({NUMBER})"
+    rf"(?: +({NUMBER}) +({NUMBER})-({NUMBER}) +(\w+))? +{NUMBER} +\d+%"
+)
+MARGIN = 0.01  # the least one
+SUSPECT = 1.03  # times as fast as the copy: the sampler tags such a result
 
-Figures = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class Time:
+    """What is published about an implementation in a case, in us. What is not is None."""
+
+    name: str
+    median: float
+    interval: tuple[float | None, float | None] = (None, None)
+    ratio: float | None = None
+    ratio_interval: tuple[float | None, float | None] = (None, None)
+    verdict: str | None = None
+    method: str | None = None
+
+
+Measured = Sequence[tuple[JobCase, Sequence[Time]]]
 
 
 def load(store: Store, user: str) -> dict[str, str]:
-    """Store a job for each op and version of the file; the ids of the latest ones by op."""
+    """Store the jobs; the ids of the latest ones by op, and that of the table as "table"."""
     found = {}
-    for commit, at_ms, text in _versions():
+    for commit, at_ms, text in _versions(FILE, "--", FILE):
         published = json.loads(text)
+        machine = published["machine"]
+        names = ("torch", "triton", "cuda", "python")
+        facts = {name: machine[name] for name in names} | {"kernels_sha256": commit}
         for op in dict.fromkeys(row["op"] for row in published["rows"]):
             rows = [row for row in published["rows"] if row["op"] == op]
-            found[op] = _store_job(store, user, op, rows, published["machine"], commit, at_ms)
+            note = f"From {FILE} at {commit}: medians without their rounds"
+            found[op] = _store_job(store, user, _of_file(op, rows), facts, at_ms, note)
+    text = (ROOT / PAGE).read_text()
+    first = next(line for line in text.splitlines() if ROW.fullmatch(line))
+    _, at_ms, _ = _versions(PAGE, f"-S{first}", "--", PAGE)[0]
+    note = f"The table in {PAGE}: without its rounds"
+    found["table"] = _store_job(store, user, _of_page(text), {}, at_ms, note, 25.0)
     return found
 
 
-def _versions() -> list[tuple[str, int, str]]:
-    """Each version of the file: commit, time in ms, text. Without a history only the present one."""
-    log = _git("log", "--reverse", "--format=%h %ct", "--", FILE)
-    commits = [line.split() for line in log.splitlines()]
-    found = [(name, int(at) * 1000, _git("show", f"{name}:{FILE}")) for name, at in commits]
-    if found:
-        return found
-    text = (ROOT / FILE).read_text()
-    day = datetime.fromisoformat(f"{json.loads(text)['machine']['date']}T12:00:00+00:00")
-    return [("", int(day.timestamp() * 1000), text)]
+def _versions(path: str, *which: str) -> list[tuple[str, int, str]]:
+    """Commits with a file, the first one first: the name, the time in ms, and the file's text."""
+    log = _git("log", "--reverse", "--format=%h %ct", *which)
+    found = [line.split() for line in log.splitlines()]
+    if not found:  # a copy without a history
+        text = (ROOT / path).read_text()
+        day = datetime.fromisoformat(json.loads((ROOT / FILE).read_text())["machine"]["date"])
+        return [("an unknown commit", int(day.timestamp() * 1000), text)]
+    return [(name, int(at) * 1000, _git("show", f"{name}:{path}")) for name, at in found]
 
 
 def _git(*words: str) -> str:
@@ -62,42 +97,73 @@ def _git(*words: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
+def _of_file(op: str, rows: Sequence[Mapping[str, Any]]) -> Measured:
+    """The cases of an op in the file. Two may differ in nothing but their seed: one is kept."""
+    cases = {case.name: case for case in (*ops()[op].cases, *ops()[op].sweep)}
+    found = {}
+    for row in rows:
+        if (case := cases.get(row["case"])) is not None:
+            measured = JobCase(ops()[op], case.inputs, ops()[op].check_params(case.params))
+            first = 1e3 * row["ms"]
+            times = [
+                Time(name, 1e3 * row[column], ratio=1e3 * row[column] / first)
+                for name, column in TIMES.items()
+                if row[column] and name != "warpcall"
+            ]
+            ours = Time("warpcall", first, method=row["method"])
+            found[measured.key] = (measured, [ours, *times])
+    return list(found.values())
+
+
+def _of_page(text: str) -> Measured:
+    """The cases of the table."""
+    found: list[tuple[JobCase, list[Time]]] = []
+    for before, line in zip(text.splitlines(), text.splitlines()[1:], strict=False):
+        if (row := ROW.fullmatch(line)) is None:
+            continue
+        if head := re.fullmatch(r"permute x=(\w+)\[(\d+),(\d+)\] dims=1,0", before):
+            shape = [int(head[2]), int(head[3])]
+            spec = {"shape": shape, "dtype": head[1], "params": {"dims": [1, 0]}}
+            found.append((make_case("permute", spec), []))
+        name, *numbers = row.group(1, 2, 3, 4, 5, 6, 7)
+        median, low, high, ratio, *ends = (None if one is None else float(one) for one in numbers)
+        assert median is not None
+        time = Time(name, median, (low, high), ratio, (ends[0], ends[1]), row[8])
+        found[-1][1].append(time)
+    return found
+
+
 def _store_job(
     store: Store,
     user: str,
-    op: str,
-    rows: Sequence[Figures],
-    machine: Mapping[str, Any],
-    commit: str,
+    measured: Measured,
+    facts: Mapping[str, Any],
     at_ms: int,
+    note: str,
+    took_s: float = 0.0,
 ) -> str:
-    cases = {case.name: case for case in (*ops()[op].cases, *ops()[op].sweep)}
-    jobs = [
-        (JobCase(ops()[op], case.inputs, ops()[op].check_params(case.params)), row)
-        for row in rows
-        if (case := cases.get(row["case"])) is not None
-    ]
-    # Two cases may differ in nothing but their seed or their group.
-    jobs = list({case.key: (case, row) for case, row in jobs}.values())
-    names = [name for name, column in TIMES.items() if any(row[column] for _, row in jobs)]
+    op = measured[0][0].op.name
+    known = {time.name for _, times in measured for time in times}
+    names = [name for name in TIMES if name in known]
     request = JobRequest.model_validate(
         {
             "op": op,
             "implementations": names,
             "cases": [{"shape": [8], "dtype": "F32"}],
+            "precision": "quick",
             "fresh": True,
             "tags": ["published"],
-            "note": f"From {FILE}{f' at {commit}' if commit else ''}: medians without their rounds",
+            "note": note,
         }
     )
     checked: Any = {
         "cases": [
             {"spec": case.spec, "key": case.key, "device_bytes": case.device_bytes}
-            for case, _ in jobs
+            for case, _ in measured
         ],
         "implementation_s": 2.0,
         "environment": "",
-        "kernels_sha256": commit,
+        "kernels_sha256": "",
         "sources": {},
     }
     with store.write() as session:
@@ -107,22 +173,22 @@ def _store_job(
         claimed = queue.claim(session, RUNNER, MANY)
         assert claimed is not None
         assert claimed.number == number
-    environment = " / ".join((machine["gpu"], machine["torch"], machine["triton"]))
-    facts = {"kind": "cuda", "device": machine["gpu"], "kernels_sha256": commit}
-    facts |= {name: machine[name] for name in ("torch", "triton", "cuda", "python")}
+    versions = [facts[name] for name in ("torch", "triton") if name in facts]
+    environment = " / ".join((DEVICE, *versions))
+    fingerprint = {"kernels_sha256": "", **facts, "kind": "cuda", "device": DEVICE}
     with store.write() as session:
         job = session.get_one(Job, number)
-        lifecycle.set_environment(session, job, EnvironmentKnown(facts, environment, {}))
+        lifecycle.set_environment(session, job, EnvironmentKnown(fingerprint, environment, {}))
         lifecycle.advance(session, job, "running")
-        for position, (measured, row) in enumerate(jobs):
-            lifecycle.save_case(session, job, position, _result(measured, row, names))
-        lifecycle.end_job(session, job, "succeeded", "ok", "")
+        for position, (case, times) in enumerate(measured):
+            lifecycle.save_case(session, job, position, _result(case, times))
+        lifecycle.end_job(session, job, "succeeded", "ok", "", int(1000 * took_s))
         _date(session, job, at_ms)
         return job.id
 
 
 def _date(session: Session, job: Job, at_ms: int) -> None:
-    """Let a job have ended when the figures were published."""
+    """Let a job have ended when its figures were published."""
     job.created_ms = job.started_ms = job.finished_ms = at_ms
     for table, column in ((CaseRow, "finished_ms"), (Measurement, "finished_ms")):
         session.execute(
@@ -131,9 +197,10 @@ def _date(session: Session, job: Job, at_ms: int) -> None:
     session.execute(sa.delete(JobEvent).where(JobEvent.job_number == job.number))
 
 
-def _result(case: JobCase, row: Figures, names: Sequence[str]) -> dict[str, Any]:
-    """The result of a case. What the file does not have is null."""
-    times = {name: row[column] and 1e3 * row[column] for name, column in TIMES.items()}
+def _result(case: JobCase, times: Sequence[Time]) -> dict[str, Any]:
+    """The result of a case, as the sampler gives it."""
+    limit = next((time for time in times if time.name == "copy"), None)
+    rows = [_row(case, time, limit and limit.median) for time in times]
     return {
         "key": case.key,
         "op": case.op.name,
@@ -141,9 +208,9 @@ def _result(case: JobCase, row: Figures, names: Sequence[str]) -> dict[str, Any]
         "device": "cuda:0",
         "clock": "cuda events",
         "seed": 0,
-        "bytes_moved": row["bytes"],
-        "implementations": [_measured(name, times, row) for name in names if times[name]],
-        "limit": None if times["copy"] is None else _measured("copy", times, row),
+        "bytes_moved": case.bytes_moved,
+        "implementations": rows,
+        "limit": None if limit is None else rows[times.index(limit)],
         "column": "device_cold",
         "rounds": 0,
         "masked": [],
@@ -154,29 +221,29 @@ def _result(case: JobCase, row: Figures, names: Sequence[str]) -> dict[str, Any]
     }
 
 
-def _measured(name: str, times: Mapping[str, float | None], row: Figures) -> dict[str, Any]:
-    median, first, limit = times[name], times["warpcall"], times["copy"]
-    assert median is not None
-    share = limit / median if limit else None
-    columns = ("min_us", "p5_us", "p25_us", "p75_us", "p95_us", "ci_low_us", "ci_high_us")
-    ratio = None
-    if first and name != "warpcall":
-        bounds = {"low": None, "high": None, "n": 0, "verdict": "inconclusive"}
-        ratio = {"ratio": median / first, **bounds}
+def _row(case: JobCase, time: Time, limit_us: float | None) -> dict[str, Any]:
+    relative = None
+    if time.ratio is not None:
+        low, high = time.ratio_interval
+        verdict = time.verdict or "inconclusive"
+        relative = {"ratio": time.ratio, "low": low, "high": high, "n": 0, "verdict": verdict}
+    share = None if limit_us is None else limit_us / time.median
+    suspect = share is not None and time.name != "copy" and share > SUSPECT
+    unknown = ("min_us", "p5_us", "p25_us", "p75_us", "p95_us", "peak_bytes", "hot_us", "host_us")
     return {
-        "name": name,
+        "name": time.name,
         "status": "ok",
         "error": None,
         "traceback": None,
-        "method": row["method"] if name == "warpcall" else None,
+        "method": time.method,
         "n": 0,
-        **dict.fromkeys(columns),
-        "median_us": median,
-        "relative": ratio,
-        "gb_per_s": row["bytes"] / median / 1e3,
+        **dict.fromkeys((*unknown, "energy_mj")),
+        "median_us": time.median,
+        "ci_low_us": time.interval[0],
+        "ci_high_us": time.interval[1],
+        "relative": relative,
+        "gb_per_s": case.bytes_moved / time.median / 1e3,
         "share_of_limit": share,
-        **dict.fromkeys(("peak_bytes", "hot_us", "host_us", "energy_mj")),
         "samples_us": [],
-        # As the sampler does, from the same numbers.
-        "tags": ["suspect"] if share and name != "copy" and share > SUSPECT else [],
+        "tags": ["suspect"] if suspect else [],
     }

@@ -103,6 +103,9 @@ def running_lab(folder: Path) -> Iterator[Lab]:
 def _published_paths(jobs: dict[str, str]) -> dict[str, str]:
     case = quote("permute x=BF16[8192,8192] dims=1,0")
     return {
+        "job-h200": f"/jobs/{jobs['table']}",
+        "case-h200-table": f"/jobs/{jobs['table']}/cases/0",
+        "compare-h200": f"/compare?a={jobs['table']}&b={jobs['permute']}",
         "job-h200-permute": f"/jobs/{jobs['permute']}",
         "job-h200-isin": f"/jobs/{jobs['isin']}",
         "job-h200-conv": f"/jobs/{jobs['conv']}",
@@ -160,7 +163,7 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     return {
         "now": "/",
         "jobs": "/jobs",
-        "shares": "/shares?user=all",
+        "links": "/shares?user=all",
         "jobs-none": "/jobs?user=nobody",
         "new": "/new",
         "new-op": "/new?op=permute",

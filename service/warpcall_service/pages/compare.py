@@ -107,7 +107,7 @@ def _differences(
 
 
 def _short(value: object) -> str:
-    text = "none" if value is None else str(value)
+    text = "none" if value in (None, "") else str(value)
     return text if len(text) <= 40 else text[:12]
 
 
@@ -160,7 +160,7 @@ def _compared(row: ComparedRow, axis: LogAxis) -> Compared:
 
 def _lead(counts: Counter[str], total: int) -> str:
     if not total:
-        return "The two jobs have measured nothing in common."
+        return "No case has samples in both jobs, so there is nothing to compare."
     parts = [
         f"{words} in {counts[verdict]}"
         for verdict, words in (

@@ -43,6 +43,7 @@ SECTIONS = {
     "history": "jobs",
     "implementations": "kernels",
     "problems": "kernels",
+    "shares": "jobs",
     "upload": "kernels",
 }
 

@@ -1,0 +1,109 @@
+"""What pages say of results that lack intervals, rounds or times."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.pages import h200, lab
+from tests.service.job_rows import caller
+from warpcall_service.drawing import numbers
+from warpcall_service.drawing.plots import log_axis
+from warpcall_service.pages.answers import Answer, failures, lead
+from warpcall_service.pages.board import board_page
+from warpcall_service.pages.case import case_page
+from warpcall_service.pages.job import job_page
+from warpcall_service.pages.sizes import Line, Panel
+from warpcall_service.pages.view import View
+from warpcall_service.store.database import Store
+
+
+def text_of(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+def test_published_medians_are_shown_without_a_verdict(tmp_path: Path) -> None:
+    store = Store(None, tmp_path)
+    store.migrate()
+    published = h200.load(store, "carol")
+    view = View("./", "/jobs", caller("carol"))
+    with store.read() as session:
+        medians = text_of(job_page(session, view, published["conv"], 1, 0))
+        case = case_page(session, view, published["conv"], 0)
+        table = text_of(job_page(session, view, published["table"], 1, 0))
+        with_intervals = text_of(case_page(session, view, published["table"], 0))
+        board = text_of(board_page(session, view, ["permute"], "permute", "NVIDIA H200", ""))
+    store.close()
+
+    assert "No intervals are stored, so nothing says how sure that is." in medians
+    assert "without an interval in 46 of 46 cases" in medians
+    assert "nothing is surely outside the margin" in medians
+    assert not re.search(r"\bundecided\b|\bfaster\b|took 0 s", medians)
+    assert "No rounds are stored for this case, only medians" in text_of(case)
+    assert "samples</th>" not in case  # a column without any value
+    assert "GB/s</th>" in case
+    assert "warpcall is faster than torch in 4 of 4 cases" in table
+    assert "level with torch.compile" not in table
+    assert "No rounds are stored for this case, so nothing shows" in with_intervals
+    assert "1.029 1.028 to 1.031 slower" in with_intervals
+    assert re.search(r"warpcall leads alone in \d\d of", board)
+    assert "F32[16777216,1] dims=1,0 warpcall" in board  # torch's time there is suspect
+
+
+def test_failures_are_named_at_the_top_of_a_job(tmp_path: Path) -> None:
+    store = Store(None, tmp_path)
+    store.migrate()
+    cases = lab.permute_cases((64, 128))
+    job = lab.submit(store, "ann", "permute", cases, ["warpcall", "torch", "torch.compile"])
+    lab.measure(store, {"warpcall": 0.9, "torch": 0.5})
+    with store.read() as session:
+        page = job_page(session, View("./", "/jobs", caller("ann")), job, 1, 0)
+    store.close()
+
+    text = text_of(page.partition("<h2>")[0])
+    assert "warpcall is faster than torch in 4 of 4 cases" in text
+    assert "torch.compile: raised an exception in 4 of 4 cases." in text
+
+
+def test_a_lead_says_of_each_rival_what_is_known() -> None:
+    sure = Answer("torch", 1, Counter(slower=2), [math.log(3)] * 2)
+    unsure = Answer("mine", 2, Counter(unsure=2), [math.log(2)] * 2)
+    broken = Answer("bad", 3, Counter(failed=2), [], Counter(wrong_result=1, oom=1))
+
+    assert lead("warpcall", [sure, unsure, broken]) == (
+        "warpcall is faster than torch in 2 of 2 cases: torch typically takes 3.0× the time. "
+        "mine typically takes 2.0× the time of warpcall. "
+        "No intervals are stored, so nothing says how sure that is."
+    )
+    assert failures([sure, broken]) == [
+        "bad: wrong result in 1 of 2 cases.",
+        "bad: out of memory in 1 of 2 cases.",
+    ]
+
+
+@pytest.mark.parametrize(("places", "joined"), [((0, 50, 100), True), ((0, 50, 50.5), False)])
+def test_points_are_joined_unless_they_differ_in_more_than_their_size(
+    places: tuple[float, ...], joined: bool
+) -> None:
+    axis = log_axis([1, 10])
+    line = Line("warpcall", 0, [(x, 50.0, "") for x in places])
+
+    assert Panel("", axis, axis, [line]).joined is joined
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "5 s"), (600, "10 min"), (7200, "2.0 h"), (101_000, "28 h"), (400_000, "5 days")],
+)
+def test_durations_have_no_more_digits_than_one_reads(seconds: float, text: str) -> None:
+    assert numbers.span(seconds) == text
+
+
+def test_widths_of_intervals_have_no_more_digits_than_one_reads() -> None:
+    widths = [numbers.plus_minus(100, 100 - half, 100 + half) for half in (0.05, 3.14, 69.6, 959)]
+
+    assert widths == ["± 0.05 %", "± 3.1 %", "± 70 %", "± 959 %"]
