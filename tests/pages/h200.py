@@ -24,6 +24,7 @@ from warpcall_kernels import ops
 from warpcall_kernels.measuring import JobCase, make_case
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.nodes.placement import Device
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobEvent, Measurement
@@ -32,7 +33,7 @@ from warpcall_service.store.tables import JobCase as CaseRow
 ROOT = Path(__file__).parents[2]
 FILE = "docs/benchmarks/h200.json"
 PAGE = "docs/benchmarking.md"
-DEVICE = "NVIDIA H200"
+MODEL = "NVIDIA H200"
 # The columns of the file with the times of each implementation, in ms.
 TIMES = {"warpcall": "ms", "torch": "eager_ms", "torch.compile": "compile_ms", "copy": "copy_ms"}
 NUMBER = r"[\d.]+"
@@ -170,12 +171,12 @@ def _store_job(
         job, _ = submissions.submit(session, caller(user), request, checked, None, MANY)
         number = job.number
     with store.write() as session:
-        claimed = queue.claim(session, RUNNER, MANY)
+        claimed = queue.claim(session, RUNNER, Device(RUNNER, "gpu-box", MODEL), MANY)
         assert claimed is not None
         assert claimed.number == number
     versions = [facts[name] for name in ("torch", "triton") if name in facts]
-    environment = " / ".join((DEVICE, *versions))
-    fingerprint = {"kernels_sha256": "", **facts, "kind": "cuda", "device": DEVICE}
+    environment = " / ".join((MODEL, *versions))
+    fingerprint = {"kernels_sha256": "", **facts, "kind": "cuda", "device": MODEL}
     with store.write() as session:
         job = session.get_one(Job, number)
         lifecycle.set_environment(session, job, EnvironmentKnown(fingerprint, environment, {}))
