@@ -4,7 +4,9 @@ WarpcallError
 ├── TransportError            no answer arrived: the connection was refused, broke or timed out
 ├── JobFailed                 a benchmark job ended without success
 └── Problem                   the server answered with an RFC 9457 problem
+    ├── OnOtherNode       307 on-other-node
     ├── NotFound          404 not-found
+    ├── NodeGone          410 node-gone
     ├── InvalidInput      422 invalid-input
     ├── TooLarge          413 too-large
     ├── UnsupportedMedia  415 unsupported-media
@@ -125,6 +127,34 @@ class NotFound(Problem):
     """There is no such route, op, job or stored tensor."""
 
     status, code, title = 404, "not-found", "Not found"
+
+
+class OnOtherNode(Problem):
+    """Another server has the stored tensor. The message and the answer's Location have its address.
+
+    Args:
+        url: address of that server; None on the client.
+    """
+
+    status, code, title = 307, "on-other-node", "On another server"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        field: str | None = None,
+        retry_after_s: float | None = None,
+        request_id: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        super().__init__(detail, field=field, retry_after_s=retry_after_s, request_id=request_id)
+        self.url = url
+
+
+class NodeGone(Problem):
+    """The server that has the stored tensor is gone; the message says which one and since when."""
+
+    status, code, title = 410, "node-gone", "The server is gone"
 
 
 class InvalidInput(Problem):

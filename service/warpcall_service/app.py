@@ -17,6 +17,7 @@ from warpcall_service.boards import routes as board_routes
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.run import Calls
 from warpcall_service.calls.tensor_calls import TensorCalls
+from warpcall_service.calls.tensor_nodes import TensorNodes
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
 from warpcall_service.formats.json_pool import JsonPool
@@ -76,7 +77,7 @@ def create_app(
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
-    tensors = TensorRegistry(settings, engine)
+    tensors = TensorRegistry(settings, engine, TensorNodes(membership))
     metrics = Metrics(
         lambda: [
             *lane_metrics(engine),

@@ -164,12 +164,19 @@ def postgres_cluster() -> Iterator[Postgres]:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, **who)
 
 
+def new_postgresql(cluster: Postgres, folder: Path) -> Database:
+    """An empty PostgreSQL database."""
+    name = f"test_{secrets.token_hex(4)}"
+    cluster.psql(f"CREATE DATABASE {name}")
+    settings = {
+        "WARPCALL_DATA_DIR": str(folder / "data"),
+        "WARPCALL_DATABASE_URL": cluster.url.format(name),
+    }
+    return Database("postgresql", settings)
+
+
 def new_database(request: pytest.FixtureRequest, folder: Path) -> Database:
     """An empty database of the kind that `request.param` names."""
-    settings = {"WARPCALL_DATA_DIR": str(folder / "data")}
     if request.param == "postgresql":
-        cluster: Postgres = request.getfixturevalue("postgres")
-        name = f"test_{secrets.token_hex(4)}"
-        cluster.psql(f"CREATE DATABASE {name}")
-        settings["WARPCALL_DATABASE_URL"] = cluster.url.format(name)
-    return Database(request.param, settings)
+        return new_postgresql(request.getfixturevalue("postgres"), folder)
+    return Database(request.param, {"WARPCALL_DATA_DIR": str(folder / "data")})

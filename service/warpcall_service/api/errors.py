@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_service.http.exchange import Exchange
-from warpcall_service.http.problems import Internal, MethodNotAllowed, render
+from warpcall_service.http.problems import Internal, MethodNotAllowed, redirection, render
 from warpcall_service.http.route_io import path_of
 from warpcall_service.pages.view import problem_page, wants_page
 from warpcall_service.store.database import StoreError
@@ -43,7 +43,7 @@ async def _problem_response(request: Request, problem: Exception) -> Response:
         return problem_page(request, problem, exchange.request_id)
     status, headers, body = render(problem, exchange.request_id, path_of(request.scope))
     response = Response(body, status)
-    response.raw_headers = headers
+    response.raw_headers = [*headers, *redirection(problem, request.scope)]
     return response
 
 

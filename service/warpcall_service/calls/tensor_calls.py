@@ -74,6 +74,7 @@ class TensorCalls:
         _refuse(exchange, wire.TENSORS_HEADER, wire.STORE_HEADER)
         if id_:
             wire.check_tensor_id(id_, "id")
+            id_ = self._registry.nodes.without_node(id_, "id")
         check = functools.partial(_check_put, id_)
         timeout_s = self._calls.timeout_s(exchange, watchdog)
         planner = self._planner(exchange, check, lambda names: dict.fromkeys(names, id_))
@@ -115,7 +116,9 @@ class TensorCalls:
     ) -> None:
         format_ = self._calls.response_format(exchange)
         timeout_s = self._calls.timeout_s(exchange, watchdog)
-        store = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
+        given = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
+        nodes = self._registry.nodes
+        store = {name: nodes.without_node(id_, wire.STORE_HEADER) for name, id_ in given.items()}
         planner = self._planner(exchange, check, functools.partial(ids_to_store, store))
         with planner.session as session:
             body = Body(exchange, watchdog, self._settings.max_body_bytes)

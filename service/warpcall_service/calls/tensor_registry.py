@@ -20,6 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from warpcall.errors import Busy, NotFound, TooLarge
 from warpcall.wire import TensorInfo
+from warpcall_service.calls.tensor_nodes import TensorNodes
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.settings import Settings
 from warpcall_service.text import brief
@@ -32,7 +33,8 @@ class StoredTensor:
     """A tensor on a device that outlives the call that created it.
 
     Attributes:
-        id: chosen by its user, unique among their tensors.
+        id: chosen by its user, unique among their tensors on this server.
+        shown_id: the id as callers see it; see `tensor_nodes.py`.
         number: its key in the worker; a number is never used again.
         info: its name in the call that created it, its dtype and its shape.
         ttl_s: seconds after its last use until it expires.
@@ -43,6 +45,7 @@ class StoredTensor:
     """
 
     id: str
+    shown_id: str
     number: int
     user: str
     lane: str
@@ -57,7 +60,7 @@ class StoredTensor:
         """Its description in responses."""
         until = datetime.fromtimestamp(self.expires, UTC)
         return {
-            "id": self.id,
+            "id": self.shown_id,
             "dtype": self.info.dtype,
             "shape": self.info.shape,
             "nbytes": self.info.nbytes,
@@ -70,9 +73,13 @@ class TensorRegistry:
     """All stored tensors of this server.
 
     A caller that reserves memory must `release` it in the end. What was committed until then stays.
+
+    Attributes:
+        nodes: says which server has a tensor.
     """
 
-    def __init__(self, settings: Settings, engine: LocalEngine) -> None:
+    def __init__(self, settings: Settings, engine: LocalEngine, nodes: TensorNodes) -> None:
+        self.nodes = nodes
         self._settings = settings
         self._engine = engine
         self._listed: dict[tuple[str, str], StoredTensor] = {}  # by user and id
@@ -91,7 +98,9 @@ class TensorRegistry:
 
         Raises:
             NotFound: there is no such tensor; if it was removed, the message says why.
+            OnOtherNode, NodeGone: another server has it, or had it.
         """
+        id_ = self.nodes.without_node(id_, field_)
         stored = self._listed.get((user, id_))
         if stored is None:
             reason = self._gone.get((user, id_), "none was put here, or it is long gone")
@@ -130,9 +139,12 @@ class TensorRegistry:
             wanted: ids and descriptions.
 
         Raises:
+            InvalidInput: an id is too long.
             TooLarge: the tensors alone exceed a limit of the user or of the lane.
             Busy: together with the tensors that are stored now they exceed it.
         """
+        for id_, _ in wanted:
+            self.nodes.check_new(id_)
         nbytes = sum(info.nbytes for _, info in wanted)
         settings = self._settings
         for who, has, more, limit, unit in (
@@ -153,7 +165,16 @@ class TensorRegistry:
                     retry_after_s=self._next_expiry_s(who),
                 )
         stored = [
-            StoredTensor(id_, next(self._numbers), user, lane, info, ttl_s, references=1)
+            StoredTensor(
+                id_,
+                self.nodes.with_node(id_),
+                next(self._numbers),
+                user,
+                lane,
+                info,
+                ttl_s,
+                references=1,
+            )
             for id_, info in wanted
         ]
         for entry in stored:

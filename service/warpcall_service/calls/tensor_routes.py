@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
 from warpcall import wire
-from warpcall.errors import NotFound
+from warpcall.errors import NodeGone, NotFound, OnOtherNode
 from warpcall_service.calls.openapi import get_parts, op_parts, program_parts, put_parts
 from warpcall_service.calls.run import Calls
 from warpcall_service.calls.tensor_calls import STORED_TENSOR_HEADERS, TensorCalls
@@ -106,7 +106,11 @@ def tensors(
         """Delete all your stored tensors."""
         return JSONResponse({"deleted": registry.delete_all(caller.name)})
 
-    @router.delete("/{id:path}", response_model=Deleted, responses=problem_responses([NotFound]))
+    @router.delete(
+        "/{id:path}",
+        response_model=Deleted,
+        responses=problem_responses([OnOtherNode, NotFound, NodeGone]),
+    )
     async def delete_tensor(id: str, caller: CurrentCaller) -> Response:
         """Delete one; a call that uses it ends well."""
         registry.delete(caller.name, id)

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from warpcall.errors import InvalidInput, Problem, TimedOut
 from warpcall.sockets import slice_nbytes
 from warpcall_service.http.connection import LINGER_S, Connection
-from warpcall_service.http.problems import BadRequest, Headers, render
+from warpcall_service.http.problems import BadRequest, Headers, redirection, render
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.text import brief
 
@@ -255,6 +255,7 @@ class Exchange:
             self._cycle.disconnected = True  # else uvicorn would log an error
             return
         status, headers, body = render(problem, self.request_id, self.scope["path"])
+        headers += redirection(problem, self.scope)
         waits = not isinstance(problem, TimedOut) and self._cancellation is None
         if self.complete or (waits and await self.skip_rest()):
             await self.respond(status, headers, body)

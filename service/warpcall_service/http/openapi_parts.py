@@ -44,7 +44,9 @@ class Problem(Model):
 BINARY: Schema = {"type": "string", "format": "binary"}
 SECONDS: Schema = {"type": "number", "exclusiveMinimum": 0}
 CALL_PROBLEMS = (
+    errors.OnOtherNode,
     errors.NotFound,
+    errors.NodeGone,
     errors.InvalidInput,
     errors.TooLarge,
     errors.UnsupportedMedia,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 from typing import Any
+from urllib.parse import quote
 
-from warpcall.errors import MEDIA_TYPE, Problem, Unauthorized
+from starlette.types import Scope
+
+from warpcall.errors import MEDIA_TYPE, OnOtherNode, Problem, Unauthorized
 from warpcall_service.text import MAX_DETAIL_CHARS, MAX_FIELD_CHARS
 
 Headers = list[tuple[bytes, bytes]]
@@ -72,3 +75,12 @@ def render(problem: Problem, request_id: str | None, path: str = "") -> tuple[in
     if isinstance(problem, MethodNotAllowed):
         headers.append((b"allow", problem.allowed.encode()))
     return problem.status, headers, body
+
+
+def redirection(problem: Problem, scope: Scope) -> Headers:
+    """The header that sends the client to the server which can answer; none for most problems."""
+    if not isinstance(problem, OnOtherNode) or problem.url is None:
+        return []
+    query = scope["query_string"]
+    target = (problem.url + quote(scope["path"])).encode() + (b"?" + query if query else b"")
+    return [(b"location", target)]

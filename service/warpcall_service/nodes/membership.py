@@ -112,6 +112,15 @@ class Membership:
             nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
         )
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers can share the database."""
+        return self._threads is not None
+
+    def other(self, node_id: str) -> Node | None:
+        """Another server, as it was read last; None if there is none with this id."""
+        return self._others.get(node_id)
+
     def devices(self) -> list[Device]:
         """The devices of all servers, those included that have left: they may return."""
         return [
