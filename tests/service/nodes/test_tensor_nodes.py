@@ -109,7 +109,7 @@ def test_curl_follows_with_the_body(pair: Pair, tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(out.read_bytes())["out"], X.T + addend)
 
 
-def test_programs_and_the_sdk_are_told_the_address(pair: Pair) -> None:
+def test_programs_and_the_sdk_get_the_address(pair: Pair) -> None:
     stored = put(pair.at_a, "start").json()["stored"]["x"]["id"]
     headers = {**HEADERS, "x-warpcall-tensors": f"x={stored}"}
     with Client(pair.a.url) as gpu:
