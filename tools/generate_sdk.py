@@ -23,6 +23,8 @@ WIDTH = 100
 # Names of the clients' and programs' own members, which no op may take.
 RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url", "jobs", "me"}
 RESERVED |= {"put", "tensors", "stored", "program", "step"}
+TIMEOUT_DOC = "seconds that this call may take, its retries included; None means the client's."
+ARGUMENTS = {"self", "timeout_s"}  # arguments of every method
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}
 
 HEAD = '''"""{about}. Written by `python -m tools.generate_sdk`; do not edit."""
@@ -47,6 +49,8 @@ CALL = '''call(
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Answer[%s]:
         """Run any op."""'''
 STEP = '''step(
@@ -157,12 +161,15 @@ def _method(op: Op, flavour: Flavour) -> str:
     name = op.name.replace("-", "_")
     if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
         raise ValueError(f"{op.name} cannot be the name of a method")
-    if "self" in {p.name for p in op.params} | {i.name for i in op.inputs}:
-        raise ValueError(f"{op.name} cannot have an argument named self")
+    for name_taken in ARGUMENTS & ({p.name for p in op.params} | {i.name for i in op.inputs}):
+        raise ValueError(f"{op.name} cannot have an argument named {name_taken}")
     inputs = sorted(op.inputs, key=lambda i: i.optional)
     arguments = ["self", *(_input(i, flavour.takes) for i in inputs)]
-    if op.params:
-        arguments += ["*", *map(_param, op.params)]
+    options = list(map(_param, op.params))
+    if not flavour.lazy:
+        options.append("timeout_s: float | None = None")
+    if options:
+        arguments += ["*", *options]
     doc = f'"""{flavour.doc.format(name=name)}"""' if flavour.doc else _docstring(op, flavour)
     values = ", ".join(_output(o, flavour) for o in op.outputs)
     lines = [
@@ -171,7 +178,8 @@ def _method(op: Op, flavour: Flavour) -> str:
         f"    answer = {flavour.run}(",
         f'        "{op.name}",',
         f"        {_mapping(i.name for i in op.inputs)},",
-        f"        {_mapping(p.name for p in op.params)}",
+        f"        {_mapping(p.name for p in op.params)},",
+        "" if flavour.lazy else "        timeout_s=timeout_s,",
         "    )",
         f"    return {values}",
     ]
@@ -223,6 +231,8 @@ def _docstring(op: Op, flavour: Flavour) -> str:
         dtypes = ", ".join(map(dtype_name, i.dtypes))
         parts.append(_wrapped(f"{i.name}: {_sentence(f'{i.shape}; {i.doc}')} Dtypes: {dtypes}."))
     parts += [_wrapped(f"{p.name}: {_sentence(p.doc)}") for p in op.params]
+    if not flavour.lazy:
+        parts.append(_wrapped(f"timeout_s: {TIMEOUT_DOC}"))
     absent = "There only if" if flavour.lazy else "None unless"
     parts += ["", "Returns:"]
     for o in op.outputs:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import (
     Busy,
+    CallTimedOut,
     Forbidden,
     InvalidInput,
     JobFailed,
@@ -47,6 +48,7 @@ __all__ = [
     "AsyncProgram",
     "AsyncStoredTensor",
     "Busy",
+    "CallTimedOut",
     "Client",
     "Forbidden",
     "InvalidInput",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cast
 
@@ -30,15 +30,32 @@ ArrayT = TypeVar("ArrayT", npt.NDArray[Any], "torch.Tensor")
 
 # The wire is little-endian. Arrays of another byte order are swapped before they are sent.
 _WIRE_ORDER: Literal["<"] = "<"
+LATE_COPY_BYTES = 16 << 20  # a copy of fewer bytes costs less than to ask the server first
 _IS_LITTLE = sys.byteorder == "little"
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A tensor in the form of the wire: its description, and its bytes in C order."""
+    """A tensor in the form of the wire.
+
+    Attributes:
+        info: its description.
+        given: its bytes in C order, or a function that makes them: a large copy is made only when
+            the server has accepted the body.
+    """
 
     info: TensorInfo
-    data: Bytes
+    given: Bytes | Callable[[], Bytes]
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether `data` makes a copy each time."""
+        return not isinstance(self.given, np.ndarray)
+
+    @property
+    def data(self) -> Bytes:
+        """Its bytes in C order."""
+        return self.given if isinstance(self.given, np.ndarray) else self.given()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +132,13 @@ def _from_numpy(name: str, array: Array) -> Flat:
         raise _unsupported(name, str(array.dtype), [str(d) for d in NUMPY_DTYPES.values()])
     # Not ascontiguousarray: it would turn an array of no dims into one of one dim.
     wire_dtype: np.dtype[Any] = native.newbyteorder(_WIRE_ORDER)
-    plain = np.asarray(array, dtype=wire_dtype, order="C")
-    return Flat(TensorInfo(name, code, array.shape), plain.reshape(-1).view(np.uint8))
+
+    def copied() -> Bytes:
+        plain = np.asarray(array, dtype=wire_dtype, order="C")
+        return plain.reshape(-1).view(np.uint8)
+
+    info = TensorInfo(name, code, array.shape)
+    return Flat(info, copied if array.nbytes >= LATE_COPY_BYTES else copied())
 
 
 def _from_torch(name: str, tensor: torch.Tensor) -> Flat:
@@ -129,11 +151,18 @@ def _from_torch(name: str, tensor: torch.Tensor) -> Flat:
     if tensor.layout != lib.strided or tensor.is_meta:
         what = "a meta" if tensor.is_meta else f"a {str(tensor.layout).removeprefix('torch.')}"
         raise InvalidInput(f"{name} must be a dense tensor, got {what} tensor", field=name)
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    # Not reshape(-1): it keeps the strides of a tensor of one element or none, and
-    # view(uint8) needs stride 1.
-    flat = plain.as_strided((plain.numel(),), (1,))
-    return Flat(TensorInfo(name, code, tuple(tensor.shape)), flat.view(lib.uint8).numpy())
+
+    def copied() -> Bytes:
+        plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        # Not reshape(-1): it keeps the strides of a tensor of one element or none, and
+        # view(uint8) needs stride 1.
+        flat = plain.as_strided((plain.numel(),), (1,))
+        return cast(Bytes, flat.view(lib.uint8).numpy())
+
+    info = TensorInfo(name, code, tuple(tensor.shape))
+    is_there = tensor.device.type == "cpu" and tensor.is_contiguous()
+    late = not is_there and info.nbytes >= LATE_COPY_BYTES
+    return Flat(info, copied if late else copied())
 
 
 def _to_torch(data: Bytes, info: TensorInfo, device: torch.device) -> Any:

@@ -10,7 +10,8 @@ from warpcall._answer import Answer
 from warpcall._arrays import Array, ArrayT
 from warpcall._client import BaseClient, is_tensor, only_output
 from warpcall._config import Config
-from warpcall._core import Core, split_arguments
+from warpcall._core import Core
+from warpcall._extras.arguments import split_arguments
 from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
 from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
@@ -51,13 +52,16 @@ class AsyncClient(BaseClient, AsyncOps):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Client.call, awaited."""
-        return await self._core.call(name, inputs, params or {})
+        return await self._core.call(name, inputs, params or {}, timeout_s=timeout_s)
 
-    async def run(self, name: str, /, **arguments: Any) -> Any:
+    async def run(self, name: str, /, *, timeout_s: float | None = None, **arguments: Any) -> Any:
         """Client.run, awaited."""
-        answer = await self.call(name, *split_arguments(name, arguments, is_tensor))
+        split = split_arguments(name, arguments, is_tensor)
+        answer = await self.call(name, *split, timeout_s=timeout_s)
         return only_output(answer)
 
     @property
@@ -72,9 +76,12 @@ class AsyncClient(BaseClient, AsyncOps):
         id: str | None = None,
         ttl_s: float | None = None,
         device: str | None = None,
+        timeout_s: float | None = None,
     ) -> AsyncStoredTensor[ArrayT]:
         """Client.put, awaited."""
-        stored: AsyncStoredTensor[ArrayT] = await self._core.put(array, id, ttl_s, device)
+        stored: AsyncStoredTensor[ArrayT] = await self._core.put(
+            array, id, ttl_s, device, timeout_s
+        )
         return stored
 
     async def tensors(self) -> list[AsyncStoredTensor[Array]]:
@@ -153,6 +160,9 @@ class AsyncStoredCalls(AsyncStoredOps):
         params: Mapping[str, object] | None = None,
         *,
         ttl_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> Answer[AsyncStoredTensor[ArrayT]]:
         """StoredCalls.call, awaited."""
-        return await self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s)
+        return await self._core.call(
+            name, inputs, params or {}, store=True, ttl_s=ttl_s, timeout_s=timeout_s
+        )

@@ -26,21 +26,32 @@ class Body:
     Attributes:
         nbytes: its length.
         joined: all of it, if it is small; else None.
+        asks_first: whether the server should accept the head before a large array is copied.
     """
 
-    __slots__ = ("_parts", "joined", "nbytes")
+    __slots__ = ("_header", "_tensors", "asks_first", "joined", "nbytes")
 
     def __init__(self, header: bytes, tensors: Sequence[Flat]) -> None:
-        self.nbytes = len(header) + sum([t.data.nbytes for t in tensors])
-        self._parts = [memoryview(header), *[t.data.data for t in tensors if t.data.size]]
-        self.joined = b"".join(self._parts) if self.nbytes <= JOIN_BYTES else None
+        self.nbytes = len(header) + sum([t.info.nbytes for t in tensors])
+        self._header = header
+        self._tensors = [t for t in tensors if t.info.nbytes]
+        small = self.nbytes <= JOIN_BYTES
+        self.joined = b"".join([header, *[t.data.data for t in self._tensors]]) if small else None
+        self.asks_first = not small and any(t.is_copied for t in self._tensors)
 
     def slices(self, nbytes: int = SLICE_BYTES) -> Iterator[memoryview]:
         """The bytes of the body in order, in slices of at most `nbytes`."""
-        parts = self._parts if self.joined is None else [memoryview(self.joined)]
-        for part in parts:
+        for part in self._parts():
             for begin in range(0, part.nbytes, nbytes):
                 yield part[begin : begin + nbytes]
+
+    def _parts(self) -> Iterator[memoryview]:
+        if self.joined is not None:
+            yield memoryview(self.joined)
+            return
+        yield memoryview(self._header)
+        for tensor in self._tensors:
+            yield tensor.data.data
 
 
 def encode(inputs: Mapping[str, object], params: Mapping[str, object]) -> Body:

@@ -10,7 +10,8 @@ from warpcall._answer import Answer
 from warpcall._arrays import Array, ArrayT, is_array
 from warpcall._blocking import run_now
 from warpcall._config import Config, configure
-from warpcall._core import Core, split_arguments
+from warpcall._core import Core
+from warpcall._extras.arguments import check_timeout, split_arguments
 from warpcall._generated.ops import Ops, StoredOps
 from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
@@ -26,8 +27,6 @@ from warpcall.errors import InvalidInput
 from warpcall.nodes import NodeList
 
 TIMEOUT_S = 60.0
-LONGEST_TIMEOUT_S = 1e6  # 11 days: poll() takes milliseconds as a 32-bit integer
-RETRIES = 4
 
 
 class BaseClient:
@@ -41,15 +40,11 @@ class BaseClient:
         *,
         api_key: str | None = None,
         timeout_s: float = TIMEOUT_S,
-        retries: int = RETRIES,
+        retries: int | None = None,
         progress: bool | None = None,
     ) -> None:
-        if not 0 < timeout_s <= LONGEST_TIMEOUT_S:
-            raise InvalidInput(
-                f"timeout_s must be above 0 and at most {LONGEST_TIMEOUT_S:.0f}, got {timeout_s}",
-                field="timeout_s",
-            )
-        if retries < 0:
+        check_timeout(timeout_s)
+        if retries is not None and retries < 0:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
         config = configure(url, api_key)
         transport, display = self.transport_for(config), Display(progress)
@@ -98,7 +93,9 @@ class Client(BaseClient, Ops):
             HTTP a key is sent only to this machine or to a private network.
         timeout_s: seconds that a whole call may take, its retries included; at most 1,000,000.
         retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection.
-            Calls have no side effects, so that repeating one is safe.
+            None means 4 times, but for as long as `timeout_s` allows if the connection to a server
+            fails that has answered before: it may be restarting. Calls have no side effects, so
+            that repeating one is safe.
         progress: whether transfers of more than 32 MB show a progress bar on stderr. None means
             only if stderr is a terminal.
 
@@ -124,10 +121,14 @@ class Client(BaseClient, Ops):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run any op and get its outputs by name, with the device and the timing.
 
         Args:
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
             name: the op, such as "masked-softmax".
             inputs: numpy arrays, torch tensors or stored tensors, by the names of the op's inputs.
                 All arrays of a call must be of one library, and on one torch device.
@@ -137,9 +138,9 @@ class Client(BaseClient, Ops):
             InvalidInput: the op does not take an input or a parameter; nothing was computed.
             WarpcallError: any other failure; see warpcall.errors.
         """
-        return run_now(self._core.call(name, inputs, params or {}))
+        return run_now(self._core.call(name, inputs, params or {}, timeout_s=timeout_s))
 
-    def run(self, name: str, /, **arguments: Any) -> Any:
+    def run(self, name: str, /, *, timeout_s: float | None = None, **arguments: Any) -> Any:
         """Run any op, with its inputs and parameters as keyword arguments.
 
         Arrays, torch tensors and stored tensors are inputs; all other values are parameters.
@@ -150,7 +151,8 @@ class Client(BaseClient, Ops):
         Raises:
             InvalidInput: no argument is an array, or the op does not take one of them.
         """
-        answer = self.call(name, *split_arguments(name, arguments, is_tensor))
+        split = split_arguments(name, arguments, is_tensor)
+        answer = self.call(name, *split, timeout_s=timeout_s)
         return only_output(answer)
 
     @property
@@ -165,6 +167,7 @@ class Client(BaseClient, Ops):
         id: str | None = None,
         ttl_s: float | None = None,
         device: str | None = None,
+        timeout_s: float | None = None,
     ) -> StoredTensor[ArrayT]:
         """Store an array on one of the server's devices. Calls take the result in its place.
 
@@ -175,13 +178,14 @@ class Client(BaseClient, Ops):
             ttl_s: seconds after its last use until the tensor is deleted. None means the
                 server's default.
             device: the device, such as "cuda:1". None means the least busy device.
+            timeout_s: seconds that this call may take; None means the client's.
 
         Raises:
             Busy: with this tensor, your stored tensors or all stored tensors of the device would
                 exceed their limit at present.
             TooLarge: this tensor alone exceeds a limit.
         """
-        stored: StoredTensor[ArrayT] = run_now(self._core.put(array, id, ttl_s, device))
+        stored: StoredTensor[ArrayT] = run_now(self._core.put(array, id, ttl_s, device, timeout_s))
         return stored
 
     def tensors(self) -> list[StoredTensor[Array]]:
@@ -271,10 +275,12 @@ class StoredCalls(StoredOps):
         params: Mapping[str, object] | None = None,
         *,
         ttl_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> Answer[StoredTensor[ArrayT]]:
         """Run any op, store its outputs and get them by name, with the device and the timing.
 
         Args:
+            timeout_s: seconds that this call may take; None means the client's.
             ttl_s: seconds after its last use until an output is deleted; None for the server's
                 default.
 
@@ -282,7 +288,11 @@ class StoredCalls(StoredOps):
             InvalidInput: the op does not take an input or a parameter; nothing was computed.
             Busy, TooLarge: the outputs exceed a limit on stored tensors, as for Client.put.
         """
-        return run_now(self._core.call(name, inputs, params or {}, store=True, ttl_s=ttl_s))
+        return run_now(
+            self._core.call(
+                name, inputs, params or {}, store=True, ttl_s=ttl_s, timeout_s=timeout_s
+            )
+        )
 
 
 def is_tensor(value: object) -> bool:

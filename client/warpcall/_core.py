@@ -16,6 +16,7 @@ from warpcall._answer import Answer
 from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
+from warpcall._extras.arguments import check_header_values, check_timeout
 from warpcall._extras.gradients import (
     attach,
     check_differentiable,
@@ -26,7 +27,6 @@ from warpcall._jobs.parse import parse
 from warpcall._progress import Display
 from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
 from warpcall._transport.base import (
-    ConnectionFailed,
     Gathered,
     Reply,
     Request,
@@ -36,9 +36,9 @@ from warpcall._transport.base import (
 )
 from warpcall._transport.buffers import Buffers
 from warpcall._transport.replies import first_text, parse_server_timing, problem_of
-from warpcall._transport.retries import pause_before_retry
+from warpcall._transport.retries import MAY_PASS, Retries
 from warpcall.devices import Device, DeviceList
-from warpcall.errors import Busy, InvalidInput, NotFound, TransportError, Unavailable
+from warpcall.errors import InvalidInput, NotFound, TransportError
 from warpcall.nodes import NodeList
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
@@ -56,7 +56,8 @@ class Core:
         config: the server's address and the key.
         transport: sends requests and receives answers.
         timeout_s: seconds for a whole call, with its retries and the pauses between them.
-        retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection.
+        retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection;
+            None for the rules of `Retries`.
         display: shows progress bars of large bodies.
         stored_type: the class of stored tensors, StoredTensor or AsyncStoredTensor.
         blocking_transport: makes a blocking transport; None if `transport` is one.
@@ -67,7 +68,7 @@ class Core:
         config: Config,
         transport: Transport,
         timeout_s: float,
-        retries: int,
+        retries: int | None,
         display: Display,
         stored_type: type[BaseStoredTensor[Any]],
         blocking_transport: Callable[[Config], Transport] | None = None,
@@ -81,6 +82,7 @@ class Core:
         self._stored_type = stored_type
         self._blocking_transport = blocking_transport
         self._blocking: Core | None = None
+        self._is_known = False  # whether the server has answered this client
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:
             self._headers["Authorization"] = f"Bearer {config.api_key}"
@@ -98,6 +100,7 @@ class Core:
         *,
         store: bool = False,
         ttl_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> Answer[Any]:
         """Run an op. Inputs and parameters that are None are left out.
 
@@ -108,11 +111,11 @@ class Core:
         ids = {wire.EVERY: new_id()} if store else {}
         op = wire.op_name(name)
         if not needing_gradients(inputs):
-            return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
+            return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
         if store:
             refuse_gradients(inputs, "a stored tensor")
         check_differentiable(op, inputs)
-        answer = await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s)
+        answer = await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
         output = attach(self.blocking(), op, inputs, given, answer.output("out"))
         return replace(answer, outputs={"out": output})
 
@@ -124,20 +127,25 @@ class Core:
         params: Mapping[str, object],
         store: Mapping[str, str],
         ttl_s: float | None,
+        timeout_s: float | None = None,
     ) -> Answer[Any]:
         """Run an op or a program.
 
         Args:
+            timeout_s: seconds that the call may take; None means the client's.
             path: the path of the op or of programs.
             label: the name that a progress bar shows.
             store: ids under which to store outputs, by the names of the outputs.
         """
+        check_timeout(timeout_s)
         tensors, stored = split(self, inputs)
         body = encode(tensors, params)
         kind = next(iter(stored.values()))._kind if stored and not tensors else kind_of(tensors)
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
         headers |= headers_of(stored, store, ttl_s)
-        reply = await self._exchange("POST", path, headers, body, label, tensors=True)
+        reply = await self._exchange(
+            "POST", path, headers, body, label, tensors=True, timeout_s=timeout_s
+        )
         try:
             arrays, metadata = decode_all(reply.body, kind)
         except InvalidInput as error:
@@ -178,26 +186,35 @@ class Core:
         return self._blocking
 
     async def put(
-        self, array: ArrayT, id_: str | None, ttl_s: float | None, device: str | None
+        self,
+        array: ArrayT,
+        id_: str | None,
+        ttl_s: float | None,
+        device: str | None,
+        timeout_s: float | None = None,
     ) -> Any:
         """Store an array on one of the server's devices."""
+        check_timeout(timeout_s)
         id_ = new_id() if id_ is None else id_
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
         refuse_gradients(tensors, "a stored tensor")
         headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
         body, path = encode(tensors, {}), f"{wire.TENSORS_PATH}/{id_}"
-        reply = await self._exchange("PUT", path, headers, body, "put")
+        reply = await self._exchange("PUT", path, headers, body, "put", timeout_s=timeout_s)
         stored = self._stored_tensors(
             reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.STORED_KEY
         )
         return stored["x"]
 
-    async def fetch(self, id_: str, kind: Kind[ArrayT]) -> ArrayT:
+    async def fetch(self, id_: str, kind: Kind[ArrayT], timeout_s: float | None = None) -> ArrayT:
         """Copy a stored tensor from the server."""
+        check_timeout(timeout_s)
         headers = {"Accept": wire.MEDIA_TYPE}
         path = f"{wire.TENSORS_PATH}/{id_}"
-        reply = await self._exchange("GET", path, headers, None, "get", tensors=True)
+        reply = await self._exchange(
+            "GET", path, headers, None, "get", tensors=True, timeout_s=timeout_s
+        )
         try:
             (array,) = decode(reply.body, kind).values()
         except (InvalidInput, ValueError) as error:
@@ -338,6 +355,7 @@ class Core:
         accepted: tuple[int, ...] = (200,),
         *,
         tensors: bool = False,
+        timeout_s: float | None = None,
     ) -> Reply:
         """Send a request. Repeat it after an error that may pass, while time and retries are left.
 
@@ -345,8 +363,9 @@ class Core:
             Problem: the server answered with an error, in the last try.
             TransportError: no answer came.
         """
-        deadline = time.monotonic() + self.timeout_s
-        failures = 0
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        retries: Retries | None = None
+        check_header_values(headers)
         while True:
             left_s = max(0.001, deadline - time.monotonic())
             server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
@@ -356,31 +375,20 @@ class Core:
             request = Request(method, url_path, deadline, fields, body, meter, memory, tensors)
             try:
                 reply = await self.transport.send(request)
+                self._is_known = True
                 if reply.status in accepted:
                     return reply
                 raise problem_of(reply)
-            except (Busy, Unavailable, ConnectionFailed) as error:
-                pause_s = pause_before_retry(failures, getattr(error, "retry_after_s", None))
-                failures += 1
-                if failures > self.retries or pause_s >= request.remaining_s():
+            except MAY_PASS as error:
+                retries = retries or Retries(self.retries, self._is_known)
+                pause_s = retries.pause_s(error, request.remaining_s())
+                if pause_s is None:
+                    if retries.tries > 1:
+                        error.add_note(f"It was tried {retries.tries} times.")
                     raise
             finally:
                 meter.close()
             await self.transport.sleep(pause_s)
-
-
-def split_arguments(
-    name: str, arguments: Mapping[str, Any], is_array: Callable[[object], bool]
-) -> tuple[dict[str, Any], dict[str, object]]:
-    """Separate tensors from parameters: arrays are tensors, all other values are parameters."""
-    tensors = {key: value for key, value in arguments.items() if is_array(value)}
-    if not tensors:
-        raise InvalidInput(
-            f"{name} needs at least one numpy array or torch tensor, "
-            f"got {', '.join(arguments) or 'none'}",
-            field="inputs",
-        )
-    return tensors, {key: value for key, value in arguments.items() if key not in tensors}
 
 
 def _is_declaration(found: object) -> bool:

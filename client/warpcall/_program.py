@@ -45,7 +45,11 @@ class Steps(ProgramOps):
         return Step(self, name)
 
     async def _run(
-        self, outputs: Mapping[str, Ref], store: Collection[str], ttl_s: float | None
+        self,
+        outputs: Mapping[str, Ref],
+        store: Collection[str],
+        ttl_s: float | None,
+        timeout_s: float | None,
     ) -> Answer[Any]:
         for name in store:
             if name not in outputs:
@@ -62,6 +66,7 @@ class Steps(ProgramOps):
             {wire.PROGRAM_KEY: program},
             {name: new_id() for name in store},
             ttl_s,
+            timeout_s,
         )
 
     def _source(self, name: str, value: object) -> str:
@@ -98,7 +103,12 @@ class Program(Steps):
     """
 
     def run(
-        self, *, store: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
+        self,
+        *,
+        store: Collection[str] = (),
+        ttl_s: float | None = None,
+        timeout_s: float | None = None,
+        **outputs: Ref,
     ) -> Answer[Any]:
         """Run the program. It can be run several times.
 
@@ -106,19 +116,25 @@ class Program(Steps):
             store: names of outputs to store on the device. The answer has stored tensors for them.
             ttl_s: seconds after its last use until a stored output is deleted. None means the
                 server's default.
+            timeout_s: seconds that this call may take; None means the client's.
             outputs: the outputs of steps that the answer holds, by names of your choice.
 
         Raises:
             InvalidInput: a step is not valid; nothing was computed.
         """
-        return run_now(self._run(outputs, store, ttl_s))
+        return run_now(self._run(outputs, store, ttl_s, timeout_s))
 
 
 class AsyncProgram(Steps):
     """Program for AsyncClient; its `run` is awaited."""
 
     async def run(
-        self, *, store: Collection[str] = (), ttl_s: float | None = None, **outputs: Ref
+        self,
+        *,
+        store: Collection[str] = (),
+        ttl_s: float | None = None,
+        timeout_s: float | None = None,
+        **outputs: Ref,
     ) -> Answer[Any]:
         """Program.run, awaited."""
-        return await self._run(outputs, store, ttl_s)
+        return await self._run(outputs, store, ttl_s, timeout_s)

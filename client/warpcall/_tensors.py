@@ -59,14 +59,17 @@ class BaseStoredTensor(Generic[ArrayT]):
 class StoredTensor(BaseStoredTensor[ArrayT]):
     """A tensor on a server's device, from Client.put. Calls take it in place of an array."""
 
-    def get(self) -> ArrayT:
+    def get(self, *, timeout_s: float | None = None) -> ArrayT:
         """Copy it from the server, as the kind of array that it was made from.
+
+        Args:
+            timeout_s: seconds that this call may take; None means the client's.
 
         Raises:
             NotFound: it was deleted or expired, or its worker process was lost; the message says
                 which.
         """
-        return run_now(self._core.fetch(self.id, self._kind))
+        return run_now(self._core.fetch(self.id, self._kind, timeout_s))
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -91,9 +94,9 @@ class StoredTensor(BaseStoredTensor[ArrayT]):
 class AsyncStoredTensor(BaseStoredTensor[ArrayT]):
     """StoredTensor for AsyncClient; its methods are awaited."""
 
-    async def get(self) -> ArrayT:
+    async def get(self, *, timeout_s: float | None = None) -> ArrayT:
         """StoredTensor.get, awaited."""
-        return await self._core.fetch(self.id, self._kind)
+        return await self._core.fetch(self.id, self._kind, timeout_s)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> npt.NDArray[Any]:
         raise TypeError("a stored tensor of AsyncClient must be awaited: await stored.get()")

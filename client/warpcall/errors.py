@@ -232,3 +232,16 @@ def _unpickled_timeout(detail: str, stage: str) -> CallTimedOut:
     error = CallTimedOut("", stage)
     error.args, error.detail = (detail,), detail
     return error
+
+
+def sizes(limit: int, got: int) -> tuple[str, str]:
+    """Two numbers of bytes for a message: both in the same way, and never the same text."""
+    short = _size(limit), _size(got)
+    return short if short[0] != short[1] else (f"{limit:,} bytes", f"{got:,} bytes")
+
+
+def _size(nbytes: int) -> str:
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.4g} {unit}"
+    return f"{nbytes} bytes"

@@ -65,7 +65,8 @@ def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: st
 
     parameters = inspect.signature(method).parameters
 
-    assert set(parameters) == {"self", *(i.name for i in op.inputs), *(p.name for p in op.params)}
+    own = {"self"} if client is Program else {"self", "timeout_s"}
+    assert set(parameters) == {*own, *(i.name for i in op.inputs), *(p.name for p in op.params)}
     for p in op.params:
         assert parameters[p.name].kind is inspect.Parameter.KEYWORD_ONLY
         if not p.required:
@@ -88,7 +89,7 @@ def test_a_method_follows_its_declaration() -> None:
     assert arrays.name == "blend_two"
     assert ast.unparse(arrays.args) == (
         "self, a: TensorInput[ArrayT], b: TensorInput[ArrayT] | None=None, *, dims: Sequence[int], "
-        "sharp: bool=False, order: int | None=None"
+        "sharp: bool=False, order: int | None=None, timeout_s: float | None=None"
     )
     assert returned(arrays) == returned(awaited) == "tuple[ArrayT, ArrayT | None]"
     assert returned(stored) == "tuple[StoredTensor[ArrayT], StoredTensor[ArrayT] | None]"
@@ -124,8 +125,9 @@ def test_an_op_cannot_take_a_name_that_methods_cannot_have(name: str) -> None:
         render({name: dataclasses.replace(BLEND, name=name)})
 
 
-def test_an_op_cannot_have_a_parameter_that_methods_have_themselves() -> None:
-    op = dataclasses.replace(BLEND, params=(Param("self", "bool", "whether"),))
+@pytest.mark.parametrize("name", ["self", "timeout_s"])
+def test_an_op_cannot_have_a_parameter_that_methods_have_themselves(name: str) -> None:
+    op = dataclasses.replace(BLEND, params=(Param(name, "bool", "whether"),))
 
-    with pytest.raises(ValueError, match="argument named self"):
+    with pytest.raises(ValueError, match=f"argument named {name}"):
         render({"blend-two": op})

@@ -19,6 +19,8 @@ class AsyncOps(ABC):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Answer[ArrayT]:
         """Run any op."""
 
@@ -30,6 +32,7 @@ class AsyncOps(ABC):
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
+        timeout_s: float | None = None,
     ) -> ArrayT:
         """Convolve each channel with the filter of its head, keeping the length.
 
@@ -43,6 +46,8 @@ class AsyncOps(ABC):
             bias: [C]; what is added to each channel. Dtypes: float16, bfloat16, float32, float64.
             padding_l: zeros before each row, 0 to K - 1; K - 1, causal, if absent.
             softmax_weight: apply the softmax of each filter.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             out: [B, C, T]; the rows, filtered.
@@ -51,6 +56,7 @@ class AsyncOps(ABC):
             "conv",
             {"x": x, "weight": weight, "bias": bias},
             {"padding_l": padding_l, "softmax_weight": softmax_weight},
+            timeout_s=timeout_s,
         )
         return answer.output("out")
 
@@ -63,6 +69,7 @@ class AsyncOps(ABC):
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
+        timeout_s: float | None = None,
     ) -> tuple[ArrayT, ArrayT, ArrayT | None]:
         """The gradients of conv. The same inputs give the same bits.
 
@@ -76,6 +83,8 @@ class AsyncOps(ABC):
             padding_l: zeros before each row, 0 to K - 1; K - 1, causal, if absent.
             softmax_weight: apply the softmax of each filter.
             bias: give the gradient of a bias, too.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             grad_x: [B, C, T]; the gradient of x.
@@ -86,6 +95,7 @@ class AsyncOps(ABC):
             "conv-backward",
             {"grad_output": grad_output, "x": x, "weight": weight},
             {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
+            timeout_s=timeout_s,
         )
         return (
             answer.output("grad_x"),
@@ -100,6 +110,7 @@ class AsyncOps(ABC):
         *,
         assume_unique: bool = False,
         invert: bool = False,
+        timeout_s: float | None = None,
     ) -> ArrayT:
         """Say of each element whether it is among the test elements.
 
@@ -116,6 +127,8 @@ class AsyncOps(ABC):
                 int32, int64, float16, bfloat16, float32, float64.
             assume_unique: accepted for torch's sake, without effect.
             invert: say whether each element is not in the set.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             out: as elements; bool: whether each element is in the set.
@@ -124,6 +137,7 @@ class AsyncOps(ABC):
             "isin",
             {"elements": elements, "test_elements": test_elements},
             {"assume_unique": assume_unique, "invert": invert},
+            timeout_s=timeout_s,
         )
         return answer.output("out")
 
@@ -135,6 +149,7 @@ class AsyncOps(ABC):
         *,
         scale: float = 1.0,
         causal: bool = False,
+        timeout_s: float | None = None,
     ) -> ArrayT:
         """Softmax over the last dim of the positions that are not masked; 0 at the others.
 
@@ -147,6 +162,8 @@ class AsyncOps(ABC):
                 count. Dtypes: int32, int64.
             scale: the number that x is multiplied by.
             causal: mask position k of row q where k > q + K - Q, for x of [..., Q, K].
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             out: [..., K]; probabilities, 0 at masked positions.
@@ -155,11 +172,17 @@ class AsyncOps(ABC):
             "masked-softmax",
             {"x": x, "mask": mask, "lengths": lengths},
             {"scale": scale, "causal": causal},
+            timeout_s=timeout_s,
         )
         return answer.output("out")
 
     async def masked_softmax_backward(
-        self, grad_output: TensorInput[ArrayT], output: TensorInput[ArrayT], *, scale: float = 1.0
+        self,
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
+        *,
+        scale: float = 1.0,
+        timeout_s: float | None = None,
     ) -> ArrayT:
         """The gradient of masked softmax with respect to x, from its output.
 
@@ -171,6 +194,8 @@ class AsyncOps(ABC):
             output: [..., K]; what masked-softmax returned. Dtypes: float16, bfloat16, float32,
                 float64.
             scale: the scale that masked-softmax was called with.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             grad_x: [..., K]; the gradient of x, 0 where the output is 0.
@@ -179,10 +204,13 @@ class AsyncOps(ABC):
             "masked-softmax-backward",
             {"grad_output": grad_output, "output": output},
             {"scale": scale},
+            timeout_s=timeout_s,
         )
         return answer.output("grad_x")
 
-    async def permute(self, x: TensorInput[ArrayT], *, dims: Sequence[int]) -> ArrayT:
+    async def permute(
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int], timeout_s: float | None = None
+    ) -> ArrayT:
         """Reorder the dims of a tensor, as a new contiguous one.
 
         Equivalent to `x.permute(dims).contiguous()`.
@@ -196,14 +224,23 @@ class AsyncOps(ABC):
                 complex128.
             dims: for each dim of the result the dim of x that it is, such as 1,0; negatives count
                 from the end.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             out: x.shape by dims; the dims of x in the order of `dims`.
         """
-        answer = await self.call("permute", {"x": x}, {"dims": dims})
+        answer = await self.call(
+            "permute",
+            {"x": x},
+            {"dims": dims},
+            timeout_s=timeout_s,
+        )
         return answer.output("out")
 
-    async def transpose_add(self, a: TensorInput[ArrayT], b: TensorInput[ArrayT]) -> ArrayT:
+    async def transpose_add(
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, timeout_s: float | None = None
+    ) -> ArrayT:
         """Add `b` to the transpose of `a`.
 
         Equivalent to `a.transpose(-1, -2) + b`.
@@ -215,11 +252,18 @@ class AsyncOps(ABC):
                 int32, int16, int8, uint8, bool.
             b: [..., W, H]; what is added to it; batch dims broadcast. Dtypes: float16, bfloat16,
                 float32, float64, int64, int32, int16, int8, uint8, bool.
+            timeout_s: seconds that this call may take, its retries included; None means the
+                client's.
 
         Returns:
             out: [..., W, H]; the sum, in the common dtype of both.
         """
-        answer = await self.call("transpose-add", {"a": a, "b": b}, {})
+        answer = await self.call(
+            "transpose-add",
+            {"a": a, "b": b},
+            {},
+            timeout_s=timeout_s,
+        )
         return answer.output("out")
 
 
@@ -232,6 +276,8 @@ class AsyncStoredOps(ABC):
         name: str,
         inputs: Mapping[str, TensorInput[ArrayT] | None],
         params: Mapping[str, object] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Answer[AsyncStoredTensor[ArrayT]]:
         """Run any op."""
 
@@ -243,12 +289,14 @@ class AsyncStoredOps(ABC):
         *,
         padding_l: int | None = None,
         softmax_weight: bool = False,
+        timeout_s: float | None = None,
     ) -> AsyncStoredTensor[ArrayT]:
         """Run `AsyncClient.conv`, and store its outputs on the device."""
         answer = await self.call(
             "conv",
             {"x": x, "weight": weight, "bias": bias},
             {"padding_l": padding_l, "softmax_weight": softmax_weight},
+            timeout_s=timeout_s,
         )
         return answer.output("out")
 
@@ -261,6 +309,7 @@ class AsyncStoredOps(ABC):
         padding_l: int | None = None,
         softmax_weight: bool = False,
         bias: bool = False,
+        timeout_s: float | None = None,
     ) -> tuple[
         AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT], AsyncStoredTensor[ArrayT] | None
     ]:
@@ -269,6 +318,7 @@ class AsyncStoredOps(ABC):
             "conv-backward",
             {"grad_output": grad_output, "x": x, "weight": weight},
             {"padding_l": padding_l, "softmax_weight": softmax_weight, "bias": bias},
+            timeout_s=timeout_s,
         )
         return (
             answer.output("grad_x"),
@@ -283,12 +333,14 @@ class AsyncStoredOps(ABC):
         *,
         assume_unique: bool = False,
         invert: bool = False,
+        timeout_s: float | None = None,
     ) -> AsyncStoredTensor[ArrayT]:
         """Run `AsyncClient.isin`, and store its outputs on the device."""
         answer = await self.call(
             "isin",
             {"elements": elements, "test_elements": test_elements},
             {"assume_unique": assume_unique, "invert": invert},
+            timeout_s=timeout_s,
         )
         return answer.output("out")
 
@@ -300,36 +352,54 @@ class AsyncStoredOps(ABC):
         *,
         scale: float = 1.0,
         causal: bool = False,
+        timeout_s: float | None = None,
     ) -> AsyncStoredTensor[ArrayT]:
         """Run `AsyncClient.masked_softmax`, and store its outputs on the device."""
         answer = await self.call(
             "masked-softmax",
             {"x": x, "mask": mask, "lengths": lengths},
             {"scale": scale, "causal": causal},
+            timeout_s=timeout_s,
         )
         return answer.output("out")
 
     async def masked_softmax_backward(
-        self, grad_output: TensorInput[ArrayT], output: TensorInput[ArrayT], *, scale: float = 1.0
+        self,
+        grad_output: TensorInput[ArrayT],
+        output: TensorInput[ArrayT],
+        *,
+        scale: float = 1.0,
+        timeout_s: float | None = None,
     ) -> AsyncStoredTensor[ArrayT]:
         """Run `AsyncClient.masked_softmax_backward`, and store its outputs on the device."""
         answer = await self.call(
             "masked-softmax-backward",
             {"grad_output": grad_output, "output": output},
             {"scale": scale},
+            timeout_s=timeout_s,
         )
         return answer.output("grad_x")
 
     async def permute(
-        self, x: TensorInput[ArrayT], *, dims: Sequence[int]
+        self, x: TensorInput[ArrayT], *, dims: Sequence[int], timeout_s: float | None = None
     ) -> AsyncStoredTensor[ArrayT]:
         """Run `AsyncClient.permute`, and store its outputs on the device."""
-        answer = await self.call("permute", {"x": x}, {"dims": dims})
+        answer = await self.call(
+            "permute",
+            {"x": x},
+            {"dims": dims},
+            timeout_s=timeout_s,
+        )
         return answer.output("out")
 
     async def transpose_add(
-        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT]
+        self, a: TensorInput[ArrayT], b: TensorInput[ArrayT], *, timeout_s: float | None = None
     ) -> AsyncStoredTensor[ArrayT]:
         """Run `AsyncClient.transpose_add`, and store its outputs on the device."""
-        answer = await self.call("transpose-add", {"a": a, "b": b}, {})
+        answer = await self.call(
+            "transpose-add",
+            {"a": a, "b": b},
+            {},
+            timeout_s=timeout_s,
+        )
         return answer.output("out")

@@ -191,7 +191,11 @@ class ProgramOps(ABC):
         Returns:
             out: x.shape by dims; the dims of x in the order of `dims`.
         """
-        answer = self.step("permute", {"x": x}, {"dims": dims})
+        answer = self.step(
+            "permute",
+            {"x": x},
+            {"dims": dims},
+        )
         return answer["out"]
 
     def transpose_add(self, a: StepInput, b: StepInput) -> Ref:
@@ -210,5 +214,9 @@ class ProgramOps(ABC):
         Returns:
             out: [..., W, H]; the sum, in the common dtype of both.
         """
-        answer = self.step("transpose-add", {"a": a, "b": b}, {})
+        answer = self.step(
+            "transpose-add",
+            {"a": a, "b": b},
+            {},
+        )
         return answer["out"]

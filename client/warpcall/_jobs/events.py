@@ -54,7 +54,7 @@ async def events(
                     if event.is_last:
                         return
         except (ConnectionFailed, Busy, Unavailable):
-            if time.monotonic() > heard + core.timeout_s or not core.retries:
+            if time.monotonic() > heard + core.timeout_s or core.retries == 0:
                 raise
         except TransportError:
             quiet_s(deadline, name)  # raises TimedOut if the deadline is why the read failed

@@ -28,6 +28,7 @@ class AnswerParser:
     Attributes:
         status: of the final answer; 0 until its head is complete.
         chunked: whether the body comes in chunks.
+        continues: whether the interim answer 100 has arrived: the server wants the body.
         keeps_alive: whether the server keeps the connection open.
         complete: whether the answer has ended, as far as its head says where it ends.
         surplus: whether bytes followed the answer, which no request asked for.
@@ -41,6 +42,7 @@ class AnswerParser:
         "_since",
         "chunked",
         "complete",
+        "continues",
         "keeps_alive",
         "status",
         "surplus",
@@ -53,7 +55,7 @@ class AnswerParser:
         self._interim = 0
         self._since = 0  # bytes since the last one of a body
         self.status = 0
-        self.chunked = self.complete = self.surplus = False
+        self.chunked = self.complete = self.continues = self.surplus = False
         self.keeps_alive = True
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -117,7 +119,9 @@ class AnswerParser:
         if self.status:
             self.complete = True
         else:
+            assert self._parser is not None
             self._interim += 1
+            self.continues |= self._parser.get_status_code() == 100
             self._fields.clear()
 
 

@@ -36,6 +36,7 @@ from warpcall.sockets import prepare, slice_nbytes
 RECEIVE_BYTES = 512 << 10  # of one read; the fastest size on loopback
 TLS_ALERT = b"\x15"  # the first byte of a TLS server's reply to plain HTTP
 MAYBE_TLS = "if the server expects TLS, its url begins with https://"
+ASK_S = 1.0  # for the answer to "Expect: 100-continue", which some servers do not give
 MAX_IDLE_S = 55.0  # a proxy or firewall may have dropped a connection that was idle for longer
 
 
@@ -274,6 +275,8 @@ class _Exchange:
             return True
         if not await self._send_piece(memoryview(self._head)):
             return False
+        if body.asks_first and not await self._is_wanted():
+            return False
         for piece in body.slices(self._connection.slice_nbytes):
             if not await self._send_piece(piece):
                 return False
@@ -282,6 +285,20 @@ class _Exchange:
             if self._sent < body.nbytes:
                 self.stage = f"sending the body, {self._sent:,} of {body.nbytes:,} bytes"
         return True
+
+    async def _is_wanted(self) -> bool:
+        """Whether the server wants the body: it asked for it, or said nothing for some time."""
+        deadline = min(self._request.deadline, time.monotonic() + ASK_S)
+        try:
+            while not self.parser.continues and not self.parser.status:
+                space = self._connection.space
+                n = await self._waiter.receive(self._sock, space, deadline)
+                if not n:
+                    return False
+                self.parser.feed(space[:n])
+        except TimeoutError:
+            left_s(self._request.deadline)
+        return not self.parser.status
 
     async def _send_piece(self, piece: memoryview) -> bool:
         deadline = self._request.deadline
@@ -355,6 +372,8 @@ def _request_head(request: Request, authority: str) -> bytes:
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
     if request.body is not None:
         lines.append(f"Content-Length: {request.body.nbytes}")
+        if request.body.asks_first:
+            lines.append("Expect: 100-continue")
     lines.append("\r\n")
     return "\r\n".join(lines).encode("ascii")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpcall.errors import InvalidInput, TooLarge
+from warpcall.errors import InvalidInput, TooLarge, sizes
 from warpcall_service.http.exchange import Exchange
 from warpcall_service.http.watchdog import ClientWatchdog
 
@@ -114,6 +114,8 @@ class Body:
         )
 
     def _too_large(self, nbytes: int) -> TooLarge:
+        most, got = sizes(self._limit, nbytes)
         return TooLarge(
-            f"the body must have at most {self._limit} bytes, got {nbytes}", field="body"
+            f"the body must have at most {most}, the server's max_body_bytes, got {got}",
+            field="body",
         )

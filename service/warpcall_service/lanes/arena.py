@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warpcall.errors import Busy, Problem, TooLarge
+from warpcall.errors import Busy, Problem, TooLarge, sizes
 from warpcall_service.lanes.deferred import DeferredAllocations
 from warpcall_service.lanes.fair_queue import FairQueue, QueueEntry
 from warpcall_service.lanes.free_ranges import FreeRanges, round_up
@@ -129,10 +129,10 @@ class Arena:
             Busy: no memory was freed within `timeout_s`, or too many requests wait.
         """
         if _whole_pages(nbytes) + _whole_pages(deferred_nbytes) > self.max_call_nbytes:
+            most, got = sizes(self.max_call_nbytes, nbytes + deferred_nbytes)
             raise TooLarge(
-                f"inputs and outputs of a call must fit in {self.max_call_nbytes} bytes together, "
-                "which is arena_bytes less a reserve for small calls, "
-                f"got {nbytes + deferred_nbytes}",
+                f"inputs and outputs of a call must fit in {most} together, "
+                f"which is arena_bytes less a reserve for small calls, got {got}",
                 field="body",
             )
         # A small call has all its memory at once: the reserve defers nothing.

@@ -95,7 +95,7 @@ def test_the_largest_call_leaves_the_reserve_to_small_ones_of_all(arena: Arena) 
 
 def test_a_call_that_would_take_the_reserve_gets_the_size_it_may_have(arena: Arena) -> None:
     for nbytes, deferred_nbytes in ((LARGEST + 1, 0), (1, LARGEST), (LARGEST, 1)):
-        with pytest.raises(TooLarge, match=f"must fit in {LARGEST} bytes.*arena_bytes"):
+        with pytest.raises(TooLarge, match=f"must fit in {LARGEST:,} bytes together.*arena_bytes"):
             asyncio.run(at_once(arena, nbytes, "a", deferred_nbytes))
 
 

@@ -1,0 +1,43 @@
+"""Checks of arguments that several methods take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from warpcall.errors import InvalidInput
+
+LONGEST_TIMEOUT_S = 1e6  # 11 days: poll() takes milliseconds as a 32-bit integer
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Raise InvalidInput unless a call may have this time limit; None means the client's."""
+    if timeout_s is not None and not 0 < timeout_s <= LONGEST_TIMEOUT_S:
+        raise InvalidInput(
+            f"timeout_s must be above 0 and at most {LONGEST_TIMEOUT_S:.0f}, got {timeout_s}",
+            field="timeout_s",
+        )
+
+
+def check_header_values(headers: Mapping[str, str]) -> None:
+    """Raise InvalidInput if a header has a value that HTTP cannot carry, such as a line end."""
+    text = "".join(headers.values())
+    if text.isascii() and text.isprintable():
+        return
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise InvalidInput(f"{name} must be printable ASCII, got {value!r:.60}", field=name)
+
+
+def split_arguments(
+    name: str, arguments: Mapping[str, Any], is_array: Callable[[object], bool]
+) -> tuple[dict[str, Any], dict[str, object]]:
+    """Separate tensors from parameters: arrays are tensors, all other values are parameters."""
+    tensors = {key: value for key, value in arguments.items() if is_array(value)}
+    if not tensors:
+        raise InvalidInput(
+            f"{name} needs at least one numpy array or torch tensor, "
+            f"got {', '.join(arguments) or 'none'}",
+            field="inputs",
+        )
+    return tensors, {key: value for key, value in arguments.items() if key not in tensors}
