@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,13 +15,13 @@ from warpcall._arrays import ArrayT, Kind, kind_of
 from warpcall._body import Body, decode, decode_all, encode, json_body
 from warpcall._config import Config
 from warpcall._extras.arguments import check_header_values, check_timeout
+from warpcall._extras.facts import Facts, kernel_path
 from warpcall._extras.gradients import (
     attach,
     check_differentiable,
     needing_gradients,
     refuse_gradients,
 )
-from warpcall._jobs.parse import parse
 from warpcall._progress import Display
 from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
 from warpcall._transport.base import (
@@ -37,19 +35,14 @@ from warpcall._transport.base import (
 from warpcall._transport.buffers import Buffers
 from warpcall._transport.replies import first_text, parse_server_timing, problem_of
 from warpcall._transport.retries import MAY_PASS, Retries
-from warpcall.devices import Device, DeviceList
 from warpcall.errors import InvalidInput, NotFound, TransportError
-from warpcall.nodes import NodeList
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
 MAX_MARGIN_S = 1.0
-READY_OR_NOT = (200, 503)
 DELETED = (200, 204)
-DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
-OP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # names that no proxy takes for another path
 
 
-class Core:
+class Core(Facts):
     """Calls a server over any transport.
 
     Args:
@@ -111,11 +104,11 @@ class Core:
         ids = {wire.EVERY: new_id()} if store else {}
         op = wire.op_name(name)
         if not needing_gradients(inputs):
-            return await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
+            return await self.run(kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
         if store:
             refuse_gradients(inputs, "a stored tensor")
         check_differentiable(op, inputs)
-        answer = await self.run(_kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
+        answer = await self.run(kernel_path(name), name, inputs, given, ids, ttl_s, timeout_s)
         output = attach(self.blocking(), op, inputs, given, answer.output("out"))
         return replace(answer, outputs={"out": output})
 
@@ -308,43 +301,6 @@ class Core:
             return None
         raise problem_of(Reply(stream.status, stream.headers, gathered.whole()))
 
-    async def kernels(self) -> list[dict[str, Any]]:
-        """The declarations of all ops."""
-        found = await self.get_json(wire.KERNELS_PATH)
-        listed = found.get("kernels") if isinstance(found, dict) else None
-        if not isinstance(listed, list) or not all(map(_is_declaration, listed)):
-            raise TransportError(f"{self.config.url} is not a Warpcall server: it lists no kernels")
-        return listed
-
-    async def kernel(self, name: str) -> dict[str, Any]:
-        """The declaration of one op."""
-        found = await self._object(_kernel_path(name))
-        if not _is_declaration(found):
-            raise TransportError(f"{self.config.url} is not a Warpcall server: it declares no op")
-        return found
-
-    async def nodes(self) -> NodeList:
-        """The servers that share a database with this one."""
-        return parse(NodeList, await self.get_json(wire.NODES_PATH), "nodes")
-
-    async def health(self) -> dict[str, Any]:
-        """The report of /readyz, whether the server is ready or not."""
-        return await self._object("/readyz", READY_OR_NOT)
-
-    async def devices(self) -> list[Device]:
-        """The server's devices with their last hour."""
-        return parse(DeviceList, await self.get_json("/v1/devices"), "its devices").devices
-
-    async def me(self) -> dict[str, Any]:
-        """The user who calls, as /v1/me answers."""
-        return await self._object("/v1/me")
-
-    async def _object(self, path: str, accepted: tuple[int, ...] = (200,)) -> dict[str, Any]:
-        found = await self.get_json(path, accepted)
-        if not isinstance(found, dict):
-            raise TransportError(f"{self.config.url} is not a Warpcall server: see its {path}")
-        return found
-
     async def _exchange(
         self,
         method: str,
@@ -389,16 +345,3 @@ class Core:
             finally:
                 meter.close()
             await self.transport.sleep(pause_s)
-
-
-def _is_declaration(found: object) -> bool:
-    return isinstance(found, dict) and found.keys() >= DECLARED
-
-
-@functools.lru_cache(256)
-def _kernel_path(name: str) -> str:
-    if not OP_NAME.fullmatch(name):
-        raise InvalidInput(
-            f"the name of an op must be like masked-softmax, got {name!r}", field="name"
-        )
-    return f"{wire.KERNELS_PATH}/{wire.op_name(name)}"
