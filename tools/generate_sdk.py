@@ -120,13 +120,23 @@ from warpcall._tensors import"""
 FILES: dict[str, tuple[str, str, list[Flavour]]] = {
     "ops.py": (
         "The ops as methods of Client",
+        f"{CLIENT_IMPORTS} TensorInput",
+        [OPS],
+    ),
+    "stored_ops.py": (
+        "The ops as methods of Client.stored",
         f"{CLIENT_IMPORTS} StoredTensor, TensorInput",
-        [OPS, STORED_OPS],
+        [STORED_OPS],
     ),
     "async_ops.py": (
         "The ops as methods of AsyncClient",
+        f"{CLIENT_IMPORTS} TensorInput",
+        [ASYNC_OPS],
+    ),
+    "async_stored_ops.py": (
+        "The ops as methods of AsyncClient.stored",
         f"{CLIENT_IMPORTS} AsyncStoredTensor, TensorInput",
-        [ASYNC_OPS, ASYNC_STORED_OPS],
+        [ASYNC_STORED_OPS],
     ),
     "program_ops.py": (
         "The ops as steps of a program",

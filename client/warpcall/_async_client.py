@@ -12,7 +12,8 @@ from warpcall._client import BaseClient, is_tensor, only_output
 from warpcall._config import Config
 from warpcall._core import Core
 from warpcall._extras.arguments import split_arguments
-from warpcall._generated.async_ops import AsyncOps, AsyncStoredOps
+from warpcall._generated.async_ops import AsyncOps
+from warpcall._generated.async_stored_ops import AsyncStoredOps
 from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.problems import AsyncProblems

@@ -12,7 +12,8 @@ from warpcall._blocking import run_now
 from warpcall._config import Config, configure
 from warpcall._core import Core
 from warpcall._extras.arguments import check_timeout, split_arguments
-from warpcall._generated.ops import Ops, StoredOps
+from warpcall._generated.ops import Ops
+from warpcall._generated.stored_ops import StoredOps
 from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
 from warpcall._jobs.problems import Problems

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tools.generate_sdk import main, render
 from warpcall import AsyncClient, Client, Program
-from warpcall._generated.async_ops import AsyncStoredOps
-from warpcall._generated.ops import StoredOps
+from warpcall._generated.async_stored_ops import AsyncStoredOps
+from warpcall._generated.stored_ops import StoredOps
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import Input, Meta, Output, Param
 
