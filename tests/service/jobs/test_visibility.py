@@ -15,9 +15,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-import warpcall_service
 from tests.servers import Server, running_server
 from tests.service import job_rows
+from tests.service.app_routes import app_routes
 from tests.service.databases import Database
 from tests.service.job_requests import CASE, client
 from tests.service.requests import problem_of
@@ -29,8 +29,7 @@ MARK = "marmalade"  # in every text of the private job that its user chose
 NOWHERE = "0123456789ab"
 READERS = ("alice", "root")  # of the private job
 OTHERS = ("bob", "caller")
-# The pages, by folder of the service, and what each can tell of a job.
-PAGES = ("pages", "forms")
+# What each page can tell of a job.
 ABOUT_A_JOB = (
     ("GET", "/jobs/{id}"),
     ("GET", "/jobs/{id}/cases/{position}"),
@@ -61,8 +60,9 @@ LISTS = {
 }
 # tests/service/shares asks the pages below /share, and tests/forms those that change links.
 NAMES_NO_JOB = re.compile(
-    r"/(admin|call|docs|share|static|login|upload|modules)(/.*)?|/new|/shares/.*"
+    r"/(admin|call|docs|share|static|log(in|out.*)|upload|modules)(/.*)?|/new|/shares/.*"
 )
+NO_PAGE = re.compile(r"HEAD|\w+ /(v1|v2|healthz|readyz|metrics)(/|$)")
 # What a request with a body is sent, by the end of its path.
 BODIES: dict[str, Any] = {"": {"private": False}, "/shares": {}}
 
@@ -140,12 +140,12 @@ def ask(http: httpx.Client, method: str, path: str, *ids: str) -> httpx.Response
     return http.request(method, path, json=BODIES.get(end, {}))
 
 
-def test_every_page_that_can_name_a_job_is_among_those_that_are_tested() -> None:
-    package = Path(warpcall_service.__file__).parent
-    texts = [file.read_text() for name in PAGES for file in sorted((package / name).glob("*.py"))]
-    routes = re.findall(r'@router\.(\w+)\(\s*"(.*?)"', "\n".join(texts))
-
-    found = {(method.upper(), path) for method, path in routes}
+def test_every_page_that_can_name_a_job_is_among_those_that_are_tested(tmp_path: Path) -> None:
+    found = {
+        (method, path)
+        for method, path in app_routes(tmp_path)
+        if not NO_PAGE.match(f"{method} {path}")
+    }
 
     tested = {(method, path.partition("?")[0]) for method, path in ABOUT_A_JOB}
     listed = {("GET", path) for path in LISTS}

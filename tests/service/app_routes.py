@@ -1,0 +1,82 @@
+"""The routes of the server's application, as it declares them, with those that OpenAPI leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from warpcall_service.app import create_app
+from warpcall_service.auth.keys_marker import KeysMarker
+from warpcall_service.auth.sync import AccountSync
+from warpcall_service.auth.users import Snapshot
+from warpcall_service.formats.json_pool import JsonPool
+from warpcall_service.jobs.service import JobService
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.server_identity import ServerIdentity
+from warpcall_service.runs.operator_modules import OperatorModules
+from warpcall_service.runs.sandbox import Sandbox
+from warpcall_service.settings import Settings
+from warpcall_service.store.database import Store
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.problems import ProblemService
+from warpcall_service.uploads.service import ImplementationService
+
+
+def app_routes(folder: Path) -> set[tuple[str, str]]:
+    """Every method and path. Ops have no routes, because no lane is started.
+
+    Args:
+        folder: an empty one, for the database.
+    """
+    return asyncio.run(_routes(folder))
+
+
+async def _routes(folder: Path) -> set[tuple[str, str]]:
+    settings = Settings.load(data_dir=folder)
+    store = Store(None, folder)
+    store.migrate()
+    account_sync = AccountSync(store, Snapshot(), KeysMarker(folder), settings.keys_max_age_s)
+    engine, modules = LocalEngine(settings), OperatorModules(settings)
+    sandbox, checks = Sandbox(settings), Checks(settings)
+    identity = ServerIdentity.of(settings)
+    membership = Membership(engine, store, identity, "http://127.0.0.1:8000", lambda: False)
+    usage = account_sync.usage_counter
+    jobs = JobService(settings, engine, store, modules, sandbox, checks, usage, membership)
+    json = JsonPool(1 << 20)
+    implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
+    problems = ProblemService(settings, store, checks, sandbox)
+    gateway = create_app(
+        settings,
+        engine,
+        account_sync,
+        jobs,
+        json,
+        implementations,
+        problems,
+        checks,
+        sandbox,
+        membership,
+        lambda: False,
+    )
+    implementations.close()
+    problems.close()
+    await jobs.stop()
+    json.close()
+    app = gateway._app
+    assert isinstance(app, FastAPI)
+    return {(method, route.path) for route in _flat(app.routes) for method in route.methods or ()}
+
+
+def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:
+    """The routes of an application and of the routers in it, which FastAPI keeps apart."""
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif isinstance(router := getattr(route, "original_router", None), APIRouter):
+            yield from _flat(router.routes)
