@@ -1,8 +1,9 @@
 # What people here run. Every target sets up first what it needs, except gpu-test: it uses the machine's own Python.
 PYTHON ?= python3
 BIN := .venv/bin
+WHEELS := dist
 QUIET := $(if $(shell test -t 2 && echo terminal),,-qq) # on a terminal pip shows what it downloads
-.PHONY: setup fmt check test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
+.PHONY: setup fmt check wheels test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
@@ -21,6 +22,9 @@ check: setup
 	$(BIN)/pip-licenses >/dev/null
 	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.uploads.yaml
 	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
+wheels: setup
+	@$(BIN)/pip wheel -qq --no-deps --wheel-dir $(WHEELS) ./client
+	@ls $(WHEELS)/*.whl
 test: setup
 	$(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
 screenshots: setup

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from warpcall import __version__
-from warpcall_service.api import devices, errors, health, kernels, me, openapi
+from warpcall_service.api import devices, errors, health, install, kernels, me, openapi
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
@@ -104,6 +104,7 @@ def create_app(
     for router in (
         kernels.kernels(engine),
         devices.devices(engine),
+        install.install(),
         me.me(settings, engine, limits),
         node_routes.nodes(membership),
         session_routes.sessions_of(settings, account_sync),

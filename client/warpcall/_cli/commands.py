@@ -40,12 +40,13 @@ from warpcall._cli.output import (
     table_of,
     write_lines,
 )
-from warpcall._cli.tables import ago
+from warpcall._cli.tables import LINE_WIDTH, ago
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
 from warpcall.nodes import Node
 
 FIRST_VALUES = 4
+SHOWN_WHOLE = 64  # values of an output that is printed as a whole
 OLD_NODES_S = 10.0  # a server reads the list of nodes every second
 
 app = typer.Typer(
@@ -120,7 +121,7 @@ def run(
         list[str],
         typer.Argument(
             metavar="FILES... [OPTIONS OF THE OP]",
-            help="Inputs: x.npy (the next input in order), name=x.npy (the input of this name), "
+            help="Inputs: x.npy, x.png or x.jpg (the next input in order), name=x.npy (the input of this name), "
             "x.safetensors (several inputs, by name), name=@ID (a stored tensor). Options such as "
             "--dims 1,0: `warpcall ops OP` lists them.",
         ),
@@ -131,7 +132,7 @@ def run(
             "--out",
             "-o",
             metavar="PATH",
-            help="File for the outputs: .npy (one output) or .safetensors. {name} in the path is "
+            help="File for the outputs: .npy, .png or .jpg (one output) or .safetensors. {name} in the path is "
             "replaced by the name of each output. An existing file is replaced. Default: write no "
             "file, and print a summary.",
         ),
@@ -155,6 +156,7 @@ def run(
 
     \b
     warpcall run permute x.npy --dims 2,0,1 -o y.npy
+    warpcall run permute photo.png --dims 1,0,2 -o turned.png
     warpcall run isin text.npy test_elements=words.npy --invert
     warpcall run conv-backward in.safetensors -o grads.safetensors
     """
@@ -264,8 +266,12 @@ def _print_summary(answer: Answer[Array]) -> None:
     rows = []
     for name, o in summary["outputs"].items():
         more = ", ..." if np.prod(o["shape"]) > FIRST_VALUES else ""
-        rows.append((name, o["dtype"], o["shape"], ", ".join(o["first"]) + more))
+        rows.append((name, answer.outputs[name].dtype, o["shape"], ", ".join(o["first"]) + more))
     console().print(table_of(("output", "dtype", "shape", "first values"), rows))
+    for name, array in answer.outputs.items():
+        if 1 < array.size <= SHOWN_WHOLE:
+            shown = np.array2string(array, max_line_width=LINE_WIDTH, threshold=SHOWN_WHOLE)
+            write_lines(f"{name} =", *shown.splitlines())
     stages = ", ".join(f"{stage} {ms:g} ms" for stage, ms in answer.timing_ms.items())
     write_lines(f"on {answer.device or 'an unnamed device'}: {stages or 'no timing'}")
 

@@ -18,6 +18,9 @@ from warpcall._body import decode, encode
 from warpcall.errors import InvalidInput, WarpcallError
 
 SUFFIXES = (".npy", ".safetensors")
+IMAGES = (".png", ".jpg", ".jpeg")  # with Pillow, the extra `images`
+ONE_TENSOR = (".npy", *IMAGES)
+MOST_PIXELS = 1 << 28  # of an image: 256 million, 0.8 GB as RGB
 # The errors that numpy raises for a damaged header: its own, and those of the parsers that it uses.
 DAMAGED = (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError)
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -32,8 +35,9 @@ def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, 
     """Load the tensors of an op.
 
     Args:
-        arguments: "x.npy" (the next input without a tensor), "name=x.npy", or "x.safetensors" (all
-            tensors in it, by their names).
+        arguments: "x.npy" or "x.png" (the next input without a tensor), "name=x.npy", or
+            "x.safetensors" (all tensors in it, by their names). An image is (height, width,
+            channel) of uint8, a grey one (height, width).
         declared: the names of the op's inputs, in order.
 
     Raises:
@@ -44,7 +48,7 @@ def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, 
     unnamed = []
     for argument in arguments:
         name, path = _split(argument, declared)
-        if name is None and path.suffix == ".npy":
+        if name is None and path.suffix in ONE_TENSOR:
             unnamed.append(path)
             continue
         found = _load(path)
@@ -64,8 +68,7 @@ def read_inputs(arguments: Sequence[str], declared: Sequence[str]) -> dict[str, 
 def check_target(target: str) -> None:
     """Raise UsageError, before anything is computed, for an output path that cannot be written."""
     path = Path(target)
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"{target} must end in {' or '.join(SUFFIXES)}")
+    _check_suffix(path)
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder")
 
@@ -99,9 +102,59 @@ def _split(argument: str, declared: Sequence[str]) -> tuple[str | None, Path]:
     name, equals, path = argument.partition("=")
     named = bool(equals) and (name in declared or not Path(argument).exists())
     found = Path(path if named else argument)
-    if found.suffix not in SUFFIXES:
-        raise UsageError(f"{found} must end in {' or '.join(SUFFIXES)}")
+    _check_suffix(found)
     return (name if named else None), found
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix not in (*SUFFIXES, *IMAGES):
+        raise UsageError(f"{path} must end in {', '.join((*SUFFIXES, *IMAGES))}")
+    if path.suffix in IMAGES:
+        _pillow(path)
+
+
+def _pillow(path: Path) -> Any:
+    """The module PIL.Image."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UsageError(f"{path} is an image, which takes Pillow: pip install pillow") from None
+    return Image
+
+
+def _read_image(path: Path) -> Array:
+    """An image as uint8: (height, width, channel), or (height, width) if it is grey."""
+    pillow = _pillow(path)
+    try:
+        with pillow.open(path, formats=("PNG", "JPEG")) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise WarpcallError(
+                    f"{path} must have at most {MOST_PIXELS:,} pixels, "
+                    f"got {image.width} x {image.height}"
+                )
+            plain = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
+            return np.asarray(plain)
+    except pillow.UnidentifiedImageError:
+        raise WarpcallError(f"{path} is not a PNG or JPEG image") from None
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # it is missing, or may not be read
+        raise WarpcallError(f"{path} cannot be read: {error}") from error
+
+
+def _write_image(array: Array, path: Path) -> None:
+    grey = array.ndim == 2
+    channels = (3,) if path.suffix != ".png" else (3, 4)
+    if array.dtype != np.uint8 or not (grey or (array.ndim == 3 and array.shape[2] in channels)):
+        raise WarpcallError(
+            f"{path} holds uint8 of (height, width) or (height, width, "
+            f"{' or '.join(map(str, channels))}), got {array.dtype} of {array.shape}"
+        )
+    if not array.size:
+        raise WarpcallError(f"{path} must have at least one pixel, got {array.shape}")
+    made = _pillow(path).fromarray(np.ascontiguousarray(array))
+    with replacing(path) as file:
+        made.save(file, "PNG" if path.suffix == ".png" else "JPEG")
 
 
 def _load(path: Path) -> dict[str, Array]:
@@ -115,6 +168,8 @@ def _load(path: Path) -> dict[str, Array]:
             return decode(np.fromfile(path, np.uint8), kind)
         except InvalidInput as error:
             raise WarpcallError(f"{path} is not a safetensors file: {error}") from error
+    if path.suffix in IMAGES:
+        return {"": _read_image(path)}
     with path.open("rb") as file:
         if file.read(6) != b"\x93NUMPY":  # otherwise numpy would take it for a pickle
             raise WarpcallError(f"{path} is not a .npy file")
@@ -132,6 +187,9 @@ def _write(outputs: Mapping[str, Array], path: Path) -> None:
                 file.write(piece)
         return
     (array,) = outputs.values()
+    if path.suffix in IMAGES:
+        _write_image(array, path)
+        return
     if np.dtype(array.dtype.str) != array.dtype:  # ml_dtypes' dtypes would be read back as void
         raise WarpcallError(f"{path} cannot hold {array.dtype}: use a .safetensors file")
     with replacing(path) as file:

@@ -24,9 +24,10 @@ from warpcall_service.identity import GUEST, LOCAL, Caller
 # These routes need no key: probes of an orchestrator have none, and a session that a browser logs in
 # or out of is not valid yet, or any more.
 OPEN = frozenset(
-    {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login", "/logout"}
+    {"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/login", "/logout", "/install"}
 )
-OPEN_FOLDER = "/static/"  # the files that the page to log in loads
+# The files that the page to log in loads, and the client, which has no secrets.
+OPEN_FOLDERS = ("/static/", "/install/")
 KEY_NEEDED = "this server asks for an API key: Authorization: Bearer wc_..."
 SESSION_ENDED = "the session has ended: log in again"
 RETRY_S = 5  # Retry-After of a refusal because keys cannot be checked
@@ -44,7 +45,7 @@ log = logging.getLogger("warpcall.auth")
 
 def is_open(path: str) -> bool:
     """Whether a route needs no key, and has no limits."""
-    return path in OPEN or path.startswith(OPEN_FOLDER)
+    return path in OPEN or path.startswith(OPEN_FOLDERS)
 
 
 def is_shared(path: str) -> bool:

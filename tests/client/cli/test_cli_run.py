@@ -126,11 +126,12 @@ def test_several_outputs_for_one_array_file_are_refused_before_the_call(warpcall
 def test_without_a_file_a_summary_is_printed(warpcall: Command) -> None:
     result = warpcall("run", "permute", "x.npy", "--dims", "2,0,1")
 
-    title, row, where = result.out.splitlines()
+    title, row, name, *_, where = result.out.splitlines()
     assert (result.code, result.err) == (0, "")
     assert title.split() == ["output", "dtype", "shape", "first", "values"]
-    assert row.split(maxsplit=2)[:2] == ["out", "F32"]
+    assert row.split(maxsplit=2)[:2] == ["out", "float32"]
     assert "[4, 2, 3]  0.0, 4.0, 8.0, 12.0, ..." in row
+    assert name == "out ="
     assert where == "on cuda:0 (NVIDIA H200): queue 0.5 ms, kernel 2 ms"
 
 
@@ -300,11 +301,11 @@ def test_a_full_disk_is_one_line(suffix: str, warpcall: Command) -> None:
         ("permute x.npy x.npy --dims 0", 2, "x.npy is one file too many: inputs x"),
         ("permute x=x.npy x=x.npy --dims 0", 2, "the input x is given twice"),
         ("permute x=in.safetensors --dims 0", 2, "x=in.safetensors must hold one tensor, got"),
-        ("permute x.txt --dims 0", 2, "x.txt must end in .npy or .safetensors"),
-        ("permute - --dims 0", 2, "- must end in .npy or .safetensors"),
+        ("permute x.txt --dims 0", 2, "x.txt must end in .npy, .safetensors, .png"),
+        ("permute - --dims 0", 2, "- must end in .npy, .safetensors, .png"),
         ("permute none.npy --dims 0", 1, "none.npy: No such file or directory"),
         ("permute none.safetensors --dims 0", 1, "none.safetensors: No such file or directory"),
-        ("permute x.npy --dims 0 -o y.txt", 2, "y.txt must end in .npy or .safetensors"),
+        ("permute x.npy --dims 0 -o y.txt", 2, "y.txt must end in .npy, .safetensors, .png"),
         ("permute x.npy --dims 0 -o none/y.npy", 2, "none is not a folder"),
         ("permute x.npy --dims 0 --timeout-s 0", 1, "timeout_s must be above 0 and at most"),
         ("sort x.npy", 1, "there is no op 'sort'"),
