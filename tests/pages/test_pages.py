@@ -149,17 +149,6 @@ def test_a_file_may_be_kept_only_under_its_version(browser_http: httpx.Client) -
     assert browser_http.get("/static/..%2Fview.py").status_code == 404
 
 
-def test_a_first_visit_transfers_less_than_150_kb(
-    pages_lab: Lab, browser_http: httpx.Client
-) -> None:
-    path = f"/jobs/{pages_lab.done}"
-    page = browser_http.get(path)
-    loaded = [browser_http.get(urljoin(path, link)) for link in links_of(page).loaded]
-
-    assert len(loaded) >= 4
-    assert sum(len(one.content) for one in (page, *loaded)) < 150_000
-
-
 def test_a_job_page_gives_the_answer_in_words_and_every_row(
     pages_lab: Lab, browser_http: httpx.Client
 ) -> None:

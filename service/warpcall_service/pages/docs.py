@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.resources import files
 
 from fastapi import APIRouter, Request, Response
 
 from warpcall.errors import NotFound
+from warpcall_service.formats.compressed import Compressed
 from warpcall_service.pages.view import View, page, render
 
 ASSETS = {
@@ -28,8 +30,13 @@ def routes() -> APIRouter:
     async def asset(name: str) -> Response:
         if name not in ASSETS:
             raise NotFound(f"there is no {name!r:.60} here", field="name")
-        content = (files("fastapi_offline") / "static" / name).read_bytes()
+        content = _read(name)
         headers = {"cache-control": f"private, max-age={DAY_S}"}
-        return Response(content, media_type=ASSETS[name], headers=headers)
+        return Compressed(content, media_type=ASSETS[name], headers=headers)
 
     return router
+
+
+@functools.cache
+def _read(name: str) -> bytes:
+    return (files("fastapi_offline") / "static" / name).read_bytes()

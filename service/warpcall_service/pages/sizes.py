@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pydantic_core
@@ -21,6 +22,7 @@ from warpcall_service.store.tables import Measurement as Row
 
 FEWEST = 3  # sizes from which on there are lines
 MOST_PANELS = 6
+MOST_DOTS = 64  # of a line: with more sizes than that, it is drawn without them
 LEAST_STEP = 1.0  # percent of the width between two points of a line
 LEAST_ROOM = 15.0  # percent of the width between two ticks
 
@@ -32,6 +34,11 @@ class Line:
     name: str
     colour: int
     points: list[tuple[float, float, str]]
+
+    @property
+    def dots(self) -> list[tuple[float, float, str]]:
+        """The points that are marked."""
+        return self.points if len(self.points) <= MOST_DOTS else []
 
     @property
     def path(self) -> str:
@@ -96,6 +103,7 @@ def panels(session: Session, job: Job) -> list[Panel]:
     return found[: 2 * MOST_PANELS]
 
 
+@functools.lru_cache(maxsize=64)  # the rows of a case have the same one
 def _group(spec: str) -> str:
     """What cases have in common that differ only in their shapes: dtypes and parameters."""
     given = json.loads(spec)
@@ -125,7 +133,7 @@ def _panels(
     for what, unit, value in (("GB/s", "GB/s", _gb_per_s), ("time in µs", "µs", _us)):
         y = log_axis([value(point) for points in series.values() for point in points])
         lines = [
-            Line(name, chosen[name], [_place(name, one, x, y, value(one), unit) for one in ones])
+            Line(name, chosen[name], _places(name, ones, x, y, value, unit))
             for name, ones in series.items()
         ]
         found.append(Panel(f"{what} over bytes moved, {title}", x, y, lines))
@@ -149,9 +157,20 @@ def _us(point: _Point) -> float:
     return point.us
 
 
-def _place(
-    name: str, one: _Point, x: LogAxis, y: LogAxis, value: float, unit: str
-) -> tuple[float, float, str]:
-    """Where a point is, and what it says."""
-    text = f"{name}: {numbers.microseconds(value)} {unit} at {numbers.nbytes(one.nbytes)}"
-    return x.at(one.nbytes), round(100 - y.at(value), 2), text
+def _places(
+    name: str,
+    points: Sequence[_Point],
+    x: LogAxis,
+    y: LogAxis,
+    value: Callable[[_Point], float],
+    unit: str,
+) -> list[tuple[float, float, str]]:
+    """Where the points of a line are, and what they say if they are marked."""
+    found = []
+    for one in points:
+        text = ""
+        if len(points) <= MOST_DOTS:
+            shown = numbers.microseconds(value(one))
+            text = f"{name}: {shown} {unit} at {numbers.nbytes(one.nbytes)}"
+        found.append((x.at(one.nbytes), round(100 - y.at(value(one)), 2), text))
+    return found

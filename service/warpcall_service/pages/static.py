@@ -10,6 +10,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Request, Response
 
 from warpcall.errors import NotFound
+from warpcall_service.formats.compressed import accepts_gzip, pack
 
 MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 YEAR_S = 31_536_000
@@ -59,9 +60,10 @@ VENDORED = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file and what a response with it needs."""
+    """A file and what a response with it needs. `packed` is the content, compressed."""
 
     content: bytes
+    packed: bytes
     media_type: str
     version: str
 
@@ -76,7 +78,7 @@ def static_files() -> dict[str, StaticFile]:
         if suffix in MEDIA:
             content = entry.read_bytes()
             version = hashlib.sha256(content).hexdigest()[:12]
-            found[entry.name] = StaticFile(content, MEDIA[suffix], version)
+            found[entry.name] = StaticFile(content, pack(content, 9), MEDIA[suffix], version)
     return found
 
 
@@ -99,6 +101,9 @@ def routes() -> APIRouter:
             headers["cache-control"] = f"public, max-age={YEAR_S}, immutable"
         if request.headers.get("if-none-match") == headers["etag"]:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.media_type, headers=headers)
+        content, headers["vary"] = file.content, "accept-encoding"
+        if accepts_gzip(request):
+            content, headers["content-encoding"] = file.packed, "gzip"
+        return Response(content, media_type=file.media_type, headers=headers)
 
     return router

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
-from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from warpcall import __version__
 from warpcall.errors import Problem
 from warpcall_service.drawing import numbers
+from warpcall_service.formats.compressed import Compressed
 from warpcall_service.http.caller import caller_of
 from warpcall_service.http.route_io import path_of
 from warpcall_service.http.streamed import Streamed
@@ -166,7 +166,7 @@ def render(template: str, view: View, **context: Any) -> str:
 
 def page(request: Request, text: str, status: int = 200) -> Response:
     """The response with a page."""
-    return HTMLResponse(text, status, _headers(request))
+    return Compressed(text, status, _headers(request), "text/html")
 
 
 async def streamed_page(request: Request, parts: AsyncGenerator[bytes, None]) -> Response:
