@@ -45,7 +45,7 @@ ORDER = (
     "oip",
     "uploads",
     "jobs",
-    "boards",
+    "summaries",
     "shares",
     "drawing",
     "pages",

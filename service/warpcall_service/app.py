@@ -13,7 +13,6 @@ from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
-from warpcall_service.boards import routes as board_routes
 from warpcall_service.calls import tensor_routes
 from warpcall_service.calls.run import Calls
 from warpcall_service.calls.tensor_calls import TensorCalls
@@ -41,6 +40,7 @@ from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
 from warpcall_service.shares import routes as share_routes
 from warpcall_service.shares.service import ShareService
+from warpcall_service.summaries import routes as summary_routes
 from warpcall_service.uploads import problem_routes
 from warpcall_service.uploads import routes as upload_routes
 from warpcall_service.uploads.checks import Checks
@@ -109,7 +109,7 @@ def create_app(
         node_routes.nodes(membership),
         session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
-        board_routes.boards(job_service),
+        summary_routes.summaries(job_service),
         share_routes.shares(shares, job_service),
         upload_routes.implementations(settings, implementations),
         problem_routes.problems(settings, problems),

@@ -63,9 +63,12 @@ def test_what_was_measured_is_returned_again_and_compared(measured: str, gpu: Cl
     results = gpu.jobs.results(measured, samples=True)
     same = gpu.jobs.compare(measured, measured)
     alone = job.case(0)
+    progress = job.progress()
 
     assert [event.sequence for event in happened] == list(range(1, len(happened) + 1))
     assert happened[-1].data["state"] == "succeeded"
+    assert "rounds" in {phase.name for phase in progress.phases}
+    assert (progress.id, progress.state, progress.now) == (measured, "succeeded", None)
     assert late == happened[-1:]
     case, copied = results.cases[0], results.measurements[1]
     masked = {mask["round"] for mask in case.masked}

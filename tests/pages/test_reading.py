@@ -10,11 +10,11 @@ import pytest
 from tests.pages.conftest import CASE, Lab
 from tests.service.job_requests import client
 from warpcall.jobs.results import BoardEntry, Readings
-from warpcall_service.boards.board import ranked
 from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
+from warpcall_service.summaries.board import ranked
 
 
 def text_of(page: httpx.Response) -> str:
@@ -83,6 +83,33 @@ def test_a_case_that_is_not_measured_is_not_there(
 
     assert [page.status_code for page in (unmeasured, beyond, below)] == [404, 404, 422]
     assert "has 8 cases and has measured 2" in unmeasured.text
+
+
+def test_the_progress_of_a_job_has_the_numbers_of_its_page(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    running = browser_http.get(f"/v1/jobs/{pages_lab.running}/progress").json()
+    done = browser_http.get(f"/v1/jobs/{pages_lab.done}/progress").json()
+    queued = browser_http.get(f"/v1/jobs/{pages_lab.queued}/progress").json()
+    page = browser_http.get(f"/jobs/{pages_lab.running}")
+
+    assert running["state"] == "running"
+    assert {phase["name"] for phase in running["phases"]} <= {
+        "queue",
+        "start",
+        "check",
+        "warm",
+        "rounds",
+    }
+    assert "rounds" in {phase["name"] for phase in running["phases"]}
+    assert all(phase["seconds"] > 0 for phase in running["phases"])
+    now = running["now"]
+    assert (now["phase"], now["position"], now["rounds"]) == ("rounds", 2, 60)
+    assert f"{now['medians_us']['torch']:.4g}" in text_of(page)
+    assert f"± {100 * now['half_width']:.2f} %" in text_of(page)
+    assert (done["state"], done["now"]) == ("succeeded", None)
+    assert queued["now"] is None
+    assert browser_http.get("/v1/jobs/0123456789ab/progress").status_code == 404
 
 
 def test_a_comparison_names_the_changes_and_puts_evidence_first(

@@ -15,7 +15,7 @@ from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
 from warpcall.errors import InvalidInput, JobFailed, TransportError
-from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo, NewShare
+from warpcall.jobs import UNFINISHED, JobDetails, JobEvent, JobInfo, JobProgress, NewShare
 from warpcall.jobs.results import CaseDetails, Results
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class JobHandle(JobInfo):
         self._update(
             details_from(await self._core.request_json("POST", path_of(self.id, "/cancel")))
         )
+
+    async def _progress(self) -> JobProgress:
+        payload = await self._core.get_json(path_of(self.id, "/progress"))
+        return parse(JobProgress, payload, "the progress of a job")
 
     async def _share(self, other: str | None, expires_s: float | None) -> NewShare:
         return await new_share(self._core, self.id, other, expires_s)
@@ -148,6 +152,10 @@ class Job(JobHandle):
         """
         return run_now(self._case(position))
 
+    def progress(self) -> JobProgress:
+        """Where the time of the job went, and what it does now."""
+        return run_now(self._progress())
+
     def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
         """A new link with which people without a key read this job.
 
@@ -203,6 +211,10 @@ class AsyncJob(JobHandle):
     async def case(self, position: int) -> CaseDetails:
         """As `Job.case`, awaited."""
         return await self._case(position)
+
+    async def progress(self) -> JobProgress:
+        """As `Job.progress`, awaited."""
+        return await self._progress()
 
     async def share(self, *, other: str | None = None, expires_s: float | None = None) -> NewShare:
         """As `Job.share`, awaited."""

@@ -311,6 +311,50 @@ class Queue(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobPhase(Payload):
+    """A part of a job with the time that it took so far."""
+
+    name: str
+    """"queue", "start", "check" (compile, and compare with the reference), "warm", "rounds", or
+    "extras" (hot times and energy)."""
+    seconds: float
+    """Seconds of all cases and attempts together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobActivity(Payload):
+    """What a job does now."""
+
+    phase: str
+    """Phase of the sampler: "preparing", "correctness", "warmup", "rounds" or "extras"."""
+    position: int
+    """Number of the case in its job, from 0."""
+    implementation: str | None
+    """Name of the implementation that is prepared or checked; null in other phases."""
+    rounds: int | None
+    """Number of rounds so far; null outside of rounds."""
+    half_width: float | None
+    """Half the width of the widest interval of a log ratio so far; null if it is not known."""
+    medians_us: dict[str, float]
+    """Medians so far in microseconds, by implementation; empty outside of rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobProgress(Payload):
+    """Where the time of a job went, and what it does now."""
+
+    id: str
+    """Id of the job."""
+    state: State
+    """Where the job stands."""
+    phases: list[JobPhase]
+    """Phases that took any time, in their order. Empty if it is not known: a day after a job's end
+    its progress is deleted."""
+    now: JobActivity | None
+    """What it does now; null if it does not run, or has not said."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobEvent(Payload):
     """Something that happened to a job."""
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import BoardEntry, BoardStep, Standing
-from warpcall_service.boards.board import board, latest_op
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.pages import results
 from warpcall_service.pages.view import View, render
+from warpcall_service.summaries.board import board, latest_op
 
 
 @dataclass(frozen=True, slots=True)

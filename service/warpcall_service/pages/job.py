@@ -10,18 +10,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import UNFINISHED, JobDetails
+from warpcall.jobs import UNFINISHED, JobActivity, JobDetails
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
 from warpcall_service.jobs import submissions, views
 from warpcall_service.pages import answers, results
-from warpcall_service.pages.phases import Doing, doing, last_sequence, phases
+from warpcall_service.pages.phases import bar, label_of
 from warpcall_service.pages.results import COLOURS
 from warpcall_service.pages.sharing import sharing
 from warpcall_service.pages.sizes import panels
 from warpcall_service.pages.view import View, render
 from warpcall_service.store.tables import Job, JobCase
+from warpcall_service.summaries.progress import activity, last_sequence, phases
 
 PAGE_CASES = 20  # whose rows are on one page
 FEW_CASES = 8  # up to here, the rows come before the overviews
@@ -54,16 +55,17 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
     found, heat = answers.answers(session, row)
     blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
     running = row.state in UNFINISHED
-    now = doing(session, row) if running else None
+    now = activity(session, row)
     return render(
         "job.html",
         view,
         job=job,
         running=running,
         doing=now,
+        doing_what="" if now is None else label_of(now.phase),
         live=[] if now is None else _live(now, results.colours(job.implementations)),
         sequence=last_sequence(session, row) if running else 0,
-        phases=phases(session, row),
+        phases=bar(phases(session, row)),
         current=_case_now(session, row) if running else "",
         answers=found,
         failures=answers.failures(found),
@@ -103,7 +105,7 @@ class Live:
     high: float
 
 
-def _live(now: Doing, colours: Mapping[str, int]) -> list[Live]:
+def _live(now: JobActivity, colours: Mapping[str, int]) -> list[Live]:
     """The medians so far. Their intervals have the width of the widest one of a ratio."""
     factor = 1 + (now.half_width or 0.0)
     medians = now.medians_us

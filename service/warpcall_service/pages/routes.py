@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.jobs import State
-from warpcall_service.boards.routes import DeviceName
 from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import MAX_SEQUENCE, CaseKey, ImplementationName, Name, Word
@@ -27,6 +26,7 @@ from warpcall_service.pages.shared import shared_routes
 from warpcall_service.pages.strips import strips
 from warpcall_service.pages.view import View, load_templates, page, streamed_page
 from warpcall_service.shares.service import ShareService
+from warpcall_service.summaries.routes import DeviceName
 from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 

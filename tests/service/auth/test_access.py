@@ -33,6 +33,7 @@ OPEN = {*HEALTH, *SHARED, "POST /login", "POST /logout", "GET /install", "GET /i
 # The role that each route needs. A new route fails these tests until it is here: decide who may.
 NEEDS: dict[str, Role] = {
     "GET /metrics": "admin",
+    "GET /v1/usage": "admin",
     "POST /v1/jobs": "bench",
     "POST /v1/jobs/preview": "bench",
     "PATCH /v1/jobs/{id}": "bench",
@@ -48,7 +49,7 @@ CALL = {
     *("GET /v1/kernels", "GET /v1/kernels/{name}", "GET /v1/me", "GET /v1/nodes"),  # and each op
     "POST /logout-everywhere",
     *("GET /v1/jobs", "GET /v1/jobs/queue", "GET /v1/jobs/history", "GET /v1/jobs/{id}"),
-    *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results"),
+    *("GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/results", "GET /v1/jobs/{id}/progress"),
     *("GET /v1/jobs/{id}/cases/{position}", "GET /v1/jobs/{id}/compare/{other}"),
     *("GET /v1/jobs/{id}/shares", "GET /v1/shares", "GET /v1/board", "GET /v1/devices"),
     *("GET /v1/implementations", "GET /v1/implementations/environment"),

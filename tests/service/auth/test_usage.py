@@ -12,6 +12,7 @@ import pytest
 from tests.servers import running_server
 from tests.service.databases import Database
 from tests.service.requests import PERMUTE, log_of, metrics, well
+from tests.waiting import until
 
 STAGES = {"upload", "queue", "h2d", "kernel", "d2h"}
 
@@ -32,6 +33,11 @@ def test_usage_is_counted_by_user_day_and_op(database: Database) -> None:
         http.get("/v1/kernels")
         http.headers["authorization"] = f"Bearer {admin}"
         found = metrics(http)
+        path = "/v1/usage?days=2&user=alice"
+        until(lambda: sum(row["requests"] for row in http.get(path).json()["usage"]) == 4)
+        shown = http.get(path).json()["usage"]
+        users = {row["user"] for row in http.get("/v1/usage").json()["usage"]}
+        refused = [http.get(f"/v1/usage?{bad}").status_code for bad in ("days=0", "days=3651")]
 
     assert [answer.status_code for answer in answers] == [200, 200, 422]
     assert found['warpcall_user_requests_total{user="alice"}'] == 4
@@ -41,6 +47,9 @@ def test_usage_is_counted_by_user_day_and_op(database: Database) -> None:
     assert found["warpcall_wrong_keys_total"] == 1
     rows = database.listed("usage", "--user", "alice")
     by_op = {row["op"]: row for row in rows}
+    assert shown == rows
+    assert {"alice"} <= users <= {"alice", "root"}
+    assert refused == [422, 422]
     assert {row["day"] for row in rows} <= days()
     assert by_op[""]["requests"] == 1
     assert (by_op["permute"]["requests"], by_op["permute"]["failures"]) == (3, 1)

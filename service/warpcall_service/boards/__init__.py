@@ -1,1 +1,0 @@
-"""Boards: who leads in the cases of an op on a device."""
