@@ -33,6 +33,7 @@ def test_published_medians_are_shown_without_a_verdict(tmp_path: Path) -> None:
     view = View("./", "/jobs", caller("carol"))
     with store.read() as session:
         medians = text_of(job_page(session, view, published["conv"], 1, 0))
+        sweep = job_page(session, view, published["permute"], 1, 0)
         case = case_page(session, view, published["conv"], 0)
         table = text_of(job_page(session, view, published["table"], 1, 0))
         with_intervals = text_of(case_page(session, view, published["table"], 0))
@@ -43,6 +44,10 @@ def test_published_medians_are_shown_without_a_verdict(tmp_path: Path) -> None:
     assert "without an interval in 46 of 46 cases" in medians
     assert "nothing is surely outside the margin" in medians
     assert not re.search(r"\bundecided\b|\bfaster\b|took 0 s", medians)
+    beaten = [float(ratio) for ratio in re.findall(r'"r less">([\d.]+)<', sweep)]
+    level = [float(ratio) for ratio in re.findall(r'"r no">([\d.]+)<', sweep)]
+    assert beaten
+    assert max(beaten) <= 1 <= min(level)
     assert "No rounds are stored for this case, only medians" in text_of(case)
     assert "samples</th>" not in case  # a column without any value
     assert "GB/s</th>" in case

@@ -196,7 +196,7 @@ def _cell(ratio: float | None, verdict: str | None, status: str) -> Cell:
         return Cell(STATUSES.get(status, ""), "x")
     text = numbers.ratio(ratio)
     if verdict not in ("faster", "slower"):
-        return Cell(text, "no")
+        return Cell(text, "less" if ratio < 1 else "no")
     distance = abs(math.log2(ratio))
     strength = 1 if distance < math.log2(1.1) else 2 if distance < 1 else 3
     return Cell(text, f"{verdict[0]}{strength}")
