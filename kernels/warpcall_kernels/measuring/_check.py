@@ -133,11 +133,21 @@ def _compare_one(
             first = begin + int(bad.nonzero()[0])
         wrong += found
     if wrong:
-        got, wanted = (t.reshape(-1)[first].item() for t in (ours.contiguous(), theirs))
+        got, wanted = shown(*(t.reshape(-1)[first].item() for t in (ours.contiguous(), theirs)))
         raise Wrong(
             f"{name} differs from the reference in {wrong} of {ours.numel()} elements, first at {first} "
             f"(in C order): {got} instead of {wanted} (seed {seed})"
         )
+
+
+def shown(got: object, wanted: object) -> tuple[str, str]:
+    """Two different values as text, floats with as few digits as tell them apart."""
+    if isinstance(got, float) and isinstance(wanted, float):
+        for digits in (4, 8):
+            texts = f"{got:.{digits}g}", f"{wanted:.{digits}g}"
+            if texts[0] != texts[1]:
+                return texts
+    return str(got), str(wanted)
 
 
 def _chunks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
