@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.pages import h200, lab
@@ -88,6 +89,33 @@ def test_a_lead_says_of_each_rival_what_is_known() -> None:
         "bad: wrong result in 1 of 2 cases.",
         "bad: out of memory in 1 of 2 cases.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spread", "says"),
+    [
+        (0.001, "crosses the margin of ± 1.0 %"),
+        (0.3, "lies within the noise of the machine, ± 30.0 %"),
+    ],
+)
+def test_an_undecided_ratio_says_why(tmp_path: Path, spread: float, says: str) -> None:
+    store = Store(None, tmp_path)
+    store.migrate()
+    job = lab.submit(store, "ann", "permute", lab.permute_cases((64,)), ["warpcall", "torch"])
+    margin = max(0.01, spread)
+    random = np.random.default_rng(0)
+    made = lab.result(
+        "permute", 1 << 20, ["warpcall", "torch"], {"warpcall": 0.9, "torch": 0.89}, 60, random, ""
+    )
+    ratio = {"ratio": 1.011, "low": 1.005, "high": 1.016, "n": 60, "verdict": "inconclusive"}
+    made["implementations"][1]["relative"] = ratio
+    change = {"margin": margin, "implementations": made["implementations"]}
+    lab.measure(store, {"warpcall": 0.9, "torch": 0.89}, changes={0: change, 1: change})
+    with store.read() as session:
+        page = text_of(job_page(session, View("./", "/jobs", caller("ann")), job, 1, 0))
+    store.close()
+
+    assert f"undecided: its interval 1.005 to 1.016 {says}" in page
 
 
 @pytest.mark.parametrize(("places", "joined"), [((0, 50, 100), True), ((0, 50, 50.5), False)])

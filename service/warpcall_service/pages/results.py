@@ -209,10 +209,11 @@ def _why(row: Measurement, margin: float) -> list[str]:
     if row.error and row.status == "ok":
         found.append(row.error)
     if row.verdict == "inconclusive" and row.ratio_low and row.ratio_high:
-        found.append(
-            f"undecided: its interval {numbers.ratio(row.ratio_low)} to "
-            f"{numbers.ratio(row.ratio_high)} crosses the margin of ± {100 * margin:.1f} %"
-        )
+        # Within a margin as wide as the noise, nothing is called the same.
+        noisy = max(-math.log(row.ratio_low), math.log(row.ratio_high)) <= margin
+        words = "lies within the noise of the machine," if noisy else "crosses the margin of"
+        ends = f"{numbers.ratio(row.ratio_low)} to {numbers.ratio(row.ratio_high)}"
+        found.append(f"undecided: its interval {ends} {words} ± {100 * margin:.1f} %")
     found += [f"{tag}: {TAGS[tag]}" if tag in TAGS else tag for tag in row.tags]
     return found
 
