@@ -206,7 +206,7 @@ def _date(session: Session, job: Job, at_ms: int) -> None:
 def _result(case: JobCase, times: Sequence[Time]) -> dict[str, Any]:
     """The result of a case, as the sampler gives it."""
     limit = next((time for time in times if time.name == "copy"), None)
-    rows = [_row(case, time, limit and limit.median) for time in times]
+    rows = [_row(case, time, None if limit is None else limit.median) for time in times]
     return {
         "key": case.key,
         "op": case.op.name,

@@ -27,7 +27,6 @@ from warpcall_kernels.measuring import (
     measure,
 )
 from warpcall_kernels.measuring._candidates import too_fast
-from warpcall_kernels.measuring._check import shown
 
 WRONG = "tests.kernels.measuring.wrong_implementations"
 FAST = Precision(
@@ -399,19 +398,3 @@ def test_failures_are_distinguished(error: Exception, found: str) -> None:
 def test_a_failure_of_torch_compile_is_one_of_a_compiler() -> None:
     # Not a parameter above: each process that collects the tests would import torch's compiler.
     assert class_of(torch._dynamo.exc.TorchDynamoException("no such thing")) == "compile_error"
-
-
-@pytest.mark.parametrize(
-    ("got", "wanted", "texts"),
-    [
-        (-0.7916862964630127, 0.0844389796257019, ("-0.7917", "0.08444")),
-        (0.7916862964630127, 0.7916862368583679, ("0.7916863", "0.79168624")),
-        (1.0, 1.0000000000000002, ("1.0", "1.0000000000000002")),
-        (float("nan"), 1.5, ("nan", "1.5")),
-        (3, 4, ("3", "4")),
-    ],
-)
-def test_a_wrong_value_has_as_few_digits_as_tell_it_apart(
-    got: float, wanted: float, texts: tuple[str, str]
-) -> None:
-    assert shown(got, wanted) == texts
