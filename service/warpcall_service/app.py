@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 from fastapi import FastAPI
@@ -10,6 +9,7 @@ from fastapi import FastAPI
 from warpcall import __version__
 from warpcall_service.api import devices, errors, health, install, kernels, me, openapi
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
+from warpcall_service.api.openapi_route import openapi_json
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
@@ -99,7 +99,12 @@ def create_app(
     shares = ShareService(job_service, account_sync.authenticator)
     direct = DirectRoutes()
     app = FastAPI(
-        title="Warpcall", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None
+        title="Warpcall",
+        summary=SUMMARY,
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
     )
     for router in (
         kernels.kernels(engine),
@@ -132,11 +137,7 @@ def create_app(
     ):
         app.include_router(router)
     errors.add_handlers(app)
-    generated = app.openapi
-    described = functools.cache(lambda: openapi.describe(generated()))
-    app.openapi = described  # type: ignore[method-assign]  # as FastAPI documents it
-    # It takes 0.1 s. The first request for it would stop the event loop for that time.
-    described()
+    app.add_route("/openapi.json", openapi_json(lambda: openapi.describe(app.openapi())))
     return Gateway(
         settings,
         app,

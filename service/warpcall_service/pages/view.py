@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from warpcall import __version__
 from warpcall.errors import Problem
 from warpcall_service.drawing import numbers
+from warpcall_service.drawing.compiled_templates import CompiledTemplates
 from warpcall_service.formats.compressed import Compressed
 from warpcall_service.http.caller import caller_of
 from warpcall_service.http.route_io import path_of
@@ -123,6 +124,7 @@ def _environment() -> Environment:
     folder = str(files("warpcall_service.pages") / "templates")
     made = Environment(
         loader=FileSystemLoader(folder),
+        bytecode_cache=CompiledTemplates(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -153,9 +155,9 @@ def _environment() -> Environment:
 
 
 def load_templates() -> None:
-    """Compile all templates, which takes 0.1 s. The first request for a page would wait for it."""
+    """Load all templates. The first request for a page would wait for those that it needs."""
     environment = _environment()
-    for name in environment.list_templates():
+    for name in environment.list_templates(["html"]):
         environment.get_template(name)
 
 

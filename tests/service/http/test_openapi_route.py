@@ -1,0 +1,47 @@
+"""The description of the API is made once, beside the event loop, whoever asks for it first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+from fastapi import Request
+
+from warpcall_service.api.openapi_route import openapi_json
+from warpcall_service.http.openapi_parts import Schema
+
+
+def request(root_path: str = "") -> Request:
+    return Request({"type": "http", "method": "GET", "headers": [], "root_path": root_path})
+
+
+def test_a_client_that_leaves_takes_the_description_from_nobody() -> None:
+    begun, goes_on, made = threading.Event(), threading.Event(), []
+
+    def describe() -> Schema:
+        begun.set()
+        assert goes_on.wait(60)
+        made.append(1)
+        return {"openapi": "3.1.0"}
+
+    async def two_clients() -> bytes:
+        handle = openapi_json(describe)
+        first = asyncio.ensure_future(handle(request()))
+        await asyncio.to_thread(begun.wait, 60)  # the event loop goes on meanwhile
+        first.cancel()
+        second = asyncio.ensure_future(handle(request()))
+        await asyncio.sleep(0)
+        goes_on.set()
+        return bytes((await second).body)
+
+    assert json.loads(asyncio.run(two_clients())) == {"openapi": "3.1.0"}
+    assert made == [1]
+
+
+def test_below_a_prefix_the_description_names_it_as_the_server() -> None:
+    async def asked(root_path: str) -> object:
+        return json.loads(bytes((await openapi_json(lambda: {"a": 1})(request(root_path))).body))
+
+    assert asyncio.run(asked("/gpu/")) == {"a": 1, "servers": [{"url": "/gpu"}]}
+    assert asyncio.run(asked("")) == {"a": 1}
