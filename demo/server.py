@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 START_TIMEOUT_S = 60.0
@@ -65,8 +65,8 @@ class Server:
             try:
                 if self.get("/readyz")[0] == 200:
                     return waited_s
-            except URLError:
-                pass  # it does not listen yet
+            except OSError:
+                pass  # it does not listen yet, or it listens and has not begun to answer
             time.sleep(0.05)
         raise RuntimeError(f"no server within {timeout_s} s:\n{self.log.read_text()}")
 
