@@ -307,7 +307,7 @@ def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
 def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> None:
     watching, ours = on_terminal(server, "top")
 
-    shown_until(b"0 running, 0 waiting, on 1 for jobs", ours)
+    shown_until(b"0 running, 0 waiting, on 1 device for jobs", ours)
     job = gpu.jobs.submit("permute", cases=LONG, precision="publish")
     shown_until(job.id.encode(), ours)
     job.cancel()

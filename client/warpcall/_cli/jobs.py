@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from warpcall import Client
+from warpcall import Client, NotFound
 from warpcall._cli.files import UsageError
 from warpcall._cli.job_output import wait_and_print
 from warpcall._cli.op_args import one_of
@@ -31,6 +31,7 @@ from warpcall._cli.tables import (
     devices_table,
     jobs_table,
     lanes_table,
+    loads_table,
     queue_table,
 )
 from warpcall.jobs import STATES
@@ -151,7 +152,11 @@ def devices(as_json: Json = False, url: Url = None) -> None:
 
 @app.command()
 def top(as_json: Json = False, url: Url = None) -> None:
-    """Show the queue and the devices. On a terminal the display is live; Ctrl-C ends it."""
+    """Show the devices and the queue.
+
+    On a terminal the display is live; Ctrl-C ends it. Load and memory are those of the whole
+    device, whoever uses it.
+    """
     with Client(url) as gpu:
         if as_json:
             print_json({"lanes": gpu.health().get("lanes", []), "queue": asdict(gpu.jobs.queue())})
@@ -175,5 +180,10 @@ def _overview(gpu: Client) -> Group:
     queue = gpu.jobs.queue()
     waits = sum(entry.position > 0 for entry in queue.entries)
     runs = len(queue.entries) - waits
-    counts = f"\n{runs} running, {waits} waiting, on {queue.devices} for jobs"
-    return Group(lanes_table(gpu.health()), Text(counts), queue_table(queue))
+    counts = f"\n{runs} running, {waits} waiting, on {plural(queue.devices, 'device')} for jobs"
+    try:
+        devices = loads_table(gpu.devices())
+    except NotFound:  # an older server
+        devices = lanes_table(gpu.health())
+    parts = [devices, Text(counts)]
+    return Group(*parts, queue_table(queue)) if queue.entries else Group(*parts)

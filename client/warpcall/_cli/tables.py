@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from warpcall._cli.output import plural, table_of
+from warpcall._cli.output import human_bytes, plural, table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
 from warpcall.jobs import JobInfo, Queue
@@ -206,31 +206,57 @@ def history_table(found: History) -> Table:
 
 
 def queue_table(queue: Queue) -> Table:
-    """A table of all users' jobs that run or wait."""
-    columns = ("", "id", "user", "op", "state", "cases", "priority", "starts in", "ends in", "on")
-    rows = [
-        (
+    """A table of all users' jobs that run or wait, for a terminal of 80 columns."""
+    rows = []
+    for entry in queue.entries:
+        state = entry.state if entry.priority == "normal" else f"{entry.state}, {entry.priority}"
+        when = (
+            f"in {span(entry.starts_in_s)}" if entry.position else f"{span(entry.ends_in_s)} left"
+        )
+        cells = (
             entry.position or ">",
             entry.id,
             entry.user,
             entry.op,
-            entry.state,
+            f"{state} on {entry.device}" if entry.device else state,
             f"{entry.cases_done}/{entry.cases_total}",
-            entry.priority,
-            span(entry.starts_in_s) if entry.position else "",
-            span(entry.ends_in_s),
-            entry.device or "",
+            when,
         )
-        for entry in queue.entries
-    ]
-    return table_of(columns, rows)
+        rows.append(cells)
+    return table_of(("", "id", "user", "op", "state", "cases", "when"), rows)
 
 
 def lanes_table(health: Mapping[str, Any]) -> Table:
-    """A table of the server's devices."""
+    """A table of the server's devices, of a server that says nothing of their load."""
     lanes = health.get("lanes", [])
     rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]
     return table_of(("lane", "state", "device"), rows)
+
+
+def loads_table(devices: Iterable[Device]) -> Table:
+    """A table of what devices do now, for a terminal of 80 columns."""
+    rows = []
+    for device in devices:
+        last = next((step.reading for step in reversed(device.steps) if step.reading), None)
+        rows.append(
+            (
+                device.name,
+                device.label.removeprefix(f"{device.name} (").removesuffix(")") or "not ready yet",
+                device.state,
+                "" if last is None or last.load is None else f"{last.load:.0%}",
+                "" if last is None else _used(last),
+                "" if last is None or last.power_w is None else f"{last.power_w:.0f}",
+                device.queued + device.in_flight,
+            )
+        )
+    return table_of(("device", "what it is", "state", "load", "memory", "W", "calls"), rows)
+
+
+def _used(reading: DeviceReading) -> str:
+    if reading.memory_bytes is None or reading.memory_total_bytes is None:
+        return ""
+    used, whole = human_bytes(reading.memory_bytes), human_bytes(reading.memory_total_bytes)
+    return f"{used} of {whole}"
 
 
 def devices_table(devices: Iterable[Device]) -> Table:

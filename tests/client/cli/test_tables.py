@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 
 from tests.client.implementations.scripted_lab import RESULTS, row
 from warpcall._cli.output import human_bytes, plural
-from warpcall._cli.tables import MAX_TRACEBACK, comparison_lines, ratio, remarks, results_lines
+from warpcall._cli.tables import (
+    MAX_TRACEBACK,
+    comparison_lines,
+    loads_table,
+    queue_table,
+    ratio,
+    remarks,
+    results_lines,
+)
 from warpcall._jobs.parse import parse
+from warpcall.devices import Device, DeviceReading, DeviceStep
+from warpcall.jobs import Queue, QueueEntry
 from warpcall.jobs.results import ComparedRow, Comparison, Results
 
 FULL = {
@@ -53,6 +64,38 @@ def test_a_noun_is_plural_unless_there_is_one() -> None:
     assert [plural(n, "case") for n in (0, 1, 2, 1000)] == [
         "0 cases", "1 case", "2 cases", "1,000 cases",
     ]  # fmt: skip
+
+
+def test_what_top_shows_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    reading = DeviceReading(
+        load=0.97, memory_bytes=34 << 30, memory_total_bytes=140 << 30, sm_clock_mhz=1980,
+        power_w=612.3, temperature_c=61, throttled="", power_capped=False, other_processes=None,
+    )  # fmt: skip
+    step = DeviceStep(started_at="", calls=9, calls_s=1.0, blocks_s=0.0, reading=reading)
+    device = Device(
+        name="cuda:7", label="cuda:7 (NVIDIA H200)", state="ready", reason="", queued=1200,
+        in_flight=2, restarts=0, step_s=10.0, steps=[step],
+    )  # fmt: skip
+    entry = QueueEntry(
+        id="bac0a87aa76b", user="benedict", op="masked-softmax-backward", state="running",
+        cases_done=120, cases_total=1000, priority="low", position=0, starts_in_s=0.0,
+        ends_in_s=7000.0, device="cuda:7", precision="publish", estimated_s=7200.0,
+    )  # fmt: skip
+
+    console = Console(width=80)
+    console.print(loads_table([device]))
+    console.print(queue_table(Queue(devices=1, entries=[entry])))
+
+    head, load, names, *queue = capsys.readouterr().out.splitlines()
+    words = "cuda:7 NVIDIA H200 ready 97% 34 GiB of 140 GiB 612 1202"
+    assert head.split()[0] == "device"
+    assert load.split() == words.split(), "one line"
+    assert names.split() == ["id", "user", "op", "state", "cases", "when"]
+    shown = " ".join(queue)
+    assert max(map(len, [head, load, names, *queue])) <= 80
+    assert "> bac0a87aa76b benedict" in " ".join(shown.split())
+    for text in ("120/1000", "1.9 h left", "running, low"):
+        assert text in " ".join(shown.split())
 
 
 def test_a_long_name_has_a_line_of_its_own_above_its_times() -> None:
