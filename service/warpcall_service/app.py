@@ -108,6 +108,7 @@ def create_app(
     )
     for router in (
         kernels.kernels(engine),
+        kernels.ops(),
         devices.devices(engine),
         install.install(),
         me.me(settings, engine, limits),

@@ -9,6 +9,7 @@ from warpcall import Client
 from warpcall._cli.op_args import option, size_option
 from warpcall._cli.sweep_args import dtype_names
 from warpcall._jobs.names import is_problem, without_version
+from warpcall.dtypes import DTYPES
 from warpcall.errors import NotFound
 
 
@@ -38,7 +39,7 @@ def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:
         yield f"equivalent to {op['equivalent']}"
     yield ""
     for i in op["inputs"]:
-        yield f"  {input_label(i)} {i['shape']}  {i['doc']} ({', '.join(i['dtypes'])})"
+        yield f"  {input_label(i)} {i['shape']}  {i['doc']} ({', '.join(map(_dtype_name, i['dtypes']))})"
     for p in op["params"]:
         yield f"  {option_label(p)}  {p['doc']}{_default(p['default'])}"
     for o in op["outputs"]:
@@ -63,6 +64,11 @@ def input_label(declared: Mapping[str, Any]) -> str:
 def option_label(declared: Mapping[str, Any]) -> str:
     """A parameter as an option, in brackets if it is optional."""
     return option(declared) if declared["required"] else f"[{option(declared)}]"
+
+
+def _dtype_name(code: str) -> str:
+    """The name of a dtype in numpy and torch, for its code on the wire."""
+    return next((dtype.name for dtype in DTYPES if dtype.code == code), code)
 
 
 def _default(default: object) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -185,5 +185,6 @@ def _overview(gpu: Client) -> Group:
         devices = loads_table(gpu.devices())
     except NotFound:  # an older server
         devices = lanes_table(gpu.health())
-    parts = [devices, Text(counts)]
-    return Group(*parts, queue_table(queue)) if queue.entries else Group(*parts)
+    parts: list[RenderableType] = [devices, Text(counts)]
+    parts += [queue_table(queue)] if queue.entries else []
+    return Group(*parts)

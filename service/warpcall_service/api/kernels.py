@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import Field
 
 from warpcall import wire
@@ -100,5 +101,20 @@ def kernels(engine: LocalEngine) -> APIRouter:
         if found is None:
             raise NotFound(wire.no_such_op(name, declarations), field="name")
         return JSONResponse(found)
+
+    return router
+
+
+def ops() -> APIRouter:
+    """Redirects from /v1/ops, which people try first, to the routes of the same ops."""
+    router = APIRouter(prefix="/v1/ops", include_in_schema=False)
+
+    @router.api_route("", methods=["GET", "POST"])
+    @router.api_route("/{name}", methods=["GET", "POST"])
+    async def go_to_kernels(request: Request, name: str = "") -> Response:
+        # A relative address is right below any path prefix of a proxy.
+        target = f"../kernels/{quote(name, safe='')}" if name else "kernels"
+        query = request.url.query
+        return RedirectResponse(f"{target}?{query}" if query else target, 308)
 
     return router

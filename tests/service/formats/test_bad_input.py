@@ -118,6 +118,26 @@ def test_an_unknown_op_is_not_found_and_the_nearest_is_named(
     assert detail.endswith("; did you mean 'permute'?")
 
 
+def test_the_path_of_ops_leads_to_that_of_kernels(http: httpx.Client) -> None:
+    body = {"inputs": {"x": {"dtype": "F32", "shape": [1, 2], "data": [1, 1]}}}
+
+    called = http.post(
+        "/v1/ops/permute?dims=1,0",
+        json=body,
+        headers={"accept": "application/json"},
+        follow_redirects=True,
+    )
+    listed = http.get("/v1/ops", follow_redirects=True)
+    one = http.get("/v1/ops/isin", follow_redirects=True)
+    elsewhere = http.get("/v1/ops/%2F%2Fevil.example", follow_redirects=False)
+
+    assert [answer.status_code for answer in called.history] == [308]
+    assert called.json()["outputs"]["out"]["shape"] == [2, 1]
+    assert listed.json() == http.get("/v1/kernels").json()
+    assert one.json() == http.get("/v1/kernels/isin").json()
+    assert elsewhere.headers.get("location", "../").startswith("../")
+
+
 def test_an_op_is_called_with_underscores_too(http: httpx.Client) -> None:
     body = {"inputs": {"x": {"dtype": "F32", "shape": [1, 2], "data": [1, 1]}}}
 
