@@ -130,6 +130,7 @@ def test_only_who_may_share_a_job_sees_and_uses_the_form(
 
         assert page.status_code == 200
         assert "Make a share link" not in page.text
+        assert "#share" not in page.text
         assert link not in page.text
         assert all(answer.status_code in (403, 404) for answer in answers)
     assert make(lab.admin, job).status_code == 303

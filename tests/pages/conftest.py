@@ -55,6 +55,7 @@ class Lab:
             "/new",
             "/new?op=isin",
             "/upload",
+            "/upload/problem",
             "/call?op=masked-softmax",
             "/admin",
             "/shares",
