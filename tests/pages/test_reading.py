@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import httpx
@@ -14,6 +15,7 @@ from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
+from warpcall_service.pages.case import TICK_ROOM, _spaced
 from warpcall_service.summaries.board import ranked
 
 
@@ -72,6 +74,16 @@ def test_readings_stand_for_the_rounds_since_the_one_before() -> None:
     assert temperature.parts == [1, None, None, 3]
     assert reading_rows(readings, 3, 4) == []
     assert reading_rows(None, 40, 4) == []
+
+
+def test_the_ticks_of_times_leave_room_for_their_texts() -> None:
+    axis = _spaced(log_axis([330.0, 1300.0], " µs"))
+
+    places = [tick.at for tick in axis.ticks]
+
+    assert len(places) >= 2
+    assert all(after - before >= TICK_ROOM for before, after in itertools.pairwise(places))
+    assert places[-1] <= 100 - TICK_ROOM / 2
 
 
 def test_a_case_that_is_not_measured_is_not_there(

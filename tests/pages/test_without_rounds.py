@@ -19,7 +19,7 @@ from warpcall_service.pages.board import board_page
 from warpcall_service.pages.case import case_page
 from warpcall_service.pages.job import job_page
 from warpcall_service.pages.sizes import Line, Panel
-from warpcall_service.pages.view import View
+from warpcall_service.pages.view import View, _environment
 from warpcall_service.store.database import Store
 
 
@@ -125,7 +125,15 @@ def test_points_are_joined_unless_they_differ_in_more_than_their_size(
     axis = log_axis([1, 10])
     line = Line("warpcall", 0, [(x, 50.0, "") for x in places])
 
-    assert Panel("", axis, axis, [line]).joined is joined
+    panel = Panel("", axis, axis, [line, Line("copy", 7, [(0.0, 90.0, ""), (50.0, 80.0, "")])])
+
+    drawn = str(_environment().get_template("macros.html").module.panel(panel))  # type: ignore[attr-defined]  # macros are attributes
+
+    assert panel.joined is joined
+    assert ('<polyline class="path k0"' in drawn) is joined
+    assert '<polyline class="path k7 limit"' in drawn  # the limit depends on the size alone
+    assert drawn.count('<circle class="k0"') == 3
+    assert '<circle class="k7"' not in drawn
 
 
 @pytest.mark.parametrize(

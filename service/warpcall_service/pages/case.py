@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import CaseDetails, Measurement
 from warpcall_service.drawing import numbers
-from warpcall_service.drawing.plots import LogAxis, log_axis
+from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.jobs.results import find_case
 from warpcall_service.pages import results
@@ -38,6 +38,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("energy mJ", "energy_mj", numbers.microseconds),
     ("peak memory", "peak_bytes", numbers.nbytes),
 )
+TICK_ROOM = 18.0  # percent of the width of an axis of times, for a text such as "1,200 µs"
 OUTER = 0.01  # share of the ratios on each side that the histogram's axis may cut off
 
 
@@ -148,7 +149,7 @@ def _plot(case: CaseDetails, chosen: dict[str, int]) -> tuple[LogAxis, list[Any]
     """The axis of the times in us, and a dot with its interval for each implementation."""
     timed = [row for row in case.measurements if row.status == "ok" and row.median_us]
     ends = [end for row in timed for end in (row.ci_low_us, row.ci_high_us, row.median_us)]
-    axis = log_axis([*ends, case.limit_us], " µs")
+    axis = _spaced(log_axis([*ends, case.limit_us], " µs"))
     dots = {
         row.implementation: results.Plotted(
             row,
@@ -162,6 +163,15 @@ def _plot(case: CaseDetails, chosen: dict[str, int]) -> tuple[LogAxis, list[Any]
     }
     plotted = [dots.get(row.implementation) for row in case.measurements]
     return axis, plotted, None if case.limit_us is None else axis.at(case.limit_us)
+
+
+def _spaced(axis: LogAxis) -> LogAxis:
+    """The axis with ticks whose texts do not overlap, nor the column beside it."""
+    kept: list[Tick] = []
+    for tick in axis.ticks:
+        if tick.at <= 100 - TICK_ROOM / 2 and (not kept or tick.at - kept[-1].at >= TICK_ROOM):
+            kept.append(tick)
+    return LogAxis(axis.low, axis.high, kept)
 
 
 def _remarks(case: CaseDetails) -> list[str]:

@@ -60,7 +60,8 @@ class Panel:
         """Whether the points are joined by lines.
 
         They are not if some lie nearly above each other. Such cases differ in more than their size,
-        and a line would say that the time follows from the size.
+        and a line would say that the time follows from the size. The limit is a line in any case: it
+        depends on nothing else.
         """
         return all(
             after[0] - before[0] >= LEAST_STEP
