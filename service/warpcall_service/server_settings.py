@@ -93,7 +93,7 @@ class ServerSettings(BaseSettings):
         description=(
             "Path prefix under which a reverse proxy publishes the server, such as `/warpcall`. The "
             "proxy must remove it. It limits the cookies of browsers to this prefix, and is in the "
-            "URLs of `/docs`. By default there is none."
+            "URLs of `/docs` and `/install`. By default there is none."
         ),
     )
 

@@ -174,11 +174,13 @@ def test_programs_use_the_prefix_too(published: Published, scheme: str) -> None:
         moved = http.get(f"{url}/jobs/?user=ann", headers={"accept": "text/html"})
         outside = http.get(url.removesuffix(PREFIX) + "/v1/me")
         own = http.get(f"{published.direct}/v1/me")
+        command = http.get(f"{url}/install").text
         with http.stream("GET", f"{url}/v1/jobs/{published.waiting}/events") as stream:
             first = next(stream.iter_lines())
 
     assert (me.status_code, own.status_code, outside.status_code) == (200, 200, 404)
     assert described["servers"] == [{"url": PREFIX}]
+    assert command.startswith(f"pip install {url}/install/")
     assert list(other) == ["error"], "problems below /v2 have the form of that protocol"
     assert missing["detail"] == "there is nothing at '/v1/nothing'"
     assert moved.headers["location"] == f"{url}/jobs?user=ann"
