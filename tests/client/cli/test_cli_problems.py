@@ -120,7 +120,7 @@ def test_kernels_describes_a_problem_with_what_bench_takes(warpcall: Command, ad
     assert shown.out.splitlines() == [
         "ann/row-norm: Each row over its length.",
         "",
-        "  x [4096, 1024]  with default sizes (F32, BF16)",
+        "  x [4096, 1024]  with default sizes (float32, bfloat16)",
         "  [--eps X]  added below the root (default 1e-06)",
         "  -> out [4096, 1024]  with default sizes",
         "options of `warpcall bench`:",
