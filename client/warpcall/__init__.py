@@ -5,8 +5,9 @@
     with Client("http://gpu-box:8000") as gpu:
         y = gpu.permute(x, dims=(2, 0, 1))
 
-Public names: Client, StoredTensor and Program with their forms for asyncio (AsyncClient,
-AsyncStoredTensor, AsyncProgram), Answer, and the errors of `warpcall.errors`.
+Public names: Client, StoredTensor, Program and Job with their forms for asyncio (AsyncClient,
+AsyncStoredTensor, AsyncProgram, AsyncJob), Answer, what a job is asked for (JobRequest) and what it
+returns (Results, Comparison, History and others), and the errors of `warpcall.errors`.
 """
 
 from __future__ import annotations
@@ -38,27 +39,76 @@ if TYPE_CHECKING:
     from warpcall._answer import Answer
     from warpcall._async_client import AsyncClient
     from warpcall._client import Client
+    from warpcall._jobs.job import AsyncJob, Job
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
+    from warpcall.implementations import Implementation, ImplementationDetails
+    from warpcall.jobs import (
+        JobDetails,
+        JobEvent,
+        JobInfo,
+        JobPreview,
+        JobRequest,
+        NewShare,
+        Queue,
+        QueueEntry,
+        Share,
+    )
+    from warpcall.jobs.results import (
+        Board,
+        CaseDetails,
+        CaseResults,
+        ComparedRow,
+        Comparison,
+        History,
+        HistoryPoint,
+        Measurement,
+        Results,
+    )
+    from warpcall.problems import ProblemDetails, ProblemInfo
 
 __version__ = "0.2.0"  # of both distributions
 __all__ = [
     "Answer",
     "AsyncClient",
+    "AsyncJob",
     "AsyncProgram",
     "AsyncStoredTensor",
+    "Board",
     "Busy",
     "CallTimedOut",
+    "CaseDetails",
+    "CaseResults",
     "Client",
+    "ComparedRow",
+    "Comparison",
     "Forbidden",
+    "History",
+    "HistoryPoint",
+    "Implementation",
+    "ImplementationDetails",
     "InvalidInput",
+    "Job",
+    "JobDetails",
+    "JobEvent",
     "JobFailed",
+    "JobInfo",
+    "JobPreview",
+    "JobRequest",
     "KernelFailed",
+    "Measurement",
+    "NewShare",
     "NodeGone",
     "NotFound",
     "OnOtherNode",
     "Problem",
+    "ProblemDetails",
+    "ProblemInfo",
     "Program",
+    "Queue",
+    "QueueEntry",
+    "Results",
+    "Share",
     "StoredTensor",
     "TimedOut",
     "TooLarge",
@@ -73,10 +123,34 @@ __all__ = [
 _LAZY = {
     "Answer": "_answer",
     "AsyncClient": "_async_client",
+    "AsyncJob": "_jobs.job",
     "AsyncProgram": "_program",
     "AsyncStoredTensor": "_tensors",
+    "Board": "jobs.results",
+    "CaseDetails": "jobs.results",
+    "CaseResults": "jobs.results",
     "Client": "_client",
+    "ComparedRow": "jobs.results",
+    "Comparison": "jobs.results",
+    "History": "jobs.results",
+    "HistoryPoint": "jobs.results",
+    "Implementation": "implementations",
+    "ImplementationDetails": "implementations",
+    "Job": "_jobs.job",
+    "JobDetails": "jobs",
+    "JobEvent": "jobs",
+    "JobInfo": "jobs",
+    "JobPreview": "jobs",
+    "JobRequest": "jobs",
+    "Measurement": "jobs.results",
+    "NewShare": "jobs",
+    "ProblemDetails": "problems",
+    "ProblemInfo": "problems",
     "Program": "_program",
+    "Queue": "jobs",
+    "QueueEntry": "jobs",
+    "Results": "jobs.results",
+    "Share": "jobs",
     "StoredTensor": "_tensors",
 }
 
@@ -90,3 +164,8 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(f"warpcall.{_LAZY[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, also of what is imported at its first use: `dir`, `help` and completion show it."""
+    return sorted({*globals(), *__all__})

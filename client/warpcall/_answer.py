@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from warpcall._extras.tables import html_table
 from warpcall.errors import TransportError
 
+SHOWN_VALUES = 4
 OutputT = TypeVar("OutputT")
 
 
@@ -29,6 +32,12 @@ class Answer(Generic[OutputT]):
     timing_ms: dict[str, float]
     request_id: str
 
+    def _repr_html_(self) -> str:
+        rows = [described(name, value) for name, value in self.outputs.items()]
+        stages = ", ".join(f"{stage} {ms:.3g} ms" for stage, ms in self.timing_ms.items())
+        table = html_table(("output", "dtype", "shape", "first values"), rows)
+        return f"{table}<p>on {html.escape(self.device)}: {html.escape(stages)}</p>"
+
     def output(self, name: str) -> OutputT:
         """The output `name`.
 
@@ -39,3 +48,12 @@ class Answer(Generic[OutputT]):
             got = ", ".join(self.outputs) or "none"
             raise TransportError(f"the answer must have the output {name}, got {got}")
         return self.outputs[name]
+
+
+def described(name: str, value: Any) -> dict[str, str]:
+    """A row about an array or a stored tensor, for a table."""
+    row = {"output": name, "dtype": str(value.dtype), "shape": str(tuple(value.shape))}
+    if not hasattr(value, "expires"):  # the values of a stored tensor are on the server
+        first = value.reshape(-1)[:SHOWN_VALUES].tolist()
+        row["first values"] = ", ".join(map(str, first))
+    return row

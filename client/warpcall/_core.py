@@ -75,6 +75,7 @@ class Core(Facts):
         self._stored_type = stored_type
         self._blocking_transport = blocking_transport
         self._blocking: Core | None = None
+        self.recipe: tuple[Any, ...] = ()  # what the client is made of again after a pickle
         self._is_known = False  # whether the server has answered this client
         self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
         if config.api_key is not None:

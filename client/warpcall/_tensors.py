@@ -11,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from warpcall import wire
-from warpcall._arrays import NUMPY_DTYPES, ArrayT, Kind
+from warpcall._arrays import CODES, NUMPY_DTYPES, ArrayT, Kind
 from warpcall._blocking import run_now
+from warpcall._extras.tables import html_table
 from warpcall.errors import InvalidInput, TransportError
 
 if TYPE_CHECKING:
     from warpcall._core import Core
+
+
+TABLE = ("id", "dtype", "shape", "nbytes", "device", "expires")
 
 
 class BaseStoredTensor(Generic[ArrayT]):
@@ -48,6 +52,24 @@ class BaseStoredTensor(Generic[ArrayT]):
             raise TransportError(
                 f"the server must describe a stored tensor, got {record!r:.60}"
             ) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle has the id, and the address and the key of the client."""
+        from warpcall._client import reopened_tensor  # which imports this module
+
+        record = {
+            "id": self.id,
+            "dtype": CODES[self.dtype],
+            "shape": self.shape,
+            "nbytes": self.nbytes,
+            "device": self.device,
+            "expires": self.expires.isoformat(),
+        }
+        return reopened_tensor, (self._core.recipe, type(self), record, self._kind)
+
+    def _repr_html_(self) -> str:
+        about = {name: getattr(self, name) for name in TABLE}
+        return html_table(TABLE, [about])
 
     def __repr__(self) -> str:
         return (

@@ -61,3 +61,24 @@ def numpy_dtypes() -> dict[str, np.dtype[Any]]:
         dtype.code: np.dtype(getattr(np, dtype.name, None) or getattr(ml_dtypes, dtype.name))
         for dtype in DTYPES
     }
+
+
+@functools.cache
+def _spellings() -> dict[str, str]:
+    short = {"F": "fp", "I": "int", "U": "uint", "BF": "bf"}
+    spelled: dict[str, str] = {}
+    for code, _, name, oip in DTYPES:
+        kind = code.rstrip("0123456789")
+        names = [code, name, oip, short[kind] + code[len(kind) :] if kind in short else code]
+        spelled |= {one.lower(): code for one in names if one}
+    return spelled
+
+
+def dtype_code(value: object) -> object:
+    """The code of a dtype: of torch, of numpy, or a text such as bf16, bfloat16 or BF16.
+
+    A value that is none of these is returned as it is: a newer server may have it.
+    """
+    name = value if isinstance(value, str) else getattr(value, "name", None)
+    name = name if isinstance(name, str) else getattr(value, "__name__", None) or str(value)
+    return _spellings().get(str(name).removeprefix("torch.").lower(), value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, get_args
 from urllib.parse import urlencode
 
 from warpcall._blocking import each_now, run_now
+from warpcall._extras.arguments import check_choice, job_request
 from warpcall._jobs.events import events
 from warpcall._jobs.job import (
     PATH,
@@ -23,6 +24,7 @@ from warpcall._jobs.parse import parse
 from warpcall._tensors import new_id
 from warpcall.errors import InvalidInput
 from warpcall.jobs import (
+    STATES,
     JobEvent,
     JobList,
     JobPreview,
@@ -59,20 +61,19 @@ class _JobsBase(Generic[JobT]):
     async def _submit(self, op: str, request: JobRequest, key: str | None) -> JobT:
         headers = {"Idempotency-Key": new_id() if key is None else key}
         payload = await self._core.request_json(
-            "POST", PATH, {"op": op, **given(request)}, headers, CREATED
+            "POST", PATH, job_request(op, request), headers, CREATED
         )
         return self._kind(self._core, parse(SubmittedJob, payload, "a job"))
 
     async def _preview(self, op: str, request: JobRequest) -> JobPreview:
-        payload = await self._core.request_json(
-            "POST", f"{PATH}/preview", {"op": op, **given(request)}
-        )
+        payload = await self._core.request_json("POST", f"{PATH}/preview", job_request(op, request))
         return parse(JobPreview, payload, "a preview of a job")
 
     async def _get(self, id_: str) -> JobT:
         return self._kind(self._core, details_from(await self._core.get_json(path_of(id_))))
 
     async def _list(self, wanted: Mapping[str, object]) -> list[JobT]:
+        check_choice("state", wanted.get("state"), STATES)
         payload = await self._core.get_json(f"{PATH}?{urlencode(given(wanted))}")
         page = parse(JobList, payload, "a list of jobs")
         return [self._kind(self._core, info) for info in page.jobs]

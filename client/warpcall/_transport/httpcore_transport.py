@@ -47,7 +47,10 @@ class HttpcoreTransport:
         self._config = config
         self._clock = Clock()
         backend = TimedBackend(self._clock)
+        self._backend = backend
         self._pool = httpcore.ConnectionPool(**_pool_arguments(config), network_backend=backend)
+        self._abandoned: list[httpcore.ConnectionPool] = []
+        self._pid = os.getpid()
         self._closed = False
 
     async def send(self, request: Request) -> Reply:
@@ -80,6 +83,13 @@ class HttpcoreTransport:
         """Limit what this thread does on its connection to the deadline, and translate errors."""
         if self._closed:
             raise RuntimeError("this client is closed")
+        if self._pid != os.getpid():
+            # This process is a fork, whose parent uses the same connections. To close them here
+            # would tell the server that the parent leaves.
+            self._pid = os.getpid()
+            self._abandoned.append(self._pool)
+            arguments = _pool_arguments(self._config)
+            self._pool = httpcore.ConnectionPool(**arguments, network_backend=self._backend)
         self._clock.deadline = deadline
         with _translated(self._config):
             yield

@@ -8,6 +8,7 @@ The transport is written once, over non-blocking sockets; both clients differ in
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import deque
@@ -74,6 +75,7 @@ class SocketTransport:
         self._waiter = waiter
         self._idle: deque[Connection] = deque()
         self._closed = False
+        self._pid = os.getpid()
 
     async def send(self, request: Request) -> Reply:
         self._refuse_if_closed()
@@ -131,6 +133,12 @@ class SocketTransport:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RuntimeError("this client is closed")
+        if self._pid != os.getpid():
+            # This process is a fork. Its parent uses the same connections, and holds the permits.
+            self._pid = os.getpid()
+            while self._idle:
+                self._idle.pop().sock.close()
+            self._waiter.renew_permits()
 
     def _idle_connection(self) -> Connection | None:
         """The idle connection that was used last and is still open; None if there is none."""

@@ -60,6 +60,10 @@ class Waiter(ABC):
     def release_permit(self) -> None: ...
 
     @abstractmethod
+    def renew_permits(self) -> None:
+        """Give back all permits, in a process that was forked."""
+
+    @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
 
 
@@ -67,6 +71,9 @@ class BlockingWaiter(Waiter):
     """Waits by blocking the calling thread."""
 
     def __init__(self) -> None:
+        self.renew_permits()
+
+    def renew_permits(self) -> None:
         # A queue of permits: threading.Semaphore is written in Python and takes 2 us.
         self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(MAX_CONNECTIONS):
@@ -101,6 +108,9 @@ class LoopWaiter(Waiter):
     """Waits in the running asyncio loop, also of uvloop."""
 
     def __init__(self) -> None:
+        self.renew_permits()
+
+    def renew_permits(self) -> None:
         self._permits = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def connect(self, address: Address, deadline: float) -> socket.socket:

@@ -12,7 +12,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict, get_args
 
 State = Literal[
@@ -108,6 +108,21 @@ class Payload:
         "use_attribute_docstrings": True,
         "allow_inf_nan": False,
     }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, as values that JSON has."""
+        # Each class that inherits from this one is a dataclass.
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Payload):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

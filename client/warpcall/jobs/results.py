@@ -8,9 +8,13 @@ number is measured is described in docs/benchmarking.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from warpcall._extras.tables import Table
 from warpcall.jobs import Payload, State, Verdict
+
+TIMES = ("median_us", "ci_low_us", "ci_high_us")  # columns of tables
+RATIOS = ("ratio", "ratio_low", "ratio_high", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +157,13 @@ class CaseDetails(CaseResults):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results(Payload):
+class Results(Table, Payload):
     """What a job has measured so far."""
+
+    SHOWN: ClassVar = (
+        *("case", "implementation", "status"),
+        *(*TIMES, *RATIOS, "gb_per_s", "share_of_limit"),
+    )
 
     id: str
     """Id of the job."""
@@ -170,6 +179,10 @@ class Results(Payload):
     """A row for each implementation of each case, in order."""
     cases: list[CaseResults]
     """How each case was measured, in order."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """`measurements`, each as a dict."""
+        return [row.to_dict() for row in self.measurements]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +216,10 @@ class ComparedRow(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Payload):
+class Comparison(Table, Payload):
     """Two jobs side by side."""
+
+    SHOWN: ClassVar = ("case", "implementation", "a_us", "b_us", *RATIOS)
 
     a: str
     """Id of the first job."""
@@ -220,6 +235,10 @@ class Comparison(Payload):
     """Cases, each with its implementation, that only `a` measured."""
     only_b: list[str]
     """Cases, each with its implementation, that only `b` measured."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """`rows`, each as a dict."""
+        return [row.to_dict() for row in self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +260,10 @@ class HistoryPoint(Payload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class History(Payload):
+class History(Table, Payload):
     """What one implementation took in one case, job by job."""
+
+    SHOWN: ClassVar = ("finished_at", "job", "user", *TIMES, "environment")
 
     op: str
     """Name of the op."""
@@ -252,6 +273,11 @@ class History(Payload):
     """Key of the case."""
     points: list[HistoryPoint]
     """The measurements, the latest first."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """`points`, each as a dict with the fields of its measurement."""
+        points = [point.to_dict() for point in self.points]
+        return [{**point.pop("measurement"), **point} for point in points]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,85 @@
+"""Clients and stored tensors in other processes: pickled, and inherited by a fork."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from demo.server import Server
+from warpcall import AsyncClient, Client, StoredTensor
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def gpu(server: Server) -> Iterator[Client]:
+    with Client(server.url, timeout_s=30, retries=2, progress=False) as client:
+        yield client
+
+
+def turned(gpu: Client, x: Any) -> Any:
+    return gpu.permute(x, dims=(1, 0))
+
+
+def fetched(stored: StoredTensor[Any]) -> Any:
+    return stored.get()
+
+
+def test_a_pickled_client_has_the_same_settings(gpu: Client) -> None:
+    same, other = pickle.loads(pickle.dumps((gpu, AsyncClient("http://gpu-box:8000", api_key="k"))))
+
+    with same:
+        np.testing.assert_array_equal(turned(same, X), X.T)
+    assert same._core.recipe == gpu._core.recipe
+    assert (type(other), other.url, other._core.config.api_key) == (
+        AsyncClient,
+        "http://gpu-box:8000",
+        "k",
+    )
+
+
+def test_a_pickled_stored_tensor_is_the_one_on_the_server(gpu: Client) -> None:
+    with gpu.put(torch.from_numpy(X).bfloat16()) as stored:
+        same = pickle.loads(pickle.dumps(stored))
+
+        assert (same.id, same.shape, same.expires) == (stored.id, stored.shape, stored.expires)
+        assert torch.equal(same.get(), stored.get())
+        assert torch.equal(turned(gpu, same), stored.get().t())
+        assert stored.id in same._repr_html_()
+
+
+def test_processes_that_are_spawned_take_both(gpu: Client) -> None:
+    with (
+        gpu.put(X) as stored,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):
+        outs = [pool.submit(turned, gpu, X).result(120).T, pool.submit(fetched, stored).result(120)]
+
+    for out in outs:
+        np.testing.assert_array_equal(out, X)
+
+
+def test_forks_do_not_share_connections(gpu: Client) -> None:
+    turned(gpu, X)  # there is an idle connection, which each fork inherits
+
+    def call_often(seed: int) -> None:
+        x = np.full((64, 64), seed, np.float32)
+        assert all((turned(gpu, x) == seed).all() for _ in range(50))
+
+    context = multiprocessing.get_context("fork")
+    forks = [context.Process(target=call_often, args=(seed,)) for seed in range(1, 4)]
+    for fork in forks:
+        fork.start()
+    call_often(0)
+    for fork in forks:
+        fork.join(120)
+
+    assert [fork.exitcode for fork in forks] == [0, 0, 0]
+    np.testing.assert_array_equal(turned(gpu, X), X.T)
