@@ -59,8 +59,9 @@ class AsyncClient(BaseClient, AsyncOps):
         """Client.call, awaited."""
         return await self._core.call(name, inputs, params or {}, timeout_s=timeout_s)
 
-    async def run(self, name: str, /, *, timeout_s: float | None = None, **arguments: Any) -> Any:
+    async def run(self, name: str, /, **arguments: Any) -> Any:
         """Client.run, awaited."""
+        timeout_s = arguments.pop("timeout_s", None)
         split = split_arguments(name, arguments, is_tensor)
         answer = await self.call(name, *split, timeout_s=timeout_s)
         return only_output(answer)

@@ -148,10 +148,11 @@ class Client(BaseClient, Ops):
         """
         return run_now(self._core.call(name, inputs, params or {}, timeout_s=timeout_s))
 
-    def run(self, name: str, /, *, timeout_s: float | None = None, **arguments: Any) -> Any:
+    def run(self, name: str, /, **arguments: Any) -> Any:
         """Run any op, with its inputs and parameters as keyword arguments.
 
-        Arrays, torch tensors and stored tensors are inputs; all other values are parameters.
+        Arrays, torch tensors and stored tensors are inputs; all other values are parameters, but
+        for `timeout_s`, the seconds that this call may take.
 
         Returns:
             The output, or a dict of the outputs by name if there are several.
@@ -159,6 +160,8 @@ class Client(BaseClient, Ops):
         Raises:
             InvalidInput: no argument is an array, or the op does not take one of them.
         """
+        # Not a parameter: a caller who passes a dict of arrays would get an error of types.
+        timeout_s = arguments.pop("timeout_s", None)
         split = split_arguments(name, arguments, is_tensor)
         answer = self.call(name, *split, timeout_s=timeout_s)
         return only_output(answer)

@@ -111,3 +111,14 @@ def _look_up(found: Future[list[Endpoint]], host: str, port: int) -> None:
         found.set_exception(error)
     except UnicodeError:
         found.set_exception(OSError("no host can have this name"))
+
+
+def is_quiet(sock: socket.socket) -> bool:
+    """Whether an idle connection is open, and has no unread bytes, which no request asked for."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

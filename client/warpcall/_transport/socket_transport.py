@@ -27,7 +27,7 @@ from warpcall._transport.base import (
     content_length,
     most_nbytes,
 )
-from warpcall._transport.connect import Address
+from warpcall._transport.connect import Address, is_quiet
 from warpcall._transport.deadlines import left_s
 from warpcall._transport.parser import HEAD_BYTES, AnswerParser, Malformed
 from warpcall._transport.waiters import Waiter
@@ -148,7 +148,7 @@ class SocketTransport:
             except IndexError:  # not `if self._idle`: another thread may take the last one
                 return None
             is_young = time.monotonic() - connection.idle_since < MAX_IDLE_S
-            if is_young and _is_quiet(connection.sock):
+            if is_young and is_quiet(connection.sock):
                 return connection
             connection.sock.close()
 
@@ -392,14 +392,3 @@ def _translated(error: Exception, authority: str, stage: str) -> WarpcallError:
     if isinstance(error, Malformed):
         return TransportError(f"{authority} did not answer in HTTP: {error}")
     return ConnectionFailed(f"the connection to {authority} broke: {error}")
-
-
-def _is_quiet(sock: socket.socket) -> bool:
-    """Whether an idle connection is open, and has no unread bytes, which no request asked for."""
-    try:
-        sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False

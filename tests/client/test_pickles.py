@@ -12,10 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from demo.server import Server
+from tests.servers import Server, running_server
 from warpcall import AsyncClient, Client, StoredTensor
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        yield running
 
 
 @pytest.fixture
