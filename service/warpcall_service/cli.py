@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from typing import Annotated, Any, TextIO
 
 from warpcall_service.processes.imports import quick_imports
@@ -14,6 +15,7 @@ with quick_imports():
     from warpcall_service import logs
     from warpcall_service.auth import admin_cli
     from warpcall_service.http.listen import ServerError
+    from warpcall_service.nodes.drain import drain
     from warpcall_service.server import serve
     from warpcall_service.settings import Settings, SettingsError
     from warpcall_service.worker import warmup
@@ -25,6 +27,7 @@ app = typer.Typer(
 )
 admin_cli.add_commands(app)
 app.command("warm")(warmup.warm)
+app.command("drain")(drain)
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,6 +71,14 @@ def run(
             help="Log JSON on a terminal too. The log is always JSON if stderr is no terminal.",
         ),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop in good order before this time, such as 2026-01-31T18:00, or in seconds "
+            "since 1970. Jobs that would take longer are left to other servers.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -84,6 +95,8 @@ def run(
     option given here takes precedence over its variable.
     """
     given: dict[str, Any] = {"host": host, "port": port, "devices": devices}
+    if until is not None:
+        given["until"] = _seconds_since_1970(until)
     if insecure:
         given["insecure"] = True
     given = {name: value for name, value in given.items() if value is not None}
@@ -99,6 +112,17 @@ def run(
     except (SettingsError, ServerError) as error:
         logs.write(f"warpcall-server: {error}")
         raise typer.Exit(2) from None
+
+
+def _seconds_since_1970(text: str) -> float:
+    """A time in the form of RFC 3339, without an offset in the local time, or as a number."""
+    try:
+        return float(text) if text.isdecimal() else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            "--until must be a time such as 2026-01-31T18:00 or 2026-01-31T18:00:00+01:00, or "
+            f"seconds since 1970, got {text[:60]!r}"
+        ) from None
 
 
 def _on_terminal(stream: TextIO | None) -> bool:

@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -40,7 +41,6 @@ from warpcall_service.uploads.checks import Checks
 from warpcall_service.uploads.problems import ProblemService
 from warpcall_service.uploads.service import ImplementationService
 
-STOP_MARGIN_S = 10  # after twice `drain_timeout_s` and this, the kernel ends the process
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that clients close them
 
 log = logging.getLogger("warpcall")
@@ -83,7 +83,9 @@ async def _serve(
     store: Store,
     account_sync: AccountSync,
 ) -> None:
-    stop = _Stop(2 * settings.drain_timeout_s + STOP_MARGIN_S)
+    stop = _Stop(settings.stop_s)
+    if settings.until:
+        stop.request_in(settings.until - settings.stop_s - time.time())
     engine = LocalEngine(settings)
     if not await stop.or_done(engine.start()):
         return
@@ -197,8 +199,15 @@ class _Stop:
         """Whether a signal has come."""
         return self._requested.is_set()
 
+    def request_in(self, delay_s: float) -> None:
+        """Stop after a time as on SIGTERM."""
+        asyncio.get_running_loop().call_later(max(0.0, delay_s), self._request, "its time is over")
+
     def _on_signal(self, number: signal.Signals) -> None:
-        log.info("%s: the server stops", signal.Signals(number).name)
+        self._request(signal.Signals(number).name)
+
+    def _request(self, why: str) -> None:
+        log.info("%s: the server stops", why)
         if not self._requested.is_set():
             # If a thread or the event loop is blocked then, no Python code can end the process.
             signal.alarm(math.ceil(self._end_s))

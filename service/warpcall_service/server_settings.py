@@ -14,6 +14,7 @@ PREFIX = "WARPCALL_"
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 MIB = 1 << 20
+STOP_MARGIN_S = 10  # after twice `drain_timeout_s` and this, the kernel ends the process
 # Neither "//" nor "/..": a browser would not send a cookie for such a path.
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)*")
 
@@ -269,6 +270,17 @@ class ServerSettings(BaseSettings):
         10.0, description="Seconds that calls in progress have to finish when the server stops."
     )
 
+    until: float = Field(
+        0.0,
+        ge=0,
+        le=1e11,
+        allow_inf_nan=False,
+        description=(
+            "Time, in seconds since 1970, at which the server must have ended, as "
+            "`SLURM_JOB_END_TIME` has it. The server starts no job that is estimated to run longer, "
+            "and stops in good order before. With 0 there is none."
+        ),
+    )
     start_timeout_s: Seconds = Field(
         120.0, description="Seconds that a worker has to become ready."
     )
@@ -323,6 +335,11 @@ class ServerSettings(BaseSettings):
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError(f"{PREFIX}TLS_KEY: needs {PREFIX}TLS_CERT beside it")
         return self
+
+    @property
+    def stop_s(self) -> float:
+        """Seconds from the first signal to the end of the server, at most."""
+        return 2 * self.drain_timeout_s + STOP_MARGIN_S
 
     @property
     def is_local(self) -> bool:

@@ -74,17 +74,24 @@ def lock(session: Session) -> int:
     return clock.now_us
 
 
-def claim(session: Session, runner: str, device: Device, user_running: int) -> Job | None:
+def claim(
+    session: Session,
+    runner: str,
+    device: Device,
+    user_running: int,
+    left_ms: int | None = None,
+) -> Job | None:
     """Claim the next job for a server; None if no job may start.
 
     Args:
         runner: id of the server.
         device: where the job would run. Jobs that may not run there are left to others.
         user_running: limit on the number of jobs that one user has running at once.
+        left_ms: jobs that are estimated to run longer are left to others; None means no limit.
     """
     lock(session)
     running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
-    elsewhere = _elsewhere(session, device)
+    elsewhere = _elsewhere(session, device, left_ms)
     entries = [entry for entry in _entries(session) if entry.number not in elsewhere]
     ends = _ends(session)
     for scheduled in in_order(entries, ends):
@@ -203,8 +210,8 @@ def _entries(session: Session) -> list[QueuedJob]:
     return [QueuedJob(*row) for row in rows]
 
 
-def _elsewhere(session: Session, device: Device) -> set[int]:
-    """Numbers of the waiting jobs that may not run on a device.
+def _elsewhere(session: Session, device: Device, left_ms: int | None) -> set[int]:
+    """Numbers of the waiting jobs that may not run on a device, or not for as long as they take.
 
     A job that has measured a case runs only on devices of the model that measured it. Its cases
     would otherwise be those of different GPUs.
@@ -215,7 +222,11 @@ def _elsewhere(session: Session, device: Device) -> set[int]:
             sa.or_(Job.gpu.is_not(None), Job.node.is_not(None), Job.cases_done > 0),
         )
     )
-    return {
+    long: Sequence[int] = ()
+    if left_ms is not None:
+        query = sa.select(Job.number).where(Job.state == "queued", Job.estimated_ms > left_ms)
+        long = session.scalars(query).all()
+    return {*long} | {
         number
         for number, gpu, node, model, cases_done in rows
         if not device.fits(gpu, node) or (cases_done and model not in (None, device.model))

@@ -221,7 +221,7 @@ class Scheduler:
                 self.cancel(number)
         self._queued = await self._database.read(_queued)
         for lane in self._engine.all_lanes if self._queued else ():
-            if self._stopping:
+            if self._stopping or self._membership.is_draining:
                 return
             if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
                 claimed = await self._database.write(
@@ -264,7 +264,9 @@ class Scheduler:
 
     def _claim(self, session: Session, device: str, offer: Device) -> _Claimed | None:
         settings = self._settings
-        job = queue.claim(session, self._identity.id, offer, settings.user_running_jobs)
+        job = queue.claim(
+            session, self._identity.id, offer, settings.user_running_jobs, self._left_ms()
+        )
         if job is None:
             return None
         job.device = device
@@ -286,6 +288,13 @@ class Scheduler:
         }
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(claim, job.id, job.user_name, job.op, task)
+
+    def _left_ms(self) -> int | None:
+        """Milliseconds for which this server will run; None if there is no limit."""
+        if not self._settings.until:
+            return None
+        left_s = self._settings.until - self._settings.stop_s - time.time()
+        return max(0, round(left_s * 1e3))
 
     # Running a job
 

@@ -83,6 +83,7 @@ class Membership:
         self._read_at = time.monotonic()
         self._started_ms = self._beat_ms = now_ms()
         self._registered = False
+        self._drained = False
         self._trouble = ""
         self._beating: asyncio.Task[None] | None = None
 
@@ -111,6 +112,11 @@ class Membership:
             read_s_ago=0.0 if self._threads is None else time.monotonic() - self._read_at,
             nodes=sorted(found, key=lambda node: (node.started_at, node.id)),
         )
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this server takes no more jobs: it is drained, or about to stop."""
+        return self._drained or self._is_stopping()
 
     @property
     def is_shared(self) -> bool:
@@ -168,14 +174,15 @@ class Membership:
 
     async def _beat(self, threads: StoreThreads) -> None:
         first = not self._registered
-        facts, stopping = json.dumps(self._facts()), self._is_stopping()
-        beat = Beat(self.id, self._url, self._host, facts, stopping, first)
+        facts = json.dumps(self._facts())
+        beat = Beat(self.id, self._url, self._host, facts, self.is_draining, first)
         began = time.monotonic()
         now, rows = await threads.write(
             lambda session: registry.write_beat(session, beat), deadline_s=DEADLINE_S
         )
         self._registered, self._read_at, self._beat_ms = True, began, now
         self._others = {row.id: _node(row, now) for row in rows if row.id != self.id}
+        self._drained = any(row.drained for row in rows if row.id == self.id)
         if first:
             self._started_ms = now
 
@@ -186,7 +193,7 @@ class Membership:
                 url=self._url,
                 host=self._host,
                 facts=json.dumps(self._facts()),
-                draining=self._is_stopping(),
+                draining=self.is_draining,
                 started_ms=self._started_ms,
                 beat_ms=now_ms() if self._threads is None else self._beat_ms,
             ),

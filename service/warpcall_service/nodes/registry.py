@@ -47,7 +47,7 @@ def write_beat(session: Session, beat: Beat) -> tuple[int, Sequence[NodeRow]]:
     values = {"url": beat.url, "host": beat.host, "facts": beat.facts, "draining": beat.draining}
     values |= {"beat_ms": _NOW_MS, "stopped_ms": None}
     made = insert(NodeRow).values(id=beat.id, started_ms=_NOW_MS, **values)
-    started = {"started_ms": _NOW_MS} if beat.first else {}
+    started = {"started_ms": _NOW_MS, "drained": False} if beat.first else {}
     session.execute(made.on_conflict_do_update(index_elements=["id"], set_={**values, **started}))
     # Rows that another server has locked are skipped. Two servers that wait for each other's rows
     # would block each other.
@@ -69,6 +69,26 @@ def write_beat(session: Session, beat: Beat) -> tuple[int, Sequence[NodeRow]]:
     rows = session.scalars(query.execution_options(populate_existing=True)).all()
     session.expunge_all()  # the rows are read in another thread, after the session has ended
     return session.scalars(sa.select(_NOW_MS)).one(), rows
+
+
+def drain(session: Session, name: str, drained: bool) -> Sequence[NodeRow]:
+    """Have servers take no more jobs, or take jobs again.
+
+    Args:
+        name: id of a server, or the host name of its machine.
+
+    Returns:
+        The servers, none if there is none of this name that runs.
+    """
+    here = sa.or_(NodeRow.id == name, NodeRow.host == name), NodeRow.stopped_ms.is_(None)
+    rows = session.scalars(sa.select(NodeRow).where(*here).order_by(NodeRow.id)).all()
+    session.execute(
+        sa.update(NodeRow)
+        .where(*here)
+        .values(drained=drained)
+        .execution_options(synchronize_session=False)
+    )
+    return rows
 
 
 def write_end(session: Session, node_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, String, Text
+from sqlalchemy import BigInteger, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpcall_service.store.tables import Base
@@ -20,7 +20,8 @@ class NodeRow(Base):
     Attributes:
         id: as in the server's data folder; see `nodes/server_identity.py`.
         facts: versions, hash of the ops and lanes, as JSON.
-        draining: whether it is about to stop.
+        draining: whether it takes no more jobs: it is drained, or about to stop.
+        drained: whether an administrator wants it to take no more jobs, until it is restarted.
         beat_ms: when it wrote its last heartbeat.
         stopped_ms: when it left in good order; null while it has not.
     """
@@ -32,6 +33,7 @@ class NodeRow(Base):
     host: Mapped[str] = mapped_column(String(HOST_LENGTH))
     facts: Mapped[str] = mapped_column(Text)
     draining: Mapped[bool]
+    drained: Mapped[bool] = mapped_column(default=False, server_default=false())
     started_ms: Mapped[int] = mapped_column(BigInteger)
     beat_ms: Mapped[int] = mapped_column(BigInteger)
     stopped_ms: Mapped[int | None] = mapped_column(BigInteger)

@@ -1,0 +1,122 @@
+"""Servers that take no more jobs: drained by an administrator, stopped, or near the end of their time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.service.databases import Database
+from tests.service.job_requests import CASE, client, ended, reached, show, submit
+from tests.service.job_rows import RUNNER
+from tests.service.job_rows import submit as submit_row
+from tests.service.jobs.test_two_servers import WAITS, beside, has_logged, measured_once, states
+from tests.service.nodes.test_nodes import states as nodes_of
+from tests.waiting import until
+from warpcall_service.jobs import queue
+from warpcall_service.nodes.placement import Device
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job as Row
+
+only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+def test_a_job_that_takes_longer_than_its_server_runs_is_left_to_others(store: Store) -> None:
+    long, short = submit_row(store, "alice", cases=10), submit_row(store, "alice", cases=1)
+
+    found = []
+    for left_ms in (0, 12_000, 12_000, None):
+        with store.write() as session:
+            job = queue.claim(session, RUNNER, Device(RUNNER, "", ""), 10, left_ms)
+            found.append(job and job.id)
+
+    assert found == [None, short, None, long]
+
+
+@only_postgresql
+def test_a_drained_server_takes_no_job_and_a_stopped_one_hands_its_job_back(
+    database: Database, tmp_path: Path
+) -> None:
+    with beside(database, tmp_path / "a") as a, client(a) as http:
+        own = http.get("/v1/nodes").json()["node"]
+        job = submit(http, **WAITS)
+        reached(http, job, lambda found: found["cases_done"] == 1)
+        said = database.command("drain", own)
+        until(lambda: nodes_of(a)[a.url] == "draining")
+        with beside(database, tmp_path / "b") as b, client(b) as other:
+            until(lambda: nodes_of(b) == {a.url: "draining", b.url: "alive"})
+            taken = [ended(other, submit(other, fresh=True)) for _ in range(2)]
+            still = show(other, job)["state"]
+            a.process.send_signal(signal.SIGTERM)
+            reached(
+                other, job, lambda found: found["state"] == "running" or found["cases_done"] == 2
+            )
+            (tmp_path / "continue_file").touch()
+            done = ended(other, job)
+            states(other, done)
+            once = measured_once(other, done)
+            until(lambda: nodes_of(b)[a.url] == "stopped")
+            wrong = database.command("drain", own, status=1)
+            assert all(has_logged(b, f"the job {one['id']} ended on cpu: ok") for one in taken)
+
+    assert said.startswith(f"{own} on ")
+    assert said.endswith(" takes no more jobs\n")
+    assert still == "running"
+    assert (done["state"], done["attempts"]) == ("succeeded", 1)
+    assert once
+    assert f"no server '{own}' runs" in wrong
+
+
+@only_postgresql
+def test_a_drained_server_takes_jobs_again_when_it_is_asked_to(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "continue_file").touch()
+    with beside(database, tmp_path / "a") as a, client(a) as http:
+        host = http.get("/v1/nodes").json()["nodes"][0]["host"]
+        until(lambda: "takes no more" in database.command("drain", host))
+        until(lambda: nodes_of(a)[a.url] == "draining")
+        job = submit(http)
+        again = database.command("drain", host, "--off")
+        done = ended(http, job)
+
+    assert again.endswith(" takes jobs again\n")
+    assert done["state"] == "succeeded"
+
+
+def test_only_servers_that_share_a_database_are_drained(sqlite: Database) -> None:
+    said = sqlite.command("drain", "x", status=1)
+
+    assert "only servers that share a PostgreSQL database can be drained" in said
+
+
+def test_a_server_stops_in_good_order_before_its_time_is_over(
+    sqlite: Database, tmp_path: Path
+) -> None:
+    over = time.time() + 2 * 1 + 10 + 15
+    folder = Path(sqlite.settings["WARPCALL_DATA_DIR"])
+    short = {"WARPCALL_DRAIN_TIMEOUT_S": "1", "WARPCALL_UNTIL": f"{over:.1f}"}
+    with beside(sqlite, folder, **short) as server, client(server) as http:
+        long = submit(http, cases=[{**CASE, "shape": [8, n]} for n in range(2, 12)])
+        server.process.wait(60)
+        log = server.log.read_text()
+
+    store = sqlite.store()
+    with store.read() as session:
+        (row,) = session.scalars(sa.select(Row))
+        left = row.id, row.state, row.attempts
+    store.close()
+    assert left == (long["id"], "queued", 0), "it is estimated to take longer than there is time"
+    assert "its time is over: the server stops" in log
+    assert "the server has stopped" in log
+    assert server.process.returncode == 0
+
+
+@pytest.mark.parametrize("given", ["soon", "2026-13-01", "-5", "1" * 400])
+def test_a_time_that_is_none_is_refused(given: str, sqlite: Database) -> None:
+    said = sqlite.command("--until", given, status=2)
+
+    assert "until" in said.lower()
