@@ -71,19 +71,23 @@ def test_a_drained_server_takes_no_job_and_a_stopped_one_hands_its_job_back(
 
 
 @only_postgresql
-def test_a_drained_server_takes_jobs_again_when_it_is_asked_to(
+def test_a_drained_server_leaves_jobs_to_others_until_it_may_take_them_again(
     database: Database, tmp_path: Path
 ) -> None:
     (tmp_path / "continue_file").touch()
     with beside(database, tmp_path / "a") as a, client(a) as http:
-        host = http.get("/v1/nodes").json()["nodes"][0]["host"]
+        (node,) = http.get("/v1/nodes").json()["nodes"]
+        own, host = node["id"], node["host"]
         until(lambda: "takes no more" in database.command("drain", host))
         until(lambda: nodes_of(a)[a.url] == "draining")
-        job = submit(http)
-        again = database.command("drain", host, "--off")
+        with beside(database, tmp_path / "b") as b:
+            others = [ended(http, submit(http, fresh=True)) for _ in range(2)]
+            assert all(has_logged(b, f"the job {one['id']} ended on cpu: ok") for one in others)
+        job = submit(http, fresh=True)
+        again = database.command("drain", own, "--off")
         done = ended(http, job)
 
-    assert again.endswith(" takes jobs again\n")
+    assert again == f"{own} on {host} takes jobs again\n"
     assert done["state"] == "succeeded"
 
 
