@@ -8,7 +8,9 @@ slowly, send JSON and other bodies that cost much to read, and ask for other pro
 (`--only KIND` for one of these). A good client with a key of its own makes 4 KB calls, one after
 the other, and asks for /healthz in between. The exit status is 1 if one of its requests failed, if
 its slowest percent took more than 250 ms, if the server took more than 300 MB beside its arena, or
-if anything stayed taken after the attackers had left.
+if anything stayed taken after the attackers had left. A machine that is busy with other work may
+add to the 250 ms: four times what the slowest percent of echoes takes, from a process that does
+nothing else.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import numpy as np
 from bench.attacks.attackers import ATTACKS, SMUGGLED
 from bench.callers import RawClient
 from bench.descriptors import held
+from bench.echo import HOPS, Echo, echo
 from bench.fairness import KEY_VARIABLE, NICE, SINGLE_BYTES, new_keys, tensor_of
 from bench.machine import describe, memory_of
 from demo.server import Server, running_server
@@ -51,7 +54,7 @@ class Result:
     """What the good client saw.
 
     Attributes:
-        latencies_ms: of its calls; `health_ms` of /healthz.
+        latencies_ms: of its calls; `health_ms` of /healthz; `echo_ms` of an `Echo` in between.
         failures: what went wrong, in words.
         most_bytes: the most that the HTTP process had resident beside the arena.
         came_back: what the attackers counted.
@@ -59,6 +62,7 @@ class Result:
 
     latencies_ms: list[float] = field(default_factory=list)
     health_ms: list[float] = field(default_factory=list)
+    echo_ms: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     most_bytes: int = 0
     came_back: dict[str, int] = field(default_factory=dict)
@@ -73,6 +77,7 @@ class Result:
             "max_ms": percentile(self.latencies_ms, 100),
             "health_p99_ms": percentile(self.health_ms, 99),
             "health_max_ms": percentile(self.health_ms, 100),
+            "echo_p99_ms": percentile(self.echo_ms, 99),
             "most_mb": round(self.most_bytes / 2**20),
             "first_failure": next(iter(self.failures), ""),
             "came_back": self.came_back,
@@ -81,10 +86,11 @@ class Result:
     def faults(self) -> list[str]:
         """What must not be, in words."""
         slowest_ms = percentile(self.latencies_ms, 99)
+        allowed_ms = round(ALLOWED_P99_MS + HOPS * percentile(self.echo_ms, 99), 1)
         smuggled = self.came_back.get(SMUGGLED, 0)
         found = {
             f"{len(self.failures)} requests failed: {self.failures[:1]}": self.failures,
-            f"p99 is {slowest_ms} ms, above {ALLOWED_P99_MS}": not slowest_ms <= ALLOWED_P99_MS,
+            f"p99 is {slowest_ms} ms, above {allowed_ms}": not slowest_ms <= allowed_ms,
             f"{self.most_bytes} bytes beside the arena": self.most_bytes > ALLOWED_BYTES,
             f"{smuggled} smuggled requests were answered": smuggled,
         }
@@ -101,8 +107,12 @@ def measure(
 ) -> Result:
     """Make a good client's calls for `seconds` while the attackers are there."""
     result = Result()
-    with _memory_noted(server, result), attackers(server.port, connections, kinds, keys, result):
-        _good_client(server.port, keys["b"], seconds, result)
+    with (
+        _memory_noted(server, result),
+        echo() as control,
+        attackers(server.port, connections, kinds, keys, result),
+    ):
+        _good_client(server.port, keys["b"], seconds, control, result)
     return result
 
 
@@ -126,7 +136,7 @@ def attackers(
             process.kill()
 
 
-def _good_client(port: int, key: str, seconds: float, result: Result) -> None:
+def _good_client(port: int, key: str, seconds: float, control: Echo, result: Result) -> None:
     tensor = tensor_of(SINGLE_BYTES)
     client: RawClient | None = None
     end = time.monotonic() + seconds
@@ -145,6 +155,7 @@ def _good_client(port: int, key: str, seconds: float, result: Result) -> None:
             result.health_ms.append(_health_ms(port))
         except OSError as error:
             result.failures.append(f"/healthz: {error}")
+        result.echo_ms.append(control.round_trip_s(SINGLE_BYTES) * 1e3)
         time.sleep(0.005)
     if client is not None:
         client.close()

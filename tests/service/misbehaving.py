@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import time
@@ -74,7 +75,9 @@ def allocate_in_forks(op: Op, params: Mapping[str, Any]) -> Function:
     def function(**inputs: Any) -> Any:
         for _ in range(16):
             if not os.fork():
-                kept = b"x" * (100 << 20)
+                # At once: page by page, a busy machine may take longer than the job may be quiet.
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+                kept = mmap.mmap(-1, 100 << 20, flags)
                 time.sleep(FOR_EVER_S + len(kept))
         time.sleep(FOR_EVER_S)
 

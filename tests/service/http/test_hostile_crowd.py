@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.attacks.attackers import ATTACKS
-from bench.attacks.hostile import measure, start_json_process, unreleased
+from bench.attacks.hostile import Result, measure, start_json_process, unreleased
 from bench.descriptors import held
 from bench.fairness import new_keys
 from tests.servers import running_server
@@ -37,6 +37,16 @@ def test_a_good_client_is_served_beside_attackers_and_they_leave_nothing(
     assert "Traceback" not in log
     assert [line for line in log.splitlines() if not line.startswith(("{", "Warpcall"))] == []
     assert not [line for line in log.splitlines() if _is_error(line)]
+
+
+def test_only_what_the_machine_itself_takes_excuses_a_slow_answer() -> None:
+    slow = Result(latencies_ms=[300.0] * 100, echo_ms=[1.0] * 100)
+    busy = Result(latencies_ms=[300.0] * 100, echo_ms=[20.0] * 100)
+    unknown = Result(latencies_ms=[1.0] * 100)
+
+    assert slow.faults() == ["p99 is 300.0 ms, above 254.0"]
+    assert busy.faults() == []
+    assert len(unknown.faults()) == 1
 
 
 def _is_error(line: str) -> bool:
