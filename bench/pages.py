@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 import psutil
 import sqlalchemy as sa
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Request
 
 from bench.jobs.stored_jobs import fill, say
 from demo.server import Server, running_server
@@ -226,7 +226,11 @@ def visit(browser: Browser, server: Server, path: str, times: Times) -> None:
         page = context.new_page()
         page.add_init_script(OBSERVER)
         asked: list[str] = []
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
+
+        def note(request: Request, asked: list[str] = asked) -> None:
+            asked.append(request.url)
+
+        page.on("request", note)
         page.goto(server.url + path, wait_until="load")
         if "/cases/" in path:
             page.wait_for_selector("[data-drawn]", state="attached")
