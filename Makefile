@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WHEELS := dist
-QUIET := $(if $(shell test -t 2 && echo terminal),,-qq) # on a terminal pip shows what it downloads
+# On a terminal pip shows what it downloads. A process substitution keeps pip's exit status, a pipe would not.
+SHELL := /bin/bash
+QUIET := $(if $(shell test -t 2 && echo terminal),,-qq)
+NEW := $(if $(QUIET),,> >(grep --line-buffered -v "already satisfied"))
 .PHONY: setup fmt check wheels test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
@@ -11,7 +14,7 @@ setup: .venv/ready
 	@echo "Afterwards .venv has 2.3 GB, and more with CUDA. Nothing outside of it is changed; rm -r .venv undoes it."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq 'pip>=25.1'
-	@$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable client --editable . --group dev
+	@$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable client --editable . --group dev $(NEW)
 	@touch $@
 fmt: setup
 	$(BIN)/ruff format && $(BIN)/ruff check --fix && $(BIN)/python -m tools.generate_sdk
