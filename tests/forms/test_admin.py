@@ -196,7 +196,7 @@ def test_for_all_others_there_is_nothing(lab: FormsLab) -> None:
         answers = [http.get("/admin"), *(http.post(f"/admin/{path}", data={}) for path in posts)]
 
         assert [answer.status_code for answer in answers] == [404] * len(answers)
-        assert "there is nothing at" in answers[0].text
+        assert "There is nothing at" in answers[0].text
         assert "admin" not in http.get("/jobs").text
     assert lab.admin.post("/admin/users/call/delete").status_code == 404
     assert lab.browsers["call"].get("/v1/me").status_code == 200
