@@ -1,0 +1,51 @@
+"""Calls as users write them, for the type checker: nothing here runs.
+
+mypy checks this file with all others (`make check`). It reports a comment that ignores an error
+which is not there, so each such comment is a test that the error is found.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from warpcall import AsyncClient, Client, Job, JobRequest, Results, StoredTensor
+
+Array = npt.NDArray[Any]
+
+
+def arrays_come_back_as_they_went(gpu: Client, x: Array, t: torch.Tensor) -> None:
+    assert_type(gpu.permute(x, dims=(1, 0)), Array)
+    assert_type(gpu.permute(t, dims=[1, 0], timeout_s=5), torch.Tensor)
+    assert_type(gpu.put(t).get(timeout_s=1.5), torch.Tensor)
+    assert_type(gpu.stored.permute(t, dims=(1, 0)), StoredTensor[torch.Tensor])
+    assert_type(gpu.conv_backward(x, x, x), tuple[Array, Array, Array | None])
+    inputs = {"x": x}
+    gpu.run("permute", **inputs, dims=(1, 0))
+
+
+async def awaited_calls_have_the_same_types(gpu: AsyncClient, t: torch.Tensor) -> None:
+    assert_type(await gpu.masked_softmax(t, causal=True), torch.Tensor)
+    assert_type(await (await gpu.put(t)).get(), torch.Tensor)
+
+
+def jobs_take_what_they_declare(gpu: Client) -> None:
+    request: JobRequest = {"precision": "quick", "sweep": {"dtypes": [torch.bfloat16, np.float32]}}
+    job = gpu.jobs.submit("permute", **request)
+    assert_type(job, Job)
+    assert_type(job.wait(), Results)
+    assert_type(job.results().to_rows(), list[dict[str, Any]])
+
+
+def what_is_wrong_is_found(gpu: Client, x: Array) -> None:
+    gpu.permute(x)  # type: ignore[call-arg]
+    gpu.permute(x, dims="1,0")  # type: ignore[arg-type]
+    gpu.permute([1, 2], dims=(0,))  # type: ignore[type-var]
+    gpu.masked_softmax(x, causal="yes")  # type: ignore[arg-type]
+    gpu.jobs.submit("permute", precision="fast")  # type: ignore[arg-type]
+    gpu.jobs.submit("permute", priority="urgent")  # type: ignore[arg-type]
+    gpu.jobs.list(state="done")  # type: ignore[arg-type]
+    Client(timeout="5")  # type: ignore[call-arg]
