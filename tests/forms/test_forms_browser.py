@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.forms.conftest import FormsLab, new_word
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.service.uploads.sources import SHORT
 
+PixelArray = npt.NDArray[np.uint8]
 pytestmark = needs_chromium
 expect.set_options(timeout=WAIT_MS)
 
@@ -71,4 +76,61 @@ def test_a_file_is_uploaded_and_its_job_watched_to_the_end(lab: FormsLab, chrome
         expect(page.locator(".badge.succeeded")).to_be_visible()
         expect(page.locator("tr.case")).to_have_count(1)
         expect(page.get_by_role("button", name="Measure again")).to_be_visible()
+        assert tab.faults == []
+
+
+def pixels(mode: str) -> PixelArray:
+    """A picture in which no two rows, columns or channels are alike."""
+    channels = len(mode)
+    values = np.arange(9 * 12 * channels, dtype=np.uint32).reshape(9, 12, channels) * 7 % 251
+    if mode == "RGBA":
+        values[..., 3] = 255  # a canvas loses colours under transparency
+        values[0, 0] = 0
+    return values.astype(np.uint8)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_a_picture_is_sent_as_bytes_and_the_answer_drawn(
+    lab: FormsLab, chrome: Browser, tmp_path: Path, mode: str
+) -> None:
+    given, file = pixels(mode), tmp_path / "photo.png"
+    Image.fromarray(given).save(file)
+    with opened(chrome) as tab:
+        page = tab.page
+        log_in(page, lab, "call", "/call?op=permute")
+        page.get_by_label("x: a file").set_input_files(file)
+        expect(page.locator("[data-picture]")).to_contain_text("photo.png is sent")
+        page.get_by_label("dims").fill("2,0,1")
+        page.get_by_role("button", name="Call permute").click()
+        expect(page.get_by_role("img", name="out as a picture")).to_be_visible()
+        with page.expect_download() as array:
+            page.get_by_role("link", name=".npy").click()
+        with page.expect_download() as picture:
+            page.get_by_role("link", name=".png").click()
+        sent = np.load(array.value.path())
+        drawn = np.asarray(Image.open(picture.value.path()))
+
+        assert np.array_equal(sent, given.transpose(2, 0, 1))
+        assert np.array_equal(drawn[..., : len(mode)], given)
+        assert tab.faults == []
+
+
+def test_a_file_that_is_no_picture_is_not_sent(
+    lab: FormsLab, chrome: Browser, tmp_path: Path
+) -> None:
+    text, large = tmp_path / "text.png", tmp_path / "large.png"
+    sent: list[str] = []
+    text.write_text("<b>no picture</b>")
+    Image.new("1", (2000, 2000)).save(large)  # 3 bytes a pixel are more than the form may have
+    with opened(chrome) as tab:
+        page = tab.page
+        log_in(page, lab, "call", "/call?op=permute")
+        page.on("request", lambda request: sent.append(request.method))
+        for file, why in ((text, "cannot read text.png"), (large, "2000 × 2000 pixels")):
+            page.get_by_label("x: a file").set_input_files(file)
+            expect(page.locator("[data-picture]")).to_contain_text(why)
+            page.get_by_role("button", name="Call permute").click()
+
+        expect(page.locator("#answer")).to_have_count(0)
+        assert "POST" not in sent
         assert tab.faults == []
