@@ -12,6 +12,8 @@ import pytest
 
 from tests.pages import lab
 from tests.servers import Server, running_server
+from tests.service.databases import Database
+from tests.service.job_requests import client
 from warpcall_service.store.database import Store
 
 # The job that runs is one of another server, and of the user whose jobs wait: none of these is
@@ -137,3 +139,29 @@ def filled(folder: Path, url: str | None = None) -> dict[str, str]:
     )
     store.close()
     return found
+
+
+@dataclass(frozen=True)
+class SharedLab:
+    """A server with keys and jobs."""
+
+    server: Server
+    key: str
+    jobs: dict[str, str]
+
+    def share(self, name: str, **fields: str) -> tuple[str, str]:
+        """The id of a new link to one of alice's jobs, and the path that it leads to."""
+        with client(self.server, self.key) as alice:
+            answer = alice.post(f"/v1/jobs/{self.jobs[name]}/shares", json=fields)
+            assert answer.status_code == 201, answer.text
+            return answer.json()["id"], answer.json()["url"]
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLab]:
+    folder = tmp_path_factory.mktemp("shared")
+    jobs = filled(folder)
+    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
+    key = database.key("alice", "bench")
+    with running_server({**SETTINGS, **database.settings}) as server:
+        yield SharedLab(server, key, jobs)

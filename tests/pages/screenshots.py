@@ -189,6 +189,7 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
         "problem": "/problems/ann/row-norm",
         "upload": "/upload?op=permute",
         "call": "/call?op=masked-softmax",
+        "account": "/account",
         "admin": "/admin",
         "api": "/docs",
         "not-found": "/jobs/0123456789ab",

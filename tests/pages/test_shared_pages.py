@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 import httpx
-import pytest
 from playwright.sync_api import expect
 
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
-from tests.pages.conftest import SETTINGS, filled
+from tests.pages.conftest import SharedLab
 from tests.pages.test_pages import links_of
-from tests.servers import Server, running_server
-from tests.service.databases import Database
 from tests.service.job_requests import client
 
 HTML = {"accept": "text/html"}
-
-
-@dataclass(frozen=True)
-class SharedLab:
-    """A server with keys and jobs."""
-
-    server: Server
-    key: str
-    jobs: dict[str, str]
-
-    def share(self, name: str, **fields: str) -> tuple[str, str]:
-        """The id of a new link to one of alice's jobs, and the path that it leads to."""
-        with client(self.server, self.key) as alice:
-            answer = alice.post(f"/v1/jobs/{self.jobs[name]}/shares", json=fields)
-            assert answer.status_code == 201, answer.text
-            return answer.json()["id"], answer.json()["url"]
-
-
-@pytest.fixture(scope="module")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLab]:
-    folder = tmp_path_factory.mktemp("shared")
-    jobs = filled(folder)
-    database = Database("sqlite", {"WARPCALL_DATA_DIR": str(folder)})
-    key = database.key("alice", "bench")
-    with running_server({**SETTINGS, **database.settings}) as server:
-        yield SharedLab(server, key, jobs)
 
 
 def test_a_link_shows_a_job_and_its_cases_and_leads_nowhere_else(shared_lab: SharedLab) -> None:

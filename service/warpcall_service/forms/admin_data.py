@@ -136,7 +136,7 @@ def read(session: Session) -> Admin:
         users=sorted(rows.values(), key=lambda one: (not one.state, one.name))[:MOST_ROWS],
         keys=[key for key in keys if key.state == "active"][:MOST_ROWS],
         ended_keys=[key for key in reversed(keys) if key.state != "active"][:MOST_ROWS],
-        sessions=[_session(row) for row in sessions.listed(session)][:MOST_ROWS],
+        sessions=[session_row(row) for row in sessions.listed(session)][:MOST_ROWS],
         days=days[:MOST_ROWS],
     )
 
@@ -221,6 +221,7 @@ def _key(key: ApiKey, owner: User, now: float) -> KeyRow:
     return KeyRow(key.id, key.user_name, key.role, state, moment(1000 * key.created_at), expires)
 
 
-def _session(row: BrowserSession) -> SessionRow:
+def session_row(row: BrowserSession) -> SessionRow:
+    """A session as pages show it."""
     times = (moment(1000 * at) for at in (row.created_at, row.used_at, row.expires_at))
     return SessionRow(row.id, row.user_name, row.key_id, *times)

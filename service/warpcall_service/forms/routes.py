@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from warpcall_service.auth.sync import AccountSync
-from warpcall_service.forms import admin, call
+from warpcall_service.forms import account, admin, call
 from warpcall_service.forms import jobs as job_forms
 from warpcall_service.forms import problems as problem_forms
 from warpcall_service.forms import shares as share_forms
@@ -35,6 +35,7 @@ def forms(
     router.include_router(upload_forms.routes(settings, ops, implementations))
     router.include_router(problem_forms.routes(settings, implementations, problems))
     router.include_router(admin.routes(settings, account_sync, jobs))
+    router.include_router(account.routes(jobs))
     router.include_router(call.routes(settings, engine, ops))
     router.include_router(share_forms.routes(jobs, shares))
     return router

@@ -60,7 +60,7 @@ LISTS = {
 }
 # tests/service/shares asks the pages below /share, and tests/forms those that change links.
 NAMES_NO_JOB = re.compile(
-    r"/(admin|call|docs|install|share|static|log(in|out.*)|upload|modules)(/.*)?|/new|/shares/.*"
+    r"/(account|admin|call|docs|install|share|static|log(in|out.*)|upload|modules)(/.*)?|/new|/shares/.*"
 )
 NO_PAGE = re.compile(r"HEAD|\w+ /(v1|v2|healthz|readyz|metrics)(/|$)")
 # What a request with a body is sent, by the end of its path.
