@@ -18,6 +18,7 @@ JOB: dict[str, Any] = {
     "detail": "",
     "cases_total": 1,
     "cases_done": 0,
+    "first_case": "permute x=F32[8,8] dims=1,0",
     "attempts": 1,
     "cancel_requested": False,
     "created_at": "2026-01-01T00:00:00.000Z",

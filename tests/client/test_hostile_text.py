@@ -36,7 +36,7 @@ STORED = {
 }
 JOB = {
     **job_answers.DETAILS, "user": EVIL, "op": EVIL, "state": EVIL, "precision": EVIL, "tags": [EVIL],
-    "cases_total": 2, "cases_done": 1, "note": EVIL, "reused": EVIL,
+    "cases_total": 2, "cases_done": 1, "note": EVIL, "reused": EVIL, "first_case": EVIL,
 }  # fmt: skip
 INFO = {name: JOB[name] for name in job_answers.JOB}
 COMPARISON = {

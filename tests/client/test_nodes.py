@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -73,7 +74,9 @@ def test_the_command_prints_a_line_for_each_node(
     assert head.split() == ["node", "host", "state", "devices", "version", "url"]
     assert alive.split()[:3] == [NODE["id"], "gpu-1", "alive"]
     assert "cuda:0: NVIDIA H200" in alive
-    assert "gone 2.0 h ago" in gone
+    assert re.search(
+        r" gone 2\.\d h ago ", gone
+    )  # the answer was made when the tests were collected
     assert "cuda:1: no device yet (starting)" in gone
 
 

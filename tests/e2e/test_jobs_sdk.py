@@ -265,7 +265,7 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
     rows = json.loads(warpcall("compare", measured, id_, "--json")[1])["rows"]
 
     assert [line.split()[0] for line in listed[1].splitlines()] == ["id", id_]
-    assert "cpu (torch reference)" in top[1]
+    assert top[1].splitlines()[1].startswith("cpu     torch reference  ready")
     assert devices[1].splitlines()[0].split()[:4] == ["device", "state", "load", "memory"]
     assert devices[1].splitlines()[1].startswith("cpu (torch reference)  ready")
     assert json.loads(warpcall("devices", "--json")[1])[0]["name"] == "cpu"

@@ -15,21 +15,14 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
 import warpcall
-from warpcall.errors import NotFound
+from warpcall.errors import InvalidInput, NotFound
 from warpcall_service.http.openapi_parts import problem_responses
 from warpcall_service.text import brief
 
 PATH = "/install"
 NAME = f"warpcall-{warpcall.__version__}-py3-none-any.whl"
 WHEEL = "application/zip"
-FROM_1980 = (
-    1980,
-    1,
-    1,
-    0,
-    0,
-    0,
-)  # the time of each file, so that the same client is the same wheel
+FROM_1980 = (1980, 1, 1, 0, 0, 0)  # time of each file: the same client is the same wheel
 # https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 TAGS = "Wheel-Version: 1.0\nGenerator: warpcall\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
@@ -48,7 +41,7 @@ def install() -> APIRouter:
         response_class=Response,
         responses={
             200: {"content": {WHEEL: {"schema": {"type": "string", "format": "binary"}}}},
-            **problem_responses([NotFound]),
+            **problem_responses([NotFound, InvalidInput]),
         },
     )
     async def download_client(file: str) -> Response:

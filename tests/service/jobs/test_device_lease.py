@@ -240,6 +240,8 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         engine = LocalEngine(settings)
         store = Store(None, tmp_path)
         store.migrate()
+        identity = ServerIdentity(tmp_path)
+        tag = f"{identity.acquire()}/cpu/a job of before"
         job_service = JobService(
             settings,
             engine,
@@ -248,16 +250,13 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             Sandbox(settings),
             Checks(settings),
             UsageCounter(),
-            Membership(engine, store, ServerIdentity(tmp_path), "http://x", lambda: False),
+            Membership(engine, store, identity, "http://x", lambda: False),
         )
         await engine.start()
         try:
             plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
             lane = psutil.Process(engine.status()[0].pid)
             job = await job_service.submit(LOCAL, asked, None)
-            earlier = ServerIdentity(tmp_path)
-            tag = f"{earlier.acquire()}/cpu/a job of before"
-            earlier.release()
             with left_behind(tag):
                 job_service.start()
                 with pytest.raises(Unavailable, match="processes of a job cannot be ended"):

@@ -78,7 +78,7 @@ def test_a_slot_is_writable_and_as_long_as_asked(arena: Arena) -> None:
 
 
 def test_more_than_there_is_is_refused_at_once(arena: Arena) -> None:
-    with pytest.raises(TooLarge, match="1048577"):
+    with pytest.raises(TooLarge, match="1,048,577"):
         asyncio.run(take(arena, SIZE + 1))
 
 
