@@ -68,6 +68,18 @@ def test_a_link_is_shown_once_and_lives_until_it_is_revoked(
     assert REVOKE.findall(owner.get(f"/jobs/{job}").text) == []
 
 
+def test_a_link_is_shown_where_the_id_of_its_job_is_cut_short(
+    lab: FormsLab, owner: httpx.Client
+) -> None:
+    job = new_job(owner)
+
+    answer = make(owner, job[:8])
+    path = shown(owner, job[:8])
+
+    assert answer.status_code == 303
+    assert guest_reads(lab, path) == 200
+
+
 @pytest.mark.parametrize(("lifetime", "expires"), [("never", False), ("1 day", True)])
 def test_a_link_expires_if_it_is_to(
     lab: FormsLab, owner: httpx.Client, lifetime: str, expires: bool

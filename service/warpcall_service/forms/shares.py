@@ -81,7 +81,7 @@ def routes(jobs: JobService, shares: ShareService) -> APIRouter:
             if part is None:
                 submissions.find_own(session, caller, job_id)  # says who may share it
             opens = database.open_link(session, token) if token else None
-            shown = opens is not None and job_id in (opens.job_id, opens.other_id)
+            shown = opens is not None and job.id in (opens.job_id, opens.other_id)
             return render(
                 "shares.html",
                 view,
