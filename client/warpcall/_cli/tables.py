@@ -237,7 +237,7 @@ def loads_table(devices: Iterable[Device]) -> Table:
     """A table of what devices do now, for a terminal of 80 columns."""
     rows = []
     for device in devices:
-        last = next((step.reading for step in reversed(device.steps) if step.reading), None)
+        last = _last_reading(device)
         rows.append(
             (
                 device.name,
@@ -252,6 +252,10 @@ def loads_table(devices: Iterable[Device]) -> Table:
     return table_of(("device", "what it is", "state", "load", "memory", "W", "calls"), rows)
 
 
+def _last_reading(device: Device) -> DeviceReading | None:
+    return next((step.reading for step in reversed(device.steps) if step.reading), None)
+
+
 def _used(reading: DeviceReading) -> str:
     if reading.memory_bytes is None or reading.memory_total_bytes is None:
         return ""
@@ -264,7 +268,7 @@ def devices_table(devices: Iterable[Device]) -> Table:
     columns = ("device", "state", "load", "memory", "MHz", "W", "°C", "calls", "blocks", "remarks")
     rows = []
     for device in devices:
-        last = next((step.reading for step in reversed(device.steps) if step.reading), None)
+        last = _last_reading(device)
         cells: tuple[str, ...] = ("",) * 5
         if last is not None:
             cells = (

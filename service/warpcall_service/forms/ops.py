@@ -8,6 +8,7 @@ from typing import Any
 from warpcall.errors import NotFound
 from warpcall.problems import ProblemInfo
 from warpcall_service.identity import Caller
+from warpcall_service.jobs import models
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.text import brief
 from warpcall_service.uploads.database import REFERENCE, Filter
@@ -63,4 +64,4 @@ class Ops:
 
 def is_problem(op: Declared) -> bool:
     """Whether a declaration is that of a problem: its inputs follow from sizes, not from shapes."""
-    return "/" in op["name"]
+    return models.is_problem(op["name"])

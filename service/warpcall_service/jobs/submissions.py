@@ -22,6 +22,7 @@ from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.runs.messages import Checked
+from warpcall_service.store.ids import begins_with
 from warpcall_service.store.tables import Job, JobCase, JobTag, StoredProblem, UploadedVersion
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
@@ -241,8 +242,7 @@ def find(session: Session, caller: Caller, job_id: str) -> Job:
         NotFound: there is no such job, or it is private to another user.
         InvalidInput: the ids of several jobs that the caller may read begin so.
     """
-    begins = sa.and_(Job.id >= job_id, Job.id < f"{job_id}g")  # "g" is behind all digits
-    query = sa.select(Job).where(begins, readable(caller)).limit(2)
+    query = sa.select(Job).where(begins_with(Job.id, job_id), readable(caller)).limit(2)
     found = session.scalars(query).all() if ID.fullmatch(job_id) else []
     if len(found) > 1:
         raise InvalidInput(f"several jobs have ids that begin with {job_id}, give more", field="id")

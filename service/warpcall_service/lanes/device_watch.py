@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from warpcall_service.lanes.device_lease import READING_S
 from warpcall_service.lanes.device_reading import Reader, Reading, open_reader
 from warpcall_service.lanes.lane import Lane
 
 READ_EVERY_S = 5.0
 GAP_S = 2.0  # how long a reading waits for the end of a timed block
-READ_S = 0.25  # for which a timed block waits for the end of a reading
 
 log = logging.getLogger("warpcall.lane")
 
@@ -57,7 +57,7 @@ class DeviceWatch:
             if not free:
                 return
             reading = _in_thread(lambda: self._read(facts, pid))
-            await asyncio.wait((reading,), timeout=READ_S)
+            await asyncio.wait((reading,), timeout=READING_S)
         found = await reading
         if found is not None:
             lane.activity.add_reading(found)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, aliased
 from warpcall.errors import InvalidInput, NotFound, TooLarge
 from warpcall_service.identity import Caller, guest
 from warpcall_service.jobs import submissions
+from warpcall_service.store.ids import begins_with
 from warpcall_service.store.tables import Job, ShareLink, User
 from warpcall_service.text import brief
 
@@ -116,8 +117,7 @@ def revoke(session: Session, caller: Caller, share_id: str) -> None:
         NotFound: there is no such link, or the caller may not revoke it.
         InvalidInput: the ids of several links that the caller may revoke begin so.
     """
-    begins = sa.and_(ShareLink.id >= share_id, ShareLink.id < f"{share_id}g")
-    query = _links().where(_revocable(caller), begins).limit(2)
+    query = _links().where(_revocable(caller), begins_with(ShareLink.id, share_id)).limit(2)
     found = session.execute(query).all() if ID.fullmatch(share_id) else []
     if len(found) > 1:
         raise InvalidInput(

@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from warpcall_kernels.measuring import CaseResult, Precision, _measure, make_case, measure
+from tests.kernels.measuring.brief import BRIEF, SPEC
+from warpcall_kernels.measuring import CaseResult, _measure, make_case, measure
 from warpcall_kernels.measuring._observe import GpuObserver, Reading
-
-BRIEF = Precision(
-    *("test", 10),
-    min_rounds=12,
-    min_seconds=0,
-    max_rounds=12,
-    warm_window_s=0.02,
-    warm_seconds=0.1,
-    extras=False,
-)
-SPEC = {"shape": [64, 96], "dtype": "F32", "params": {"dims": [1, 0]}}
 
 
 class ScriptedNvml:

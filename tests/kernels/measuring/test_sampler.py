@@ -13,12 +13,12 @@ import pytest
 import torch
 import triton
 
+from tests.kernels.measuring.brief import BRIEF, SPEC
 from warpcall_kernels import InvalidInput, measuring, ops
 from warpcall_kernels.measuring import (
     PRECISIONS,
     CaseResult,
     Implementation,
-    Precision,
     class_of,
     count,
     expand,
@@ -29,16 +29,6 @@ from warpcall_kernels.measuring import (
 from warpcall_kernels.measuring._candidates import too_fast
 
 WRONG = "tests.kernels.measuring.wrong_implementations"
-FAST = Precision(
-    *("test", 10),
-    min_rounds=12,
-    min_seconds=0,
-    max_rounds=12,
-    warm_window_s=0.02,
-    warm_seconds=0.1,
-    extras=False,
-)
-SPEC = {"shape": [64, 96], "dtype": "F32", "params": {"dims": [1, 0]}}
 SHORT_SPECS: dict[str, dict[str, Any]] = {
     "permute": SPEC,
     "transpose-add": {"shape": [3, 8, 16], "dtype": "bf16"},
@@ -53,7 +43,7 @@ SHORT_SPECS: dict[str, dict[str, Any]] = {
 def result(device: str) -> CaseResult:
     """Torch against itself, under another name."""
     measuring.load(WRONG)
-    return measure(make_case("permute", SPEC), ["torch", "right"], device, FAST, seed=7)
+    return measure(make_case("permute", SPEC), ["torch", "right"], device, BRIEF, seed=7)
 
 
 def test_times_add_up(result: CaseResult) -> None:
@@ -110,7 +100,7 @@ def judged(device: str) -> CaseResult:
     """Torch, and beside it all that is wrong."""
     measuring.load(WRONG)
     names = [i.name for i in importlib.import_module(WRONG).IMPLEMENTATIONS if i.name != "right"]
-    return measure(make_case("permute", SPEC), ["torch", *names], device, FAST)
+    return measure(make_case("permute", SPEC), ["torch", *names], device, BRIEF)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +151,7 @@ def test_what_is_wrong_takes_nothing_from_what_is_right(judged: CaseResult) -> N
 def test_without_a_right_one_there_is_still_a_limit(device: str) -> None:
     measuring.load(WRONG)
 
-    result = measure(make_case("permute", SPEC), ["raises", "copy"], device, FAST)
+    result = measure(make_case("permute", SPEC), ["raises", "copy"], device, BRIEF)
 
     assert [measured_one.status for measured_one in result.implementations] == [
         "error",
@@ -197,7 +187,7 @@ def test_every_timed_call_is_under_the_lease_and_no_other_is(device: str) -> Non
             make_case("permute", {**SPEC, "shape": [side, side]}),
             ["watched"],
             device,
-            dataclasses.replace(FAST, extras=True),
+            dataclasses.replace(BRIEF, extras=True),
             lease=lease,
             progress=events.append,
         )
@@ -218,7 +208,7 @@ def test_what_a_callback_raises_is_the_callers(callback: str, device: str) -> No
 
     callbacks: dict[str, Any] = {callback: gone}
     with pytest.raises(ConnectionError, match="the server is gone"):
-        measure(make_case("permute", SPEC), ["torch"], device, FAST, **callbacks)
+        measure(make_case("permute", SPEC), ["torch"], device, BRIEF, **callbacks)
 
 
 @pytest.mark.parametrize("op", ops())
@@ -226,7 +216,7 @@ def test_an_op_derives_its_inputs_from_a_short_spec(op: str, device: str) -> Non
     case = make_case(op, SHORT_SPECS.get(op, {"shape": [4, 8], "dtype": "F32"}))
 
     again = make_case(op, case.spec)
-    result = measure(case, ["torch"], device, FAST)
+    result = measure(case, ["torch"], device, BRIEF)
 
     assert json.loads(json.dumps(case.spec)) == case.spec
     assert (again, again.key) == (case, case.key)
@@ -246,7 +236,7 @@ def test_a_case_may_lie_in_memory_as_one_likes(device: str) -> None:
     case = make_case("permute", spec)
 
     assert case.key == "permute x=BF16[30,8]:strided dims=-1,0"
-    measured_one = measure(case, ["torch"], device, FAST).implementations[0]
+    measured_one = measure(case, ["torch"], device, BRIEF).implementations[0]
     assert measured_one.status == "ok", measured_one.error
 
 
@@ -342,7 +332,7 @@ def test_a_bad_sweep_is_refused_by_name(sweep: Any, argument: str) -> None:
 @pytest.mark.parametrize("names", [[], ["torch", "torch"], ["torch", "numpy"]])
 def test_implementations_are_known_and_differ(names: list[str], device: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        measure(make_case("permute", SPEC), names, device, FAST)
+        measure(make_case("permute", SPEC), names, device, BRIEF)
 
     assert caught.value.argument == "implementations"
 
@@ -350,7 +340,7 @@ def test_implementations_are_known_and_differ(names: list[str], device: str) -> 
 @pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
     with pytest.raises(InvalidInput, match="device must be cpu"):
-        measure(make_case("permute", SPEC), ["torch"], device, FAST)
+        measure(make_case("permute", SPEC), ["torch"], device, BRIEF)
 
 
 def test_more_can_be_registered_for_some_ops() -> None:

@@ -111,7 +111,7 @@ def test_a_block_begins_when_the_reading_has_ended(monkeypatch: pytest.MonkeyPat
     async def scenario() -> None:
         async with watched(monkeypatch) as (lane, watch, reader):
             monkeypatch.setattr(device_lease, "READING_S", PATIENCE_S)
-            monkeypatch.setattr(device_watch, "READ_S", PATIENCE_S)
+            monkeypatch.setattr(device_watch, "READING_S", PATIENCE_S)
             reading = asyncio.create_task(watch.read())
             await until_asked(reader)
             block = asyncio.create_task(lane.device_lease.acquire())
@@ -134,7 +134,7 @@ def test_a_driver_that_hangs_holds_up_neither_blocks_nor_the_end(
     async def scenario() -> None:
         async with watched(monkeypatch) as (lane, watch, reader):
             monkeypatch.setattr(device_lease, "READING_S", 0.01)
-            monkeypatch.setattr(device_watch, "READ_S", 0.01)
+            monkeypatch.setattr(device_watch, "READING_S", 0.01)
             reading = asyncio.create_task(watch.run())
             await until_asked(reader)
             for _ in range(2):
