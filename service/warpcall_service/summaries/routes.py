@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import StringConstraints
@@ -10,17 +10,30 @@ from pydantic import StringConstraints
 from warpcall.errors import InvalidInput, NotFound, Unavailable
 from warpcall.jobs import JobProgress
 from warpcall.jobs.results import Board
+from warpcall.regressions import ALLOWED, MOST_ALLOWED, Regression
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
 from warpcall_service.http.openapi_parts import Text, problem_responses
+from warpcall_service.jobs.exports import MARKDOWN
 from warpcall_service.jobs.models import CaseKey, Name, OpName, without_version
 from warpcall_service.jobs.routes import JobId
 from warpcall_service.jobs.service import JobService
 from warpcall_service.summaries.board import board
 from warpcall_service.summaries.progress import job_progress
+from warpcall_service.summaries.regression import regression
 from warpcall_service.summaries.usage import MAX_DAYS, UsageList, usage_of
 
+Allowed = Annotated[
+    float,
+    Query(
+        gt=0,
+        le=MOST_ALLOWED,
+        allow_inf_nan=False,
+        description="By how much the second implementation may take longer, as a share of the time "
+        "of the first",
+    ),
+]
 DeviceName = Annotated[Text, StringConstraints(min_length=1, max_length=255)]
 
 
@@ -58,6 +71,30 @@ def summaries(jobs: JobService) -> APIRouter:
     async def show_progress(id: JobId, caller: CurrentCaller) -> Response:
         """Where the time of a job went, and what it does now: its phase, and medians so far."""
         return _json(await jobs.read(caller, job_progress, caller, id))
+
+    @router.get(
+        "/v1/jobs/{id}/regression",
+        response_model=Regression,
+        responses={
+            200: {"content": {MARKDOWN: {"schema": {"type": "string"}}}},
+            **problem_responses([NotFound, InvalidInput, Unavailable]),
+        },
+    )
+    async def show_regression(
+        id: JobId,
+        caller: CurrentCaller,
+        allowed: Allowed = ALLOWED,
+        format: Literal["json", "markdown"] = "json",
+    ) -> Response:
+        """Whether the second implementation of a job is slower than the first one.
+
+        Jobs count too that measured again what this one left open: those of the same user with the
+        tag `repeats-ID`.
+        """
+        found = await jobs.read(caller, regression, caller, id, allowed)
+        if format == "markdown":
+            return Response(found.to_markdown(), media_type=MARKDOWN)
+        return _json(found)
 
     @router.get(
         "/v1/usage",
