@@ -29,14 +29,15 @@ def temporary_paths(folder: Path) -> str:
     return "".join(f"{name}_temp_path {folder}/bodies;" for name in BODIES)
 
 
-def certificate_in(folder: Path) -> tuple[Path, Path]:
-    """A new certificate for 127.0.0.1 that is signed by itself, and its key."""
+def certificate_in(folder: Path, *addresses: str) -> tuple[Path, Path]:
+    """A new certificate for 127.0.0.1, and more addresses, that is signed by itself, and its key."""
+    names = ",".join(f"IP:{address}" for address in ("127.0.0.1", *addresses))
     certificate, key = folder / "fullchain.pem", folder / "privkey.pem"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=warpcall test"),
             *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
+            *("-addext", f"subjectAltName={names}", "-keyout", key, "-out", certificate),
         ],
         check=True,
         capture_output=True,

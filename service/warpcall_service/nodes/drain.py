@@ -29,8 +29,6 @@ def drain(
         settings = Settings.load()
         url = settings.database_url
         store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
-        if store.path is not None:
-            raise StoreError("only servers that share a PostgreSQL database can be drained")
         store.migrate()
         with store.write() as session:
             found = [(row.id, row.host) for row in registry.drain(session, name, not off)]
@@ -39,7 +37,8 @@ def drain(
         typer.echo(f"warpcall-server: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from None
     if not found:
-        typer.echo(f"warpcall-server: no server {name[:60]!r} runs", err=True)
+        alone = "; a server of its own with SQLite cannot be drained" if store.path else ""
+        typer.echo(f"warpcall-server: no server {name[:60]!r} runs{alone}", err=True)
         raise typer.Exit(1)
     for node_id, host in found:
         typer.echo(f"{node_id} on {host} {'takes jobs again' if off else 'takes no more jobs'}")

@@ -1,11 +1,12 @@
 """This server among the servers that share its database: its heartbeats, and who the others are.
 
-On PostgreSQL each server writes a heartbeat every second, and reads those of the others with it. A
+Each server that may share its database writes a heartbeat every second, and reads those of the others with it. A
 server without a heartbeat for GONE_S is gone. The times are compared by the database's clock. While
 the database fails, what was read last stays, and the answer says how old it is.
 
-A SQLite database belongs to one machine, and a server that uses one lists only itself. It writes
-nothing, since a write each second would wake the disk of a machine that is not used.
+A SQLite database belongs to one machine, and only servers below one supervisor share it. A server
+of its own with SQLite lists only itself. It writes nothing, since a write each second would wake the
+disk of a machine that is not used.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Membership:
         identity: gives the server's id. If another server has the data folder, the id is random.
         url: at which the others reach this server.
         is_stopping: returns whether this server is about to stop.
+        supervised: whether other servers of the same supervisor share the database.
 
     Attributes:
         identity: of this server.
@@ -68,6 +70,8 @@ class Membership:
         identity: ServerIdentity,
         url: str,
         is_stopping: Callable[[], bool],
+        *,
+        supervised: bool = False,
     ) -> None:
         self.identity = identity
         try:
@@ -78,7 +82,7 @@ class Membership:
         self._url = url
         self._host = socket.gethostname()[:HOST_LENGTH]
         self._is_stopping = is_stopping
-        self._threads = StoreThreads(store, 1) if store.path is None else None
+        self._threads = StoreThreads(store, 1) if supervised or store.path is None else None
         self._others: dict[str, Node] = {}
         self._read_at = time.monotonic()
         self._started_ms = self._beat_ms = now_ms()
@@ -148,7 +152,7 @@ class Membership:
         return theirs + sum(lane.state not in CLOSED for lane in self._engine.all_lanes)
 
     def metrics(self) -> Iterable[Metric]:
-        """The number of servers by state, as a Prometheus metric."""
+        """The servers by state, and the devices of each, as Prometheus metrics."""
         family = GaugeMetricFamily(
             "warpcall_nodes",
             "Servers that share the database, by state: alive, draining, stopped or gone",
@@ -157,7 +161,16 @@ class Membership:
         states = Counter(node.state for node in self.nodes().nodes)
         for state in STATES:
             family.add_metric([state], states[state])
-        return [family]
+        lanes = GaugeMetricFamily(
+            "warpcall_node_lanes_ready",
+            "Devices that are ready, of each server that shares the database and has not left",
+            labels=["node", "host"],
+        )
+        for node in self.nodes().nodes:
+            if node.gone_since is None:
+                ready = sum(lane.state == "ready" for lane in node.lanes)
+                lanes.add_metric([node.id, node.host], ready)
+        return [family, lanes]
 
     async def _beat_for_ever(self, threads: StoreThreads) -> None:
         while True:

@@ -1,24 +1,49 @@
 """The table of nodes: a server's row with its heartbeats, and the rows of the others.
 
-Every function takes a session of PostgreSQL and blocks. All times come from the database's clock.
+Every function takes a session and blocks. All times come from the database's clock; that of a SQLite
+database is the machine's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.functions import FunctionElement
 
 from warpcall_service.store.node_table import NodeRow
 
 KEPT_MS = 86_400_000  # how long the row of a server that has left is kept
 MAX_NODES = 1000  # that are read
 
-# `now()` would be the time at which the transaction began.
-_NOW_MS = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()) * 1000, sa.BigInteger)
+JULIAN_1970 = 2_440_587.5  # the day of 1970-01-01 as SQLite counts days
+DAY_MS = 86_400_000
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801  # a function of SQL
+    """The present time by the database's clock, in milliseconds since 1970."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+
+@compiles(now_ms, "postgresql")
+def _now_of_postgresql(*_: object, **__: object) -> str:
+    # `now()` would be the time at which the transaction began.
+    return "CAST(EXTRACT(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+@compiles(now_ms, "sqlite")
+def _now_of_sqlite(*_: object, **__: object) -> str:
+    return f"CAST((julianday('now') - {JULIAN_1970}) * {DAY_MS} AS INTEGER)"
+
+
+_NOW_MS = now_ms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +71,15 @@ def write_beat(session: Session, beat: Beat) -> tuple[int, Sequence[NodeRow]]:
     """
     values = {"url": beat.url, "host": beat.host, "facts": beat.facts, "draining": beat.draining}
     values |= {"beat_ms": _NOW_MS, "stopped_ms": None}
-    made = insert(NodeRow).values(id=beat.id, started_ms=_NOW_MS, **values)
+    values_of_new = {"id": beat.id, "started_ms": _NOW_MS, **values}
     started = {"started_ms": _NOW_MS, "drained": False} if beat.first else {}
-    session.execute(made.on_conflict_do_update(index_elements=["id"], set_={**values, **started}))
+    changed: dict[str, Any] = {"index_elements": ["id"], "set_": {**values, **started}}
+    made: sa.Insert
+    if session.get_bind().dialect.name == "sqlite":
+        made = sqlite.insert(NodeRow).values(values_of_new).on_conflict_do_update(**changed)
+    else:
+        made = postgresql.insert(NodeRow).values(values_of_new).on_conflict_do_update(**changed)
+    session.execute(made)
     # Rows that another server has locked are skipped. Two servers that wait for each other's rows
     # would block each other.
     ahead = sa.select(NodeRow.id).where(NodeRow.beat_ms > _NOW_MS).with_for_update(skip_locked=True)

@@ -17,16 +17,29 @@ import os
 import secrets
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from warpcall_service.settings import Settings
 
 FILE = "jobs.lock"
+SERVERS = "servers"  # folder of the folders of several servers
 MAX_BYTES = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
 
 
+def own_url(advertised: str, port: int) -> str:
+    """The address of one server: that which all were given, with the server's own port."""
+    parts = urlsplit(advertised)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return parts._replace(netloc=f"{host}:{port}").geturl()
+
+
 class IdentityUnavailable(Exception):
     """This server must not run jobs. The message tells the operator why."""
+
+
+class IdentityTaken(IdentityUnavailable):
+    """Another server runs with this data folder."""
 
 
 class ServerIdentity:
@@ -42,10 +55,15 @@ class ServerIdentity:
         self._fd = -1
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The identity of a server with these settings."""
+    def of(cls, settings: Settings, name: str = "") -> Self:
+        """The identity of a server with these settings.
+
+        Args:
+            name: of the server among several that share the data folder; each has a folder in it.
+        """
         try:
-            return cls(settings.data_dir.expanduser().absolute())
+            folder = settings.data_dir.expanduser().absolute()
+            return cls(folder / SERVERS / name if name else folder)
         except RuntimeError:  # the user has no home folder; the database must then be elsewhere
             return cls(Path("/nonexistent"))
 
@@ -79,9 +97,7 @@ class ServerIdentity:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise IdentityUnavailable(
-                f"no jobs run here: another server has {self._path}"
-            ) from None
+            raise IdentityTaken(f"no jobs run here: another server has {self._path}") from None
         except OSError as error:
             os.close(fd)
             raise IdentityUnavailable(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -15,7 +19,10 @@ from tests.service.job_rows import RUNNER
 from tests.service.job_rows import submit as submit_row
 from tests.service.jobs.test_two_servers import WAITS, beside, has_logged, measured_once, states
 from tests.service.nodes.test_nodes import states as nodes_of
+from tests.service.stopped_lane import stopped_lane
+from tests.template import TEMPLATE
 from tests.waiting import until
+from warpcall import Client
 from warpcall_service.jobs import queue
 from warpcall_service.nodes.placement import Device
 from warpcall_service.store.database import Store
@@ -71,6 +78,44 @@ def test_a_drained_server_takes_no_job_and_a_stopped_one_hands_its_job_back(
 
 
 @only_postgresql
+def test_sigterm_to_every_process_at_once_hands_the_job_back_and_lets_calls_end(
+    database: Database, tmp_path: Path
+) -> None:
+    """systemd and Slurm send it to all processes of a server, and not to its first one alone."""
+    x = np.ones((2, 3), np.float32)
+    with (
+        beside(database, tmp_path / "a") as a,
+        client(a) as http,
+        Client(a.url, retries=0) as gpu,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        job = submit(http, **WAITS)
+        reached(http, job, lambda found: found["cases_done"] == 1)
+        processes = psutil.Process(a.process.pid).children(recursive=True)
+        theirs = [one.pid for one in processes if TEMPLATE not in one.cmdline()]
+        gpu.permute(x, dims=(1, 0))  # its plan is made by the process that stands still below
+        with stopped_lane(a):
+            call = threads.submit(gpu.permute, x, dims=(1, 0))
+            until(lambda: '"in_flight":1' in a.get("/readyz")[1])
+            for pid in (a.process.pid, *theirs):
+                os.kill(pid, signal.SIGTERM)
+            until(lambda: f"the job {job['id']} ended on cpu: interrupted" in a.log.read_text())
+        got = call.result()
+        status = a.process.wait(60)
+    with beside(database, tmp_path / "b") as b, client(b) as other:
+        (tmp_path / "continue_file").touch()
+        done = ended(other, job)
+        seen = states(other, done)
+        once = measured_once(other, done)
+
+    np.testing.assert_array_equal(got, x.T)
+    assert status == 0
+    assert (done["state"], done["attempts"]) == ("succeeded", 1)
+    assert seen.count("interrupted") == 1
+    assert once
+
+
+@only_postgresql
 def test_a_drained_server_leaves_jobs_to_others_until_it_may_take_them_again(
     database: Database, tmp_path: Path
 ) -> None:
@@ -94,7 +139,7 @@ def test_a_drained_server_leaves_jobs_to_others_until_it_may_take_them_again(
 def test_only_servers_that_share_a_database_are_drained(sqlite: Database) -> None:
     said = sqlite.command("drain", "x", status=1)
 
-    assert "only servers that share a PostgreSQL database can be drained" in said
+    assert "no server 'x' runs; a server of its own with SQLite cannot be drained" in said
 
 
 def test_a_server_stops_in_good_order_before_its_time_is_over(

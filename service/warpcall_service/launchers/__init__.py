@@ -1,0 +1,1 @@
+"""Commands that start servers on the machines of a cluster that another program manages."""

@@ -1,0 +1,1 @@
+"""Several servers on one machine, one for each GPU, behind one port."""
