@@ -17,6 +17,7 @@ from warpcall._generated.async_stored_ops import AsyncStoredOps
 from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.problems import AsyncProblems
+from warpcall._jobs.regressions import AsyncRegressions
 from warpcall._program import AsyncProgram
 from warpcall._tensors import AsyncStoredTensor, TensorInput
 from warpcall._transport.base import Transport
@@ -24,6 +25,7 @@ from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import LoopWaiter
 from warpcall.devices import Device
 from warpcall.nodes import NodeList
+from warpcall.ops import OpInfo, OpList
 
 
 class AsyncClient(BaseClient, AsyncOps):
@@ -108,6 +110,19 @@ class AsyncClient(BaseClient, AsyncOps):
     def problems(self) -> AsyncProblems:
         """Client.problems; the methods of the result are awaited."""
         return AsyncProblems(self._core)
+
+    @property
+    def regressions(self) -> AsyncRegressions:
+        """Client.regressions; the methods of the result are awaited."""
+        return AsyncRegressions(self.jobs)
+
+    async def ops(self) -> OpList:
+        """Client.ops, awaited."""
+        return await self._core.ops()
+
+    async def op(self, name: str) -> OpInfo:
+        """Client.op, awaited."""
+        return await self._core.op(name)
 
     async def kernels(self) -> list[dict[str, Any]]:
         """Client.kernels, awaited."""

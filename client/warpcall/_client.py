@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -18,6 +18,7 @@ from warpcall._generated.stored_ops import StoredOps
 from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
 from warpcall._jobs.problems import Problems
+from warpcall._jobs.regressions import Regressions
 from warpcall._program import Program
 from warpcall._progress import Display
 from warpcall._tensors import BaseStoredTensor, StoredTensor, TensorInput
@@ -27,6 +28,7 @@ from warpcall._transport.waiters import BlockingWaiter
 from warpcall.devices import Device
 from warpcall.errors import InvalidInput
 from warpcall.nodes import NodeList
+from warpcall.ops import OpInfo, OpList
 
 TIMEOUT_S = 60.0
 
@@ -38,7 +40,7 @@ class BaseClient:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         api_key: str | None = None,
         timeout_s: float = TIMEOUT_S,
@@ -48,19 +50,18 @@ class BaseClient:
         check_timeout(timeout_s)
         if retries is not None and retries < 0:
             raise InvalidInput(f"retries must be at least 0, got {retries}", field="retries")
-        config = configure(url, api_key)
-        transport, display = self.transport_for(config), Display(progress)
+        configs = configure(url, api_key)
         self._core = Core(
-            config,
-            transport,
+            configs,
+            self.transport_for,
             timeout_s,
             retries,
-            display,
+            Display(progress),
             self._stored_type,
             None if self._blocks else Client.transport_for,
         )
-
-        self._core.recipe = (type(self), config.url, config.api_key, timeout_s, retries, progress)
+        key = self._core.config.api_key
+        self._core.recipe = (type(self), self.url, key, timeout_s, retries, progress)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle has the address and the key. The client that it becomes connects anew."""
@@ -75,8 +76,8 @@ class BaseClient:
 
     @property
     def url(self) -> str:
-        """The server's address."""
-        return self._core.config.url
+        """The server's address; of several, all with commas between them."""
+        return ",".join(config.url for config in self._core.configs)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -91,11 +92,17 @@ class Client(BaseClient, Ops):
     Tensors of torch come back on the device of the inputs. If an input requires a gradient, so does
     the output, and the backward pass is computed by the server, too, while the client is open.
 
+    If several servers share a database, one address is enough: the client asks for the others and
+    spreads its calls over those that it can reach. A call that uses stored tensors goes to their
+    server. If a server is lost, its calls are repeated at another one.
+
     Args:
         url: the server's address. None means the environment variable WARPCALL_URL, then the
             profile that `warpcall login` writes, then http://127.0.0.1:8000. On the server's own
             machine a Unix domain socket, unix:///path, is faster. For https with a certificate of
-            your own, the environment variable SSL_CERT_FILE names the file that holds it.
+            your own, the environment variable SSL_CERT_FILE names the file that holds it. Several
+            addresses, as a sequence or with commas between them, are servers that share a database:
+            if one cannot be reached, the next one is used.
         api_key: the key that is sent as a bearer token. None means the environment variable
             WARPCALL_API_KEY, then the profile's key if the profile is for this server. Over plain
             HTTP a key is sent only to this machine or to a private network.
@@ -104,8 +111,8 @@ class Client(BaseClient, Ops):
             None means 4 times, but for as long as `timeout_s` allows if the connection to a server
             fails that has answered before: it may be restarting. Calls have no side effects, so
             that repeating one is safe.
-        progress: whether transfers of more than 32 MB show a progress bar on stderr. None means
-            only if stderr is a terminal.
+        progress: whether transfers of more than 32 MB and `Job.wait` show a progress bar. None
+            means only if stderr is a terminal, and in a Jupyter notebook.
 
     Raises:
         InvalidInput: the address, key, timeout or number of retries is not valid.
@@ -222,16 +229,29 @@ class Client(BaseClient, Ops):
         """Ops of your own that jobs measure: add, list, read and remove them. See Problems."""
         return Problems(self._core)
 
-    def kernels(self) -> list[dict[str, Any]]:
-        """The declarations of all ops of the server."""
-        return run_now(self._core.kernels())
+    @property
+    def regressions(self) -> Regressions:
+        """Checks whether one implementation is slower than another. See Regressions."""
+        return Regressions(self.jobs)
 
-    def kernel(self, name: str) -> dict[str, Any]:
-        """The declaration of one op: its inputs, outputs and parameters.
+    def ops(self) -> OpList:
+        """All ops of the server, also those that this client has no method for. See warpcall.ops."""
+        return run_now(self._core.ops())
+
+    def op(self, name: str) -> OpInfo:
+        """One op of the server: its inputs, outputs and parameters.
 
         Raises:
             NotFound: the server has no such op.
         """
+        return run_now(self._core.op(name))
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """What `ops` returns, as the JSON of the server."""
+        return run_now(self._core.kernels())
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        """What `op` returns, as the JSON of the server."""
         return run_now(self._core.kernel(name))
 
     def nodes(self) -> NodeList:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import re
 import socket
 import sys
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -16,8 +18,12 @@ from warpcall.errors import InvalidInput
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 UNIX = "unix://"
+# Names that the public DNS has none of; the last two are those of Services in Kubernetes.
+PRIVATE_NAMES = (".localhost", ".svc", ".svc.cluster.local")
 PROXY_SCHEMES = ("http", "https")
 SOCKS_SCHEMES = ("socks5", "socks5h")  # if the package socksio is installed
+MAX_URLS = 64  # that a client may be given
+BETWEEN_URLS = re.compile(r"\s*,\s*(?=(?:https?|unix)://|$)")  # a path may have a comma, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +67,53 @@ class Proxy:
     auth: tuple[str, str] | None = None
 
 
-def configure(url: str | None, api_key: str | None) -> Config:
-    """Complete the address and the key from the environment and the profile, and check them.
+def configure(url: str | Sequence[str] | None, api_key: str | None) -> tuple[Config, ...]:
+    """Complete the addresses and the key from the environment and the profile, and check them.
 
     What is None is taken from WARPCALL_URL and WARPCALL_API_KEY, then from the profile. The
-    profile's key is sent only to the profile's server.
-
-    Over plain HTTP anyone on the way could read the key. It is therefore sent only to this machine
-    or to a private network: a loopback or private address, or a name without a dot, such as a
-    container's.
+    profile's key is sent only to the profile's servers. Several addresses are a sequence, or one
+    text with commas between them.
 
     Raises:
-        InvalidInput: the address is not valid, the key has characters that no header can carry or
+        InvalidInput: an address is not valid, the key has characters that no header can carry or
             would be exposed, or the profile cannot be used.
     """
+    if url is not None and not isinstance(url, str):
+        url = _joined(url)
     url = url or os.environ.get("WARPCALL_URL")
     api_key = api_key or os.environ.get("WARPCALL_API_KEY")
     profile = Profile() if url and api_key else read_profile()
-    profile_url = (profile.url or DEFAULT_URL).rstrip("/")
-    url = (url or profile_url).rstrip("/")
+    profile_urls = split_urls(profile.url or DEFAULT_URL)
+    urls = split_urls(url) if url else profile_urls
     if not api_key:
-        api_key = profile.api_key if url == profile_url else None
+        api_key = profile.api_key if set(urls) <= set(profile_urls) else None
     if api_key is not None and not (_is_plain(api_key) and api_key == api_key.strip()):
         raise InvalidInput(
             "api_key must be printable ASCII without spaces around it", field="api_key"
         )
+    if len(urls) > MAX_URLS:
+        raise InvalidInput(
+            f"url must name at most {MAX_URLS} servers, got {len(urls)}", field="url"
+        )
+    return tuple(configure_one(one, api_key) for one in urls)
+
+
+def split_urls(text: str) -> list[str]:
+    """The addresses in a text with commas between them, each once, without a final slash."""
+    found = [url.rstrip("/") for url in BETWEEN_URLS.split(text) if url]
+    return list(dict.fromkeys(found)) or [text]
+
+
+def configure_one(url: str, api_key: str | None) -> Config:
+    """Check one address, to which this key is to be sent.
+
+    Over plain HTTP anyone on the way could read the key. It is therefore sent only to this machine
+    or to a private network: a loopback or private address, a name without a dot, such as a
+    container's, or the name of a Service in Kubernetes.
+
+    Raises:
+        InvalidInput: the address is not valid, or the key would be exposed.
+    """
     if url.startswith(UNIX):
         path = _socket_path(url)
         return Config(url, "", 0, "localhost", "", api_key, direct=True, path=path)
@@ -107,6 +135,31 @@ def configure(url: str | None, api_key: str | None) -> Config:
         api_key=api_key,
         direct=direct,
     )
+
+
+def configure_node(given: Config, url: str) -> Config | None:
+    """The address of a server that the given one lists; None if this client must not use it.
+
+    An address that is less protected than the given one is not used: plain HTTP after https. Nor is
+    a loopback address unless the given server is on this machine: there it would be another
+    machine's, which forgot to say its name.
+    """
+    if url.startswith(UNIX):
+        return None
+    try:
+        found = configure_one(url.rstrip("/"), given.api_key)
+    except InvalidInput:
+        return None
+    if given.path is None and given.scheme == "https" and found.scheme != "https":
+        return None
+    is_here = given.path is not None or is_loopback(given.host)
+    return None if is_loopback(found.host) and not is_here else found
+
+
+def _joined(urls: Sequence[str]) -> str:
+    if not urls or not all(isinstance(url, str) and url for url in urls):
+        raise InvalidInput(f"url must name servers, got {urls!r:.60}", field="url")
+    return ",".join(urls)
 
 
 def _split(url: str) -> tuple[SplitResult, int]:
@@ -144,11 +197,12 @@ def _is_near(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return "." not in host or host.endswith(".localhost")
+        return "." not in host or host.endswith(PRIVATE_NAMES)
     return address.is_loopback or address.is_private or address.is_link_local
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -189,7 +243,7 @@ def proxy_for(config: Config) -> Proxy | None:
 
 def _proxy_url(scheme: str, host: str) -> str | None:
     """The proxy's url as the environment has it. Loopback addresses have none."""
-    if _is_loopback(host):
+    if is_loopback(host):
         return None
     known = urllib.request.getproxies()
     found = known.get(scheme) or (known.get("all") if scheme == "https" else None)

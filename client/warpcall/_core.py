@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from warpcall import wire
 from warpcall._answer import Answer
 from warpcall._arrays import ArrayT, Kind, kind_of
-from warpcall._body import Body, decode, decode_all, encode, json_body
+from warpcall._body import decode, decode_all, encode
 from warpcall._config import Config
-from warpcall._extras.arguments import check_header_values, check_timeout
+from warpcall._extras.arguments import check_timeout
 from warpcall._extras.facts import Facts, kernel_path
 from warpcall._extras.gradients import (
     attach,
@@ -22,64 +21,46 @@ from warpcall._extras.gradients import (
     needing_gradients,
     refuse_gradients,
 )
+from warpcall._nodes.exchanges import Exchanges, json_of
+from warpcall._nodes.targets import HOME, STORE, node_of
 from warpcall._progress import Display
-from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, split
-from warpcall._transport.base import (
-    Gathered,
-    Reply,
-    Request,
-    Stream,
-    Transport,
-    most_nbytes,
-)
-from warpcall._transport.buffers import Buffers
-from warpcall._transport.replies import first_text, parse_server_timing, problem_of
-from warpcall._transport.retries import MAY_PASS, Retries
-from warpcall.errors import InvalidInput, NotFound, TransportError
+from warpcall._tensors import BaseStoredTensor, TensorInput, headers_of, new_id, route_of, split
+from warpcall._transport.base import Transport
+from warpcall._transport.replies import parse_server_timing
+from warpcall.errors import InvalidInput, NotFound, TransportError, Unavailable
 
-# The server must give up this much earlier, so that its own error arrives before the deadline.
-MAX_MARGIN_S = 1.0
 DELETED = (200, 204)
 
 
-class Core(Facts):
+class Core(Exchanges, Facts):
     """Calls a server over any transport.
 
     Args:
-        config: the server's address and the key.
-        transport: sends requests and receives answers.
+        configs: the addresses of the servers and the key.
+        make: makes a transport, which sends requests and receives answers.
         timeout_s: seconds for a whole call, with its retries and the pauses between them.
         retries: how often a call is repeated after `Busy`, `Unavailable` or a broken connection;
             None for the rules of `Retries`.
         display: shows progress bars of large bodies.
         stored_type: the class of stored tensors, StoredTensor or AsyncStoredTensor.
-        blocking_transport: makes a blocking transport; None if `transport` is one.
+        blocking_transport: makes a blocking transport; None if `make` does.
     """
 
     def __init__(
         self,
-        config: Config,
-        transport: Transport,
+        configs: Sequence[Config],
+        make: Callable[[Config], Transport],
         timeout_s: float,
         retries: int | None,
         display: Display,
         stored_type: type[BaseStoredTensor[Any]],
         blocking_transport: Callable[[Config], Transport] | None = None,
     ) -> None:
-        self.config = config
-        self.transport = transport
-        self.timeout_s = timeout_s
-        self.retries = retries
-        self._display = display
-        self._memory = Buffers()
+        super().__init__(configs, make, timeout_s, retries, display, blocking_transport or make)
         self._stored_type = stored_type
         self._blocking_transport = blocking_transport
         self._blocking: Core | None = None
         self.recipe: tuple[Any, ...] = ()  # what the client is made of again after a pickle
-        self._is_known = False  # whether the server has answered this client
-        self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
-        if config.api_key is not None:
-            self._headers["Authorization"] = f"Bearer {config.api_key}"
 
     @property
     def shows_progress(self) -> bool:
@@ -138,7 +119,14 @@ class Core(Facts):
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
         headers |= headers_of(stored, store, ttl_s)
         reply = await self._exchange(
-            "POST", path, headers, body, label, tensors=True, timeout_s=timeout_s
+            "POST",
+            path,
+            headers,
+            body,
+            label,
+            tensors=True,
+            timeout_s=timeout_s,
+            route=route_of(stored.values(), stores=bool(store)),
         )
         try:
             arrays, metadata = decode_all(reply.body, kind)
@@ -156,8 +144,7 @@ class Core(Facts):
 
     async def close(self) -> None:
         """Close the connections and free the memory that was held for further answers."""
-        self._memory.close()
-        await self.transport.close()
+        await super().close()
         if self._blocking is not None:
             await self._blocking.close()
 
@@ -170,8 +157,8 @@ class Core(Facts):
             return self
         if self._blocking is None:
             self._blocking = Core(
-                self.config,
-                self._blocking_transport(self.config),
+                self.configs,
+                self._blocking_transport,
                 self.timeout_s,
                 self.retries,
                 self._display,
@@ -189,13 +176,18 @@ class Core(Facts):
     ) -> Any:
         """Store an array on one of the server's devices."""
         check_timeout(timeout_s)
+        # A tensor whose id the caller chooses replaces the one that had it, so both must be on one
+        # server.
+        route = STORE if id_ is None else node_of(id_) or HOME
         id_ = new_id() if id_ is None else id_
         wire.check_tensor_id(id_, "id")
         tensors = {"x": array}
         refuse_gradients(tensors, "a stored tensor")
         headers = {"Content-Type": wire.MEDIA_TYPE, **headers_of({}, {}, ttl_s, device)}
         body, path = encode(tensors, {}), f"{wire.TENSORS_PATH}/{id_}"
-        reply = await self._exchange("PUT", path, headers, body, "put", timeout_s=timeout_s)
+        reply = await self._exchange(
+            "PUT", path, headers, body, "put", timeout_s=timeout_s, route=route
+        )
         stored = self._stored_tensors(
             reply.body.tobytes().decode("utf-8", "replace"), kind_of(tensors), wire.STORED_KEY
         )
@@ -207,7 +199,14 @@ class Core(Facts):
         headers = {"Accept": wire.MEDIA_TYPE}
         path = f"{wire.TENSORS_PATH}/{id_}"
         reply = await self._exchange(
-            "GET", path, headers, None, "get", tensors=True, timeout_s=timeout_s
+            "GET",
+            path,
+            headers,
+            None,
+            "get",
+            tensors=True,
+            timeout_s=timeout_s,
+            route=node_of(id_) or HOME,
         )
         try:
             (array,) = decode(reply.body, kind).values()
@@ -218,24 +217,42 @@ class Core(Facts):
     async def delete(self, id_: str) -> None:
         """Delete a stored tensor. If it is gone already, nothing happens."""
         with contextlib.suppress(NotFound):
-            await self.delete_at(f"{wire.TENSORS_PATH}/{id_}")
+            await self.delete_at(f"{wire.TENSORS_PATH}/{id_}", node_of(id_) or HOME)
 
-    async def delete_at(self, path: str) -> None:
+    async def delete_at(self, path: str, route: str = HOME) -> None:
         """Delete what a path names.
+
+        Args:
+            route: which server has it, as in `Targets.choose`.
 
         Raises:
             NotFound: there is nothing at the path.
         """
-        await self._exchange("DELETE", path, {}, None, "delete", DELETED)
+        await self._exchange("DELETE", path, {}, None, "delete", DELETED, route=route)
 
     async def tensors(self) -> list[Any]:
-        """All stored tensors of the user."""
-        found = await self._object(wire.TENSORS_PATH)
-        listed = found.get("tensors")
+        """All stored tensors of the user, of every server that can be reached."""
+        found = self._listed(await self._object(wire.TENSORS_PATH))
+        if self.targets.is_cluster:
+            await self._await_nodes(fresh=False)
+            for node_id in list(self.targets.members):
+                # A server that was lost meanwhile has no tensors any more.
+                with contextlib.suppress(TransportError, Unavailable):
+                    sent = {"Accept": "application/json"}
+                    reply = await self._exchange(
+                        "GET", wire.TENSORS_PATH, sent, None, "tensors", route=node_id
+                    )
+                    found |= self._listed(json_of(reply, wire.TENSORS_PATH))
+        return list(found.values())
+
+    def _listed(self, answer: Any) -> dict[str, Any]:
+        """The stored tensors of a server's list, by their ids."""
+        listed = answer.get("tensors") if isinstance(answer, dict) else None
         if not isinstance(listed, list):
-            raise TransportError(f"{self.config.url} must list tensors, got {found!r:.60}")
+            raise TransportError(f"{self.config.url} must list tensors, got {answer!r:.60}")
         kind: Kind[Any] = Kind()
-        return [self._stored_type(self, record, kind) for record in listed]
+        made = [self._stored_type(self, record, kind) for record in listed]
+        return {tensor.id: tensor for tensor in made}
 
     def _stored_tensors(self, text: str, kind: Kind[ArrayT], member: str = "") -> dict[str, Any]:
         try:
@@ -246,103 +263,3 @@ class Core(Facts):
                 f"the server must describe stored tensors, got {text!r:.60}"
             ) from error
         return {name: self._stored_type(self, entry, kind) for name, entry in named.items()}
-
-    async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
-        """Get the JSON document at a path."""
-        return await self.request_json("GET", path, accepted=accepted)
-
-    async def request_json(
-        self,
-        method: str,
-        path: str,
-        value: object = None,
-        headers: Mapping[str, str] | None = None,
-        accepted: tuple[int, ...] = (200,),
-    ) -> Any:
-        """Send a request, with `value` as JSON unless it is None. Return the JSON of the answer."""
-        sent, body = {"Accept": "application/json", **(headers or {})}, None
-        if value is not None:
-            sent["Content-Type"] = "application/json"
-            body = json_body(value)
-        reply = await self._exchange(method, path, sent, body, path, accepted)
-        try:
-            return json.loads(reply.body.tobytes())
-        except (ValueError, RecursionError) as error:
-            raise TransportError(
-                f"{path} must answer in JSON, got {first_text(reply)!r}"
-            ) from error
-
-    async def get_bytes(self, path: str) -> bytes:
-        """Get what is at a path, in whatever format."""
-        reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path)
-        return reply.body.tobytes()
-
-    async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
-        """Open an answer that arrives in pieces, such as a stream of events.
-
-        Args:
-            quiet_s: seconds within which the head of the answer must arrive.
-
-        Returns:
-            The stream, or None if the server answers 204: there is nothing more to come.
-        """
-        fields = {**self._headers, **headers}
-        deadline = time.monotonic() + quiet_s
-        request = Request("GET", self.config.prefix + path, deadline, fields)
-        stream = await self.transport.open(request)
-        if stream.status == 200:
-            return stream
-        gathered = Gathered(most_nbytes(stream.status, request, None))
-        try:
-            while chunk := await stream.read(request.remaining_s()):
-                gathered.add(chunk)
-        finally:
-            await stream.close()
-        if stream.status == 204:
-            return None
-        raise problem_of(Reply(stream.status, stream.headers, gathered.whole()))
-
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: Body | None,
-        label: str,
-        accepted: tuple[int, ...] = (200,),
-        *,
-        tensors: bool = False,
-        timeout_s: float | None = None,
-    ) -> Reply:
-        """Send a request. Repeat it after an error that may pass, while time and retries are left.
-
-        Raises:
-            Problem: the server answered with an error, in the last try.
-            TransportError: no answer came.
-        """
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        retries: Retries | None = None
-        check_header_values(headers)
-        while True:
-            left_s = max(0.001, deadline - time.monotonic())
-            server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
-            fields = {**self._headers, **headers, wire.TIMEOUT_HEADER: f"{server_s:.3f}"}
-            meter = self._display.meter(label, body.nbytes if body else 0)
-            url_path, memory = self.config.prefix + path, self._memory
-            request = Request(method, url_path, deadline, fields, body, meter, memory, tensors)
-            try:
-                reply = await self.transport.send(request)
-                self._is_known = True
-                if reply.status in accepted:
-                    return reply
-                raise problem_of(reply)
-            except MAY_PASS as error:
-                retries = retries or Retries(self.retries, self._is_known)
-                pause_s = retries.pause_s(error, request.remaining_s())
-                if pause_s is None:
-                    if retries.tries > 1:
-                        error.add_note(f"It was tried {retries.tries} times.")
-                    raise
-            finally:
-                meter.close()
-            await self.transport.sleep(pause_s)

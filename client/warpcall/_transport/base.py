@@ -36,6 +36,7 @@ class Request:
         memory: where the answer's buffer is taken from.
         tensors: whether the answer holds tensors. Only memory limits the length of such an answer,
             if it is announced.
+        connect_s: seconds to connect, before another server is tried; None means the deadline.
     """
 
     method: str
@@ -46,6 +47,13 @@ class Request:
     meter: Meter = field(default_factory=Meter)
     memory: Buffers = field(default_factory=Buffers)
     tensors: bool = False
+    connect_s: float | None = None
+
+    def connect_by(self) -> float:
+        """When a connection must be there that is begun now, on the same clock."""
+        if self.connect_s is None:
+            return self.deadline
+        return min(self.deadline, time.monotonic() + self.connect_s)
 
     def remaining_s(self) -> float:
         """Seconds left until the deadline; never negative."""

@@ -14,6 +14,7 @@ from typing import Any
 import httpcore
 
 from warpcall._transport.connect import Endpoint, connect_first
+from warpcall.sockets import LOSS_OPTIONS
 
 
 class CancellableBackend(httpcore.AsyncNetworkBackend):
@@ -33,7 +34,9 @@ class CancellableBackend(httpcore.AsyncNetworkBackend):
         assert timeout is not None  # each of our requests has a timeout
 
         async def attempt(endpoint: Endpoint) -> httpcore.AsyncNetworkStream:
-            return await self._inner.connect_tcp(endpoint.where[0], port)
+            return await self._inner.connect_tcp(
+                endpoint.where[0], port, socket_options=LOSS_OPTIONS
+            )
 
         deadline = time.monotonic() + timeout
         failures = (OSError, httpcore.ConnectError)

@@ -54,7 +54,7 @@ class HttpcoreTransport:
         self._closed = False
 
     async def send(self, request: Request) -> Reply:
-        with self._within(request.deadline):
+        with self._within(request.deadline, request.connect_by()):
             response = self._pool.handle_request(
                 _http_request(self._config, request, _pieces(request))
             )
@@ -67,7 +67,7 @@ class HttpcoreTransport:
                 response.close()
 
     async def open(self, request: Request) -> Stream:
-        with self._within(request.deadline):
+        with self._within(request.deadline, request.connect_by()):
             http_request = _http_request(self._config, request, _pieces(request))
             return _Stream(self, self._pool.handle_request(http_request))
 
@@ -79,7 +79,7 @@ class HttpcoreTransport:
         self._pool.close()
 
     @contextlib.contextmanager
-    def _within(self, deadline: float) -> Iterator[None]:
+    def _within(self, deadline: float, connect_by: float) -> Iterator[None]:
         """Limit what this thread does on its connection to the deadline, and translate errors."""
         if self._closed:
             raise RuntimeError("this client is closed")
@@ -90,8 +90,8 @@ class HttpcoreTransport:
             self._abandoned.append(self._pool)
             arguments = _pool_arguments(self._config)
             self._pool = httpcore.ConnectionPool(**arguments, network_backend=self._backend)
-        self._clock.deadline = deadline
-        with _translated(self._config):
+        self._clock.deadline, self._clock.connect_by = deadline, connect_by
+        with _translated(self._config, deadline, connect_by):
             yield
 
 
@@ -107,7 +107,7 @@ class AsyncHttpcoreTransport:
         self._closed = False
 
     async def send(self, request: Request) -> Reply:
-        async with self._within(request.deadline):
+        async with self._within(request.deadline, request.connect_by()):
             http_request = _http_request(self._config, request, _pieces_async(request))
             response = await self._pool.handle_async_request(http_request)
             try:
@@ -119,7 +119,7 @@ class AsyncHttpcoreTransport:
                 await response.aclose()
 
     async def open(self, request: Request) -> Stream:
-        async with self._within(request.deadline):
+        async with self._within(request.deadline, request.connect_by()):
             http_request = _http_request(self._config, request, _pieces_async(request))
             return _AsyncStream(self, await self._pool.handle_async_request(http_request))
 
@@ -131,11 +131,11 @@ class AsyncHttpcoreTransport:
         await self._pool.aclose()
 
     @contextlib.asynccontextmanager
-    async def _within(self, deadline: float) -> AsyncIterator[None]:
+    async def _within(self, deadline: float, connect_by: float) -> AsyncIterator[None]:
         """Limit what this task does on its connection to the deadline, and translate errors."""
         if self._closed:
             raise RuntimeError("this client is closed")
-        with _translated(self._config):
+        with _translated(self._config, deadline, connect_by):
             async with asyncio.timeout(left_s(deadline)):
                 yield
 
@@ -151,7 +151,8 @@ class _Stream:
         self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
-        with self._transport._within(time.monotonic() + quiet_s):
+        deadline = time.monotonic() + quiet_s
+        with self._transport._within(deadline, deadline):
             return next(self._chunks, b"")
 
     async def close(self) -> None:
@@ -169,7 +170,8 @@ class _AsyncStream:
         self.headers: Mapping[str, str] = header_map(response.headers)
 
     async def read(self, quiet_s: float) -> bytes:
-        async with self._transport._within(time.monotonic() + quiet_s):
+        deadline = time.monotonic() + quiet_s
+        async with self._transport._within(deadline, deadline):
             return await anext(self._chunks, b"")
 
     async def close(self) -> None:
@@ -225,12 +227,14 @@ def _http_request(
     if request.body is not None:
         headers.append(("Content-Length", str(request.body.nbytes)))
     seconds = left_s(request.deadline)
+    timeouts = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
+    timeouts["connect"] = left_s(request.connect_by())
     return httpcore.Request(
         request.method,
         httpcore.URL(scheme=config.scheme, host=config.host, port=config.port, target=request.path),
         headers=headers,
         content=None if request.body is None else pieces,
-        extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), seconds)},
+        extensions={"timeout": timeouts},
     )
 
 
@@ -270,10 +274,14 @@ def _tls_context() -> ssl.SSLContext:
 
 
 @contextlib.contextmanager
-def _translated(config: Config) -> Iterator[None]:
+def _translated(config: Config, deadline: float, connect_by: float) -> Iterator[None]:
     host = config.host
     try:
         yield
+    except httpcore.ConnectTimeout as error:
+        if connect_by == deadline:
+            raise CallTimedOut(host, _STAGES[type(error)]) from error
+        raise ConnectionFailed(f"cannot reach {host}: the time to connect is over") from error
     except (TimeoutError, httpcore.TimeoutException) as error:
         raise CallTimedOut(host, _STAGES.get(type(error), "waiting for the answer")) from error
     except httpcore.ConnectError as error:

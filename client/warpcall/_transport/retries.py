@@ -36,13 +36,17 @@ class Retries:
         self._absent = self._refused = 0
         self.tries = 0
 
-    def pause_s(self, error: Exception, left_s: float) -> float | None:
+    def pause_s(self, error: Exception, left_s: float, elsewhere: bool = False) -> float | None:
         """Seconds to wait before the call is repeated after `error`; None: it is not repeated.
 
         Args:
             left_s: seconds that the call may still take.
+            elsewhere: whether there is another server, which has not failed this call. It is tried
+                at once.
         """
         self.tries += 1
+        if elsewhere and left_s > 0 and (self._most is None or self.tries <= self._most):
+            return 0.0
         if isinstance(error, ConnectionFailed):
             self._absent, self._refused = self._absent + 1, 0  # what returns is a new server
             failures, longest_s = self._absent, LONGEST_ABSENCE_PAUSE_S

@@ -32,7 +32,7 @@ from warpcall._transport.deadlines import left_s
 from warpcall._transport.parser import HEAD_BYTES, AnswerParser, Malformed
 from warpcall._transport.waiters import Waiter
 from warpcall.errors import CallTimedOut, TransportError, WarpcallError
-from warpcall.sockets import prepare, slice_nbytes
+from warpcall.sockets import is_loss, notice_loss, prepare, slice_nbytes
 
 RECEIVE_BYTES = 512 << 10  # of one read; the fastest size on loopback
 TLS_ALERT = b"\x15"  # the first byte of a TLS server's reply to plain HTTP
@@ -84,7 +84,7 @@ class SocketTransport:
             await self._waiter.acquire_permit(request.deadline)
             try:
                 stage = "connecting"
-                connection = self._idle_connection() or await self._connect(request.deadline)
+                connection = self._idle_connection() or await self._connect(request)
                 exchange = _Exchange(connection, self._waiter, request, self._authority)
                 try:
                     reply = await exchange.run()
@@ -110,7 +110,7 @@ class SocketTransport:
         self._refuse_if_closed()
         stage = "connecting"
         try:
-            connection = await self._connect(request.deadline)
+            connection = await self._connect(request)
             exchange = _Exchange(connection, self._waiter, request, self._authority)
             try:
                 await exchange.begin()
@@ -152,17 +152,19 @@ class SocketTransport:
                 return connection
             connection.sock.close()
 
-    async def _connect(self, deadline: float) -> Connection:
+    async def _connect(self, request: Request) -> Connection:
+        by = request.connect_by()
         try:
-            sock = await self._waiter.connect(self._address, deadline)
-        except TimeoutError:
-            raise
+            sock = await self._waiter.connect(self._address, by)
         except OSError as error:
-            reason = error.strerror or error
+            if isinstance(error, TimeoutError) and by == request.deadline:
+                raise
+            reason = error.strerror or str(error) or "the time to connect is over"
             where = self._address if isinstance(self._address, str) else self._authority
             raise ConnectionFailed(f"cannot reach {where}: {reason}") from error
         sock.setblocking(False)
         prepare(sock)
+        notice_loss(sock)
         return Connection(sock)
 
 
@@ -387,7 +389,7 @@ def _request_head(request: Request, authority: str) -> bytes:
 
 
 def _translated(error: Exception, authority: str, stage: str) -> WarpcallError:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) and not is_loss(error):
         return CallTimedOut(authority, stage)
     if isinstance(error, Malformed):
         return TransportError(f"{authority} did not answer in HTTP: {error}")

@@ -21,6 +21,7 @@ import httpcore
 
 from warpcall._transport.connect import connect
 from warpcall._transport.deadlines import left_s
+from warpcall.sockets import is_loss, notice_loss
 
 T = TypeVar("T")
 RECORD_BYTES = 16 << 10  # the largest TLS record
@@ -29,9 +30,13 @@ PIECE_BYTES = 1 << 20
 
 
 class Clock(threading.local):
-    """The deadline of the exchange that runs in the calling thread."""
+    """The deadline of the exchange that runs in the calling thread.
 
-    deadline = 0.0
+    Attributes:
+        connect_by: when its connection must be there.
+    """
+
+    deadline = connect_by = 0.0
 
     def left_s(self) -> float:
         """Seconds until the deadline. Raise TimeoutError if it has passed."""
@@ -53,8 +58,9 @@ class TimedBackend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         with _raised_as(httpcore.ConnectTimeout, httpcore.ConnectError):
-            sock = connect((host, port), self._clock.deadline)
+            sock = connect((host, port), self._clock.connect_by)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_loss(sock)
         return _Connection(sock, self._clock)
 
 
@@ -171,7 +177,6 @@ def _raised_as(timeout: type[Exception], failure: type[Exception]) -> Iterator[N
     """Raise a socket's errors as httpcore's errors, which its connection pool handles."""
     try:
         yield
-    except TimeoutError as error:
-        raise timeout(error) from error
     except OSError as error:
-        raise failure(error) from error
+        expired = isinstance(error, TimeoutError) and not is_loss(error)
+        raise (timeout if expired else failure)(error) from error

@@ -1,0 +1,1 @@
+"""How a client that was given one address, or several, chooses a server for each request."""

@@ -1,0 +1,268 @@
+"""Sends requests to the servers that are chosen for them, with retries, and reads the answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from warpcall import wire
+from warpcall._body import Body, json_body
+from warpcall._config import Config
+from warpcall._extras.arguments import check_header_values
+from warpcall._nodes.reader import NODE, Reader
+from warpcall._nodes.targets import CALL_BYTES, HOME, STORE, Target, Targets
+from warpcall._progress import Display
+from warpcall._transport.base import (
+    ConnectionFailed,
+    Gathered,
+    Reply,
+    Request,
+    Stream,
+    Transport,
+    most_nbytes,
+)
+from warpcall._transport.buffers import Buffers
+from warpcall._transport.replies import first_text, problem_of
+from warpcall._transport.retries import MAY_PASS, Retries
+from warpcall.errors import TransportError
+
+# The server must give up this much earlier, so that its own error arrives before the deadline.
+MAX_MARGIN_S = 1.0
+MOVED = 307  # the status of an answer that another server has a stored tensor
+MAX_MOVES = 3  # of one request
+NODES_S = 3.0  # to wait for the list of servers, where a request cannot do without
+POLL_S = 0.01
+CONNECT_S = 3.0  # to connect to a server, while there is another one that can be tried
+
+
+class Exchanges:
+    """Sends requests. A core adds the calls to it.
+
+    Args:
+        configs: the addresses of the servers and the key.
+        make: makes a transport, which sends requests and receives answers.
+        timeout_s: seconds for a whole request, with its retries and the pauses between them.
+        retries: how often a request is repeated after `Busy`, `Unavailable` or a broken connection;
+            None for the rules of `Retries`.
+        display: shows progress bars of large bodies.
+        make_blocking: makes a blocking transport.
+
+    Attributes:
+        config: the first of the addresses.
+        transport: to this address.
+        targets: all servers.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        make: Callable[[Config], Transport],
+        timeout_s: float,
+        retries: int | None,
+        display: Display,
+        make_blocking: Callable[[Config], Transport],
+    ) -> None:
+        self.config = configs[0]
+        self.configs = configs
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self._display = display
+        self._memory = Buffers()
+        self._is_known = False  # whether a server has answered this client
+        self._headers = {"User-Agent": "warpcall-python", "Accept-Encoding": "identity"}
+        if self.config.api_key is not None:
+            self._headers["Authorization"] = f"Bearer {self.config.api_key}"
+        self.targets = Targets(configs, make)
+        self.transport = self.targets.given[0].transport
+        self._reader = Reader(self.targets, self._headers, make_blocking)
+
+    async def close(self) -> None:
+        """Close the connections and free the memory that was held for further answers."""
+        self._memory.close()
+        self._reader.close()
+        for target in self.targets.everyone():
+            await target.transport.close()
+
+    async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
+        """Get the JSON document at a path."""
+        return await self.request_json("GET", path, accepted=accepted)
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        value: object = None,
+        headers: Mapping[str, str] | None = None,
+        accepted: tuple[int, ...] = (200,),
+    ) -> Any:
+        """Send a request, with `value` as JSON unless it is None. Return the JSON of the answer."""
+        sent, body = {"Accept": "application/json", **(headers or {})}, None
+        if value is not None:
+            sent["Content-Type"] = "application/json"
+            body = json_body(value)
+        return json_of(await self._exchange(method, path, sent, body, path, accepted), path)
+
+    async def get_bytes(self, path: str) -> bytes:
+        """Get what is at a path, in whatever format."""
+        reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path)
+        return reply.body.tobytes()
+
+    async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
+        """Open an answer that arrives in pieces, such as a stream of events.
+
+        Args:
+            quiet_s: seconds within which the head of the answer must arrive.
+
+        Returns:
+            The stream, or None if the server answers 204: there is nothing more to come.
+        """
+        fields = {**self._headers, **headers}
+        deadline = time.monotonic() + quiet_s
+        target = self.targets.choose(HOME)
+        request = Request(
+            *("GET", target.config.prefix + path, deadline, fields),
+            connect_s=self._connect_s([target]),
+        )
+        try:
+            stream = await target.transport.open(request)
+        except ConnectionFailed:
+            self._note_failure(target)
+            raise
+        if stream.status == 200:
+            return stream
+        gathered = Gathered(most_nbytes(stream.status, request, None))
+        try:
+            while chunk := await stream.read(request.remaining_s()):
+                gathered.add(chunk)
+        finally:
+            await stream.close()
+        if stream.status == 204:
+            return None
+        raise problem_of(Reply(stream.status, stream.headers, gathered.whole()))
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Body | None,
+        label: str,
+        accepted: tuple[int, ...] = (200,),
+        *,
+        tensors: bool = False,
+        timeout_s: float | None = None,
+        route: str = HOME,
+    ) -> Reply:
+        """Send a request. Repeat it after an error that may pass, while time and retries are left.
+
+        If there are several servers, it is repeated at another one at once. Requests have no side
+        effects, or the same one when they are repeated.
+
+        Args:
+            route: which servers can answer it, as in `Targets.choose`.
+
+        Raises:
+            Problem: the server answered with an error, in the last try.
+            TransportError: no answer came.
+        """
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        retries: Retries | None = None
+        tried: list[Target] = []
+        moved: Target | None = None
+        moves = 0
+        targets, nbytes = self.targets, CALL_BYTES + (body.nbytes if body else 0)
+        check_header_values(headers)
+        if route is STORE and targets.store is not None and targets.store not in targets.members:
+            await self._await_nodes(fresh=False)
+        while True:
+            left_s = max(0.001, deadline - time.monotonic())
+            server_s = left_s - min(MAX_MARGIN_S, left_s / 10)
+            fields = {**self._headers, **headers, wire.TIMEOUT_HEADER: f"{server_s:.3f}"}
+            meter = self._display.meter(label, body.nbytes if body else 0)
+            target, moved = moved or targets.choose(route, tried), None
+            failed = target
+            url_path, memory = target.config.prefix + path, self._memory
+            request = Request(
+                *(method, url_path, deadline, fields, body, meter, memory, tensors),
+                self._connect_s([*tried, target]),
+            )
+            counted = targets.is_cluster
+            if counted:
+                target.count(nbytes)
+            try:
+                reply = await target.transport.send(request)
+                self._is_known = True
+                if NODE in reply.headers:
+                    self._reader.note_answer()
+                    if route is STORE and reply.status in accepted:
+                        targets.store = reply.headers[NODE]
+                if reply.status in accepted:
+                    return reply
+                if reply.status != MOVED or moves == MAX_MOVES:
+                    raise problem_of(reply)
+                owner, moves = await self._owner_at(reply, path), moves + 1
+                if owner is None:
+                    raise problem_of(reply)
+                if owner in tried:  # it is listed for some seconds after it was lost
+                    failed = owner
+                    raise ConnectionFailed(f"{owner.config.url} has the tensor and does not answer")
+                moved = owner
+                continue
+            except MAY_PASS as error:
+                moves = 0
+                tried.append(failed)
+                if isinstance(error, ConnectionFailed):
+                    self._note_failure(failed)
+                elsewhere = targets.is_cluster and targets.has_other(tried)
+                retries = retries or Retries(self.retries, self._is_known)
+                pause_s = retries.pause_s(error, request.remaining_s(), elsewhere)
+                if pause_s is None:
+                    if retries.tries > 1:
+                        error.add_note(f"It was tried {retries.tries} times.")
+                    raise
+                if not elsewhere:
+                    tried.clear()
+            finally:
+                if counted:
+                    target.count(-nbytes)
+                meter.close()
+            if pause_s:
+                await self.transport.sleep(pause_s)
+
+    def _connect_s(self, tried: list[Target]) -> float | None:
+        """The limit on connecting to the last of these servers; None if there is no other one."""
+        other = self.targets.is_cluster and self.targets.has_other(tried)
+        return CONNECT_S if other else None
+
+    async def _owner_at(self, reply: Reply, path: str) -> Target | None:
+        """The server to which an answer leads; None if it is none that a given server lists."""
+        location = reply.headers.get("location", "")
+        found = self.targets.at_location(location, path)
+        if found is None:
+            await self._await_nodes(fresh=True)
+            found = self.targets.at_location(location, path)
+        return found
+
+    def _note_failure(self, target: Target) -> None:
+        if self.targets.is_cluster:
+            target.note_failure()
+            self._reader.note_failure()
+
+    async def _await_nodes(self, *, fresh: bool) -> None:
+        """Wait until the list of servers has been read once, or once more, NODES_S at most."""
+        reads = self._reader.reads if fresh else 0
+        if self._reader.reads <= reads:
+            self._reader.start()
+        deadline = time.monotonic() + NODES_S
+        while self._reader.reads <= reads and time.monotonic() < deadline:
+            await self.transport.sleep(POLL_S)
+
+
+def json_of(reply: Reply, path: str) -> Any:
+    """The JSON of an answer. Raise TransportError if it is none."""
+    try:
+        return json.loads(reply.body.tobytes())
+    except (ValueError, RecursionError) as error:
+        raise TransportError(f"{path} must answer in JSON, got {first_text(reply)!r}") from error
