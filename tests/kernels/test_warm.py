@@ -17,7 +17,10 @@ from warpcall_kernels.compile import cache, warm
 if sys.argv[1:]:
     cache.SHIPPED = pathlib.Path(sys.argv[1])
 calls = [call for call in warm.cases() if call[0].name == "transpose-add" and call[1].name == "odd"]
-print(json.dumps(dataclasses.asdict(warm.warm(90, calls=calls))))
+progress = []
+done = warm.warm(90, calls=calls, on_progress=lambda *counts: progress.append(counts))
+assert progress == [(1, 3), (2, 3), (3, 3)], progress
+print(json.dumps(dataclasses.asdict(done)))
 """
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,7 +59,10 @@ class Warmed:
 
 
 def warm(
-    capability: int | None = None, threads: int = 0, calls: Iterable[tuple[Op, Case]] | None = None
+    capability: int | None = None,
+    threads: int = 0,
+    calls: Iterable[tuple[Op, Case]] | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, count: None,
 ) -> Warmed:
     """Compile the kernels that are not in Triton's cache yet.
 
@@ -70,6 +73,7 @@ def warm(
         threads: how many kernels to compile at a time; 0 means one for each CPU. Triton releases
             the interpreter lock while it compiles.
         calls: the calls whose kernels to compile; None means all of `cases()`.
+        on_progress: called with how many kernels were compiled or found, and how many there are.
     """
     kernels: list[Any] = []
     hits: list[bool] = []
@@ -85,11 +89,14 @@ def warm(
             for op, case in todo:
                 with _recording(failed, f"{op.name} {case.name}"):
                     op.function(**case.metas(), **op.check_params(case.params))
+            futures = dict.fromkeys(k.future for k in kernels if isinstance(k, FutureKernel))
+            for done, _ in enumerate(as_completed(futures), 1):
+                on_progress(done, len(futures))
         found: dict[str, Any] = {}
         for kernel in kernels:
             with _recording(failed, "a kernel"):
-                done = kernel.result() if isinstance(kernel, FutureKernel) else kernel
-                found[done.hash] = done
+                compiled = kernel.result() if isinstance(kernel, FutureKernel) else kernel
+                found[compiled.hash] = compiled
         if capability is None:
             for failures in pool.map(_load, found.values()):
                 failed |= failures

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from warpcall_kernels.measuring._candidates import Candidate, ResultBuilder, failing
 from warpcall_kernels.measuring._check import Checker, draw
-from warpcall_kernels.measuring._clock import LONG_FACTOR, clock
+from warpcall_kernels.measuring._clock import LONG_FACTOR, LONG_US, TRIALS, Row, Timed, clock
 from warpcall_kernels.measuring._context import (
     not_outside,
     on_device,
@@ -32,10 +32,10 @@ from warpcall_kernels.measuring._spec import JobCase
 from warpcall_kernels.measuring._statistics import margin_from
 from warpcall_kernels.op.errors import InvalidInput
 
-Lease = Callable[[], AbstractContextManager[None]]
+Lease = Callable[[], AbstractContextManager[float | None]]
 Progress = Callable[[dict[str, Any]], None]
 
-BLOCK_US = 200_000  # of timed work queued at a time; no lease is held for longer
+BLOCK_US = 200_000  # of timed work queued at a time, unless the lease allows less
 ROUNDS_AT_ONCE = 64
 REPORT_EVERY_S = 0.25
 MAX_MASKED = 2000  # rounds after which a measurement ends, whatever masks them
@@ -44,7 +44,8 @@ WARM_AGREE = 0.01
 UNSTABLE = 0.2  # share of masked rounds that makes a result unstable
 READ_EVERY_S = 0.3  # clock, power and temperature; some ms, and never in a timed block
 MAX_READINGS = 2000
-EXTRA_BLOCKS = 5  # blocks of consecutive calls, for the hot time and the energy
+CALM_US = 20_000  # a lease that allows so much says that nobody waits for the device
+EXTRA_US = 1_000_000  # of consecutive calls, for the hot time and the energy
 
 
 def measure(
@@ -65,8 +66,8 @@ def measure(
         device: "cpu", or a GPU of this process.
         precision: one of `PRECISIONS`.
         seed: of the inputs that are timed. The inputs of checks have random seeds.
-        lease: entered for each timed block. A block takes at most about 250 ms, unless one call
-            takes longer.
+        lease: entered for each timed block. It says how many seconds of timed work the block may
+            have; None means BLOCK_US. A block has at least one sample, however long that takes.
         progress: called with an event, as JSON, when a step begins and during rounds.
 
     Returns:
@@ -112,6 +113,7 @@ class _Measurement:
         self._seed = seed
         self._lease = lease
         self._progress = progress
+        self._block_us: float = BLOCK_US  # allowed by the last lease
         self._half_width: float | None = None  # at the last check for convergence
         self._reported_at = 0.0
         self._readings: list[tuple[int, Reading]] = []  # each with the last round before it
@@ -165,8 +167,7 @@ class _Measurement:
                 else:
                     c.sets = shared
                     c.timed = self._clock.ready(_by_name(c.function), shared)
-                with self._leased():
-                    self._clock.estimate(c.timed)
+                self._estimate(c.timed)
             self._stop_if_lost(c)
         short_us = self._clock.short_us
         rough_us = [c.ready.rough_us for c in self._timed_candidates() if c.name != LIMIT]
@@ -176,9 +177,16 @@ class _Measurement:
             if c.ready.rough_us <= LONG_FACTOR * short_us:
                 with failing(c):
                     self._clock.shorten(c.ready, c.sets)
-                    with self._leased():
-                        self._clock.estimate(c.ready)
+                    self._estimate(c.ready)
                 self._stop_if_lost(c)
+
+    def _estimate(self, timed: Timed) -> None:
+        """Measure the rough time of a call, each sample in a block of its own."""
+        found = []
+        for _ in range(TRIALS if timed.rough_us < LONG_US else 1):
+            with self._leased():
+                found += self._clock.block([(timed, 0)])
+        timed.rough_us = float(np.median(found))
 
     def _warm_up(self) -> None:
         """Run until the medians of three windows agree, or the time for the warm-up is over."""
@@ -189,8 +197,8 @@ class _Measurement:
             window = Rounds(len(candidates), self._precision)
             window_end = time.monotonic() + self._precision.warm_window_s
             while time.monotonic() < window_end:
-                for block in self._blocks(window.plan(1)):
-                    self._block(window, block)
+                for _ in self._take(window, window.plan(1)):
+                    pass
             medians.append([float(np.median(window.all(i))) for i in range(len(candidates))])
             last = np.array(medians[-3:])
             if len(last) == 3 and bool(np.all(last.max(0) / last.min(0) - 1 <= WARM_AGREE)):
@@ -212,8 +220,7 @@ class _Measurement:
             self._report_rounds(rounds)
             left = self._precision.max_rounds - rounds.counted
             count = min(fitting, ROUNDS_AT_ONCE, left, max(1, rounds.due()))
-            for block in self._blocks(rounds.plan(count)):
-                self._block(rounds, block)
+            for _ in self._take(rounds, rounds.plan(count)):
                 self._read(len(rounds) - 1)
                 if time.monotonic() > end and len(rounds) > FEWEST_ROUNDS:
                     return
@@ -246,29 +253,31 @@ class _Measurement:
         )
         return convergence.converged and float(min(spent_us)) >= 1e6 * self._precision.min_seconds
 
-    def _blocks(self, samples: Sequence[ScheduledSample]) -> Iterator[list[ScheduledSample]]:
-        """Cut scheduled samples into blocks that hold the device for at most BLOCK_US."""
-        candidates = self._timed_candidates()
-        block: list[ScheduledSample] = []
-        held_us = 0.0
-        for sample in samples:
-            us = self._clock.wall_us(candidates[sample.candidate % len(candidates)].ready)
-            if block and held_us + us > BLOCK_US:
-                yield block
-                block, held_us = [], 0.0
-            block.append(sample)
-            held_us += us
-        yield block
+    def _take(self, rounds: Rounds, samples: Sequence[ScheduledSample]) -> Iterator[None]:
+        """Take scheduled samples in blocks, each as long as its lease allows; yield after each."""
+        while samples:
+            with self._leased() as block_us:
+                count = self._fitting(samples, block_us)
+                block, samples = samples[:count], samples[count:]
+                timed = [self._timed_of(sample) for sample in block]
+                samples_us = self._clock.block(
+                    [(t, s.inputs % len(t.sets)) for t, s in zip(timed, block, strict=True)]
+                )
+            rounds.take(block, samples_us, self._observer.disturbance())
+            yield
 
-    def _block(self, rounds: Rounds, samples: Sequence[ScheduledSample]) -> None:
+    def _fitting(self, samples: Sequence[ScheduledSample], block_us: float) -> int:
+        """How many of the next samples take at most `block_us` together, and at least one."""
+        held_us = 0.0
+        for count, sample in enumerate(samples):
+            held_us += self._clock.wall_us(self._timed_of(sample))
+            if count and held_us > block_us:
+                return count
+        return len(samples)
+
+    def _timed_of(self, sample: ScheduledSample) -> Timed:
         candidates = self._timed_candidates()
-        timed = [
-            candidates[sample.candidate % len(candidates)].ready for sample in samples
-        ]  # twin: the first
-        work = [(t, sample.inputs % len(t.sets)) for t, sample in zip(timed, samples, strict=True)]
-        with self._leased():
-            samples_us = self._clock.block(work)
-        rounds.take(samples, samples_us, self._observer.disturbance())
+        return candidates[sample.candidate % len(candidates)].ready  # twin: the first
 
     def _read(self, number: int) -> None:
         """Read clock, power and temperature after a round, if it is time; no lease is held."""
@@ -295,12 +304,19 @@ class _Measurement:
             self._stop_if_lost(beside)
 
     def _take_extra(self, c: Candidate) -> None:
-        run, hot_us, used_mj = self._clock.in_a_row(c.ready, BLOCK_US), [], []
-        for _ in range(EXTRA_BLOCKS):
+        """Rows are as long as blocks may be. Only long ones tell the energy: its counter is slow."""
+        rows: dict[float, Row] = {}  # by their time
+        hot_us, used_mj, spent_us = [], [], 0.0
+        while spent_us < EXTRA_US:
+            row_us = BLOCK_US if self._block_us >= CALM_US else self._block_us
+            if row_us not in rows:
+                rows[row_us] = self._clock.in_a_row(c.ready, row_us)
+            run = rows[row_us]
             with self._leased():
-                before = self._observer.energy_mj()
+                before = self._observer.energy_mj() if row_us == BLOCK_US else None
                 hot_us.append(run())
-                after = self._observer.energy_mj()
+                after = self._observer.energy_mj() if row_us == BLOCK_US else None
+            spent_us += max(row_us, hot_us[-1] * run.calls)
             if before is not None and after is not None:
                 used_mj.append((after - before) / run.calls)
         c.hot_us = float(np.median(hot_us))
@@ -335,11 +351,13 @@ class _Measurement:
             self._progress({"phase": phase, **more})
 
     @contextlib.contextmanager
-    def _leased(self) -> Iterator[None]:
+    def _leased(self) -> Iterator[float]:
+        """Hold the lease; yields the microseconds of timed work that a block may have."""
         with contextlib.ExitStack() as stack:
             with outside():
-                stack.enter_context(self._lease())
-            yield
+                block_s = stack.enter_context(self._lease())
+            self._block_us = BLOCK_US if block_s is None else min(BLOCK_US, block_s * 1e6)
+            yield self._block_us
             with outside():
                 stack.close()
 

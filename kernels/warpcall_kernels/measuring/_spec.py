@@ -200,7 +200,9 @@ def parse_dtype(field: str, value: object) -> torch.dtype:
     """The dtype that a user names: "BF16", "bf16", "bfloat16", "fp32" ..."""
     if isinstance(value, str) and value.lower() in _BY_NAME:
         return _BY_NAME[value.lower()]
-    raise InvalidInput(field, f"{field} must be one of {', '.join(DTYPES)}, got {brief(value)}")
+    raise InvalidInput(
+        field, f"{field} must be one of {listed(map(dtype_name, CODES))}, got {brief(value)}"
+    )
 
 
 def _axes(op: Op, sweep: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
@@ -256,8 +258,8 @@ def _derived(
     if op.dtypes:
         assert op.derive is not None
         if dtype not in op.dtypes:
-            allowed = listed(CODES[d] for d in op.dtypes)
-            raise InvalidInput("dtype", f"dtype must be one of {allowed}, got {CODES[dtype]}")
+            allowed, given_name = listed(map(dtype_name, op.dtypes)), dtype_name(dtype)
+            raise InvalidInput("dtype", f"dtype must be one of {allowed}, got {given_name}")
         return dict(op.derive(dtype, **sizes))
     if op.derive is not None:
         return dict(op.derive(shape, dtype, params, **sizes))

@@ -12,11 +12,12 @@ from typing import Any
 
 from warpcall import wire
 from warpcall.errors import InvalidInput, NotFound
+from warpcall_service.calls.quick import QuickCalls
 from warpcall_service.calls.upload import Upload, Uploads
 from warpcall_service.formats import responses
 from warpcall_service.formats.json_pool import JsonWriter, ResponseBody
 from warpcall_service.formats.media_types import accepted
-from warpcall_service.formats.responses import Format
+from warpcall_service.formats.responses import Format, SafetensorsFormat
 from warpcall_service.http.body import Body
 from warpcall_service.http.exchange import JOIN_BYTES, Exchange
 from warpcall_service.http.problems import Headers
@@ -33,11 +34,14 @@ MIN_TIMEOUT_S = 0.1  # a shorter timeout is raised to this, within which a small
 class Calls:
     """Reads the bodies of calls into the arena, runs them, and sends the responses from there."""
 
-    def __init__(self, settings: Settings, engine: LocalEngine, uploads: Uploads) -> None:
+    def __init__(
+        self, settings: Settings, engine: LocalEngine, uploads: Uploads, quick: QuickCalls
+    ) -> None:
         self._settings = settings
         self._engine = engine
         self._ops = {op["name"]: op for op in engine.catalog}
         self.uploads = uploads
+        self._quick = quick
         self._formats = responses.formats(settings.max_json_bytes)
 
     async def run_call(self, exchange: Exchange, watchdog: ClientWatchdog, name: str) -> None:
@@ -58,6 +62,9 @@ class Calls:
             writer = self.writer(exchange, upload)
             response = await format_.write(upload.plan, upload.outputs(), writer)
             headers = [(b"content-type", format_.media_type)]
+            if isinstance(format_, SafetensorsFormat) and upload.is_cached:
+                head, type_ = response.head, format_.media_type
+                self._quick.prepare(exchange, upload.plan, head, type_, timeout_s)
             await self.send(exchange, watchdog, upload, timing, headers, response)
         finally:
             upload.release()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from warpcall import wire
@@ -40,6 +40,7 @@ class Upload:
         source: the inputs lie at the start of this slot.
         target: the outputs are written to this slot from `target_offset` on; may be `source`.
         held: further slots that `release` frees together with these.
+        is_cached: whether a request with the same head and the same header of its body has this plan.
     """
 
     plan: Plan
@@ -47,6 +48,7 @@ class Upload:
     target: Slot
     target_offset: int
     held: list[Slot] = field(default_factory=list)
+    is_cached: bool = False
 
     def outputs(self) -> memoryview:
         """The bytes of the output region."""
@@ -162,6 +164,7 @@ class Uploads:
                 field="body",
             )
         key = call.op["name"], call.query, text
+        cached = not call.planner and nbytes + len(call.query) <= CACHED_HEADER_BYTES
         # A planner's plan names stored tensors by their numbers, which are never used again.
         plan = None if call.planner else self._engine.cached_plan(key)
         if plan is None:
@@ -173,7 +176,7 @@ class Uploads:
                 )
             body.watchdog.pause()
             plan = await self._plan(call, header.tensors, given)
-            if call.planner is None and nbytes + len(call.query) <= CACHED_HEADER_BYTES:
+            if cached:
                 self._engine.cache_plan(key, plan)
         expected = 8 + nbytes + plan.input_nbytes
         if body.declared is not None and body.declared != expected:
@@ -186,7 +189,8 @@ class Uploads:
         try:
             await body.into(slot.view[: plan.input_nbytes], "the data after the header")
             await body.end("the last tensor")
-            return await self.complete(body, plan, slot)
+            upload = await self.complete(body, plan, slot)
+            return replace(upload, is_cached=True) if cached else upload
         except BaseException:
             slot.release()
             raise
@@ -266,12 +270,12 @@ class Uploads:
             return await self.allocate(
                 body, plan.input_nbytes, lane=lane, deferred_nbytes=plan.output_nbytes
             )
-        return await self.allocate(body, _behind(plan) + plan.output_nbytes, lane=lane)
+        return await self.allocate(body, output_begin(plan) + plan.output_nbytes, lane=lane)
 
     async def complete(self, body: Body, plan: Plan, slot: Slot) -> Upload:
         """Allocate outputs that `allocate_call` deferred, for a call whose inputs are in `slot`."""
         if not slot.deferred_nbytes:
-            return Upload(plan, slot, slot, _behind(plan))
+            return Upload(plan, slot, slot, output_begin(plan))
         body.watchdog.pause()
         target = await slot.arena.acquire_deferred(slot, self._settings.call_timeout_s)
         return Upload(plan, slot, target, 0)
@@ -299,6 +303,6 @@ class Uploads:
         return slot
 
 
-def _behind(plan: Plan) -> int:
+def output_begin(plan: Plan) -> int:
     """Where the outputs begin in a slot that they share with the inputs."""
     return round_up(plan.input_nbytes, ALIGNMENT)

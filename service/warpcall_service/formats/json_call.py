@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from warpcall import wire
+from warpcall.dtypes import DTYPES, dtype_code, dtype_name
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.formats import json_values
 from warpcall_service.formats.params import Params, check_entries, from_json
 from warpcall_service.lanes.fair_semaphore import copy_in_chunks
 from warpcall_service.text import brief
+
+CODES = {dtype.name: dtype.code for dtype in DTYPES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +80,9 @@ def _info(name: str, entry: Any) -> TensorInfo:
         raise InvalidInput(
             f"{name} must have dtype, shape and data, got {brief(entry)}", field=name
         )
-    return wire.check_tensor(name, entry["dtype"], entry["shape"])
+    return wire.check_tensor(name, _dtype_name(entry["dtype"]), entry["shape"], CODES)
+
+
+def _dtype_name(given: Any) -> Any:
+    """The name in numpy of a dtype in any spelling; any other value as it is."""
+    return dtype_name(str(dtype_code(given))) if isinstance(given, str) else given

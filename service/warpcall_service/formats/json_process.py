@@ -39,6 +39,7 @@ Reply = tuple[Mapping[str, Any], Sequence[memoryview | bytes]]
 def main() -> None:
     """Answer requests until the server closes the socket or ends."""
     args = child.start(memory_bytes=int, server_fd=int)
+    child.outlast_sigterm()
     resource.setrlimit(resource.RLIMIT_AS, (args.memory_bytes, args.memory_bytes))
     gc.disable()  # documents are trees: passes over millions of lists would free nothing
     libc = ctypes.CDLL(None)

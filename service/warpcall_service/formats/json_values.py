@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from warpcall.dtypes import numpy_dtypes
+from warpcall.dtypes import dtype_name, numpy_dtypes
 from warpcall.errors import InvalidInput
 from warpcall.wire import TensorInfo
 from warpcall_service.text import brief
@@ -108,7 +108,7 @@ def _refuse(kinds: set[type], wanted: str, leaves: list[object], info: TensorInf
     if kinds:
         wrong = next(leaf for leaf in leaves if type(leaf) in kinds)
         raise InvalidInput(
-            f"{info.name} of dtype {info.dtype} must hold {wanted}, got {brief(wrong)}",
+            f"{info.name} of dtype {dtype_name(info.dtype)} must hold {wanted}, got {brief(wrong)}",
             field=info.name,
         )
 
@@ -137,5 +137,6 @@ def _floats(leaves: list[float], dtype: np.dtype[Any], info: TensorInfo) -> Arra
 
 def _out_of_range(value: object, info: TensorInfo) -> InvalidInput:
     return InvalidInput(
-        f"{info.name} must hold values that {info.dtype} can, got {brief(value)}", field=info.name
+        f"{info.name} must hold values that {dtype_name(info.dtype)} can, got {brief(value)}",
+        field=info.name,
     )

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import time
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from warpcall_service import logs
-from warpcall_service.http.exchange import Exchange
+from warpcall_service.identity import Caller
 
 KIB = 1024
 # Below these folders, a path begins with the token of a share link, which must not be logged.
 SHARED_FOLDERS = ("/share/", "/v1/shared/")
 
 
-def log_request(exchange: Exchange, seconds: float) -> None:
+class Answered(Protocol):
+    """A request that was answered; the attributes are those of `Exchange`."""
+
+    @property
+    def scope(self) -> Mapping[str, Any]: ...
+    @property
+    def caller(self) -> Caller: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def stages_ms(self) -> Mapping[str, float]: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def received(self) -> int: ...
+    @property
+    def sent(self) -> int: ...
+
+
+def log_request(exchange: Answered, seconds: float) -> None:
     """Write the line of one request.
 
     The line is formatted by hand because json.dumps takes three times as long. It is written
@@ -25,19 +50,20 @@ def log_request(exchange: Exchange, seconds: float) -> None:
         logs.write(_short_line(exchange, seconds))
         return
     scope, caller = exchange.scope, exchange.caller
-    client = json.dumps(scope["client"][0] if scope["client"] else "")
+    client = scope["client"]
     stages = ", ".join([f'"{name}": {ms:.3f}' for name, ms in exchange.stages_ms.items()])
     logs.write(
-        f'{{"time": "{time.strftime(logs.TIME, time.gmtime())}", "id": "{exchange.request_id}", '
-        f'"client": {client}, "user": "{caller.name}", "key": "{caller.key_id}", '
-        f'"method": "{scope["method"]}", "path": {json.dumps(_without_token(scope["path"]))}, '
+        f'{{"time": "{logs.now()}", "id": "{exchange.request_id}", '
+        f'"client": {_quoted(client[0] if client else "")}, "user": "{caller.name}", '
+        f'"key": "{caller.key_id}", "method": "{scope["method"]}", '
+        f'"path": {_quoted_path(scope["path"])}, '
         f'"op": "{exchange.op}", "status": {exchange.status}, "outcome": "{exchange.outcome}", '
         f'"in": {exchange.received}, "out": {exchange.sent}, "ms": {seconds * 1e3:.2f}, '
         f'"stages_ms": {{{stages}}}}}'
     )
 
 
-def _short_line(exchange: Exchange, seconds: float) -> str:
+def _short_line(exchange: Answered, seconds: float) -> str:
     """The line of a request for a terminal of 80 columns, if the path and the user are short."""
     scope = exchange.scope
     path = json.dumps(_without_token(scope["path"]))[1:-1]  # without control characters
@@ -50,6 +76,14 @@ def _size(nbytes: int) -> str:
     if nbytes < KIB:
         return f"{nbytes} B"
     return f"{nbytes / KIB:.3g} KiB" if nbytes < 1000 * KIB else f"{nbytes / KIB**2:.3g} MiB"
+
+
+_quoted = functools.lru_cache(1024)(json.dumps)  # addresses of clients
+
+
+@functools.lru_cache(256)
+def _quoted_path(path: str) -> str:
+    return json.dumps(_without_token(path))
 
 
 def _without_token(path: str) -> str:

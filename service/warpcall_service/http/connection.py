@@ -16,42 +16,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from warpcall.errors import Problem
 from warpcall.sockets import prepare
 from warpcall_service.http.flow_control import UNSENT_BYTES, Flow
-from warpcall_service.http.framing import Framing
-from warpcall_service.http.malformed import report
-from warpcall_service.http.problems import BadRequest, HeadTooLarge, render
-from warpcall_service.http.receive import DirectReceive, ParserFeed
+from warpcall_service.http.parsing import RequestParser, new_parser, report
+from warpcall_service.http.problems import render
+from warpcall_service.http.quick import HALF_CLOSE_S, QuickFeed
+from warpcall_service.http.receive import DirectReceive
 
-MAX_HEAD_BYTES = 64 << 10
 HELD_BYTES = 32 << 10  # kept of later requests; the last read may exceed it
-MAX_HEADERS = 128  # of a request; the parser calls a Python function for each
 HEAD_TIMEOUT_S = 10.0
 LINGER_S = 2.0  # for reading what a refused client still sends: closing at once would reset it
-HALF_CLOSE_S = 2.0  # for a response to begin after the client has closed its sending side
 
 
-class Connection(HttpToolsProtocol):
+class Connection(RequestParser):
     """One client's connection."""
 
     flow: Flow
 
     _on_gone: Callable[[], None] | None = None
-    _head_nbytes = 0  # of request line, headers and trailers, as the parser reports them
-    _silent_nbytes = 0  # given to the parser since it last called one of our methods
-    _parsed = False  # whether the parser called one of our methods for the current bytes
-    _upgrading = False  # the head asks for another protocol: the parser stops at its end
     _held = b""  # bytes of later requests, not parsed until the current request is answered
     _head_timer: asyncio.TimerHandle | None = None
-    _refusal: Problem | None = None
     _lingering = False
     _received: asyncio.Future[None] | None = None
     _ended = False  # the body ended early: no more bytes of it will come
@@ -91,8 +78,8 @@ class Connection(HttpToolsProtocol):
             full = receiver.filled == len(rest)
             self._lingering = not full
             if not self.transport.is_closing():
-                self.parser = _parser(self)
-                self._read_with(ParserFeed(self))
+                self.parser = new_parser(self)
+                self._read_with(self.quick)
         if full:
             self.on_message_complete()
         return len(came) + receiver.filled
@@ -134,10 +121,19 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
         self.loop.call_later(LINGER_S, self.transport.abort)
 
+    def standing_headers(self) -> bytes:
+        """The headers that uvicorn adds to every response, such as the date, as text."""
+        return b"".join(
+            name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers
+        )
+
     # Called by the server
 
     def shutdown(self) -> None:
         """Close the connection if it is idle, or else after the response to the current request."""
+        if self.quick.running is not None:
+            self.quick.is_last = True
+            return
         super().shutdown()
         if self._idle and not self.transport.get_write_buffer_size():
             self.close()
@@ -147,9 +143,9 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = Flow(transport)
-        self._framing = Framing()
         prepare(transport.get_extra_info("socket"))
-        transport.set_protocol(ParserFeed(self))
+        self.quick = QuickFeed(self)
+        transport.set_protocol(self.quick)
         # A client may connect ahead of its first request, as long as between two of them.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -185,50 +181,6 @@ class Connection(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._feed(data)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {"warpcall": {"connection": self}}
-        self._parsed, self._head_nbytes = True, 0
-        self._framing.begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)
-        if not self._framing.in_head:
-            return  # a trailer, which must not be taken for a header
-        if len(self.headers) >= MAX_HEADERS:
-            self._refusal = HeadTooLarge(
-                f"a request must have at most {MAX_HEADERS} headers", field="headers"
-            )
-            raise self._refusal
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._parsed = True
-        if self.parser.should_upgrade():
-            if self.parser.get_method() == b"CONNECT":
-                self._refusal = BadRequest("this server is no proxy, and takes no CONNECT")
-                raise self._refusal
-            self._upgrading = True
-            return
-        self._framing.enter_body(self.headers)
-        super().on_headers_complete()
-        self.scope["extensions"]["warpcall"]["cycle"] = self.cycle
-
-    def on_body(self, body: bytes) -> None:
-        self._parsed = True
-        self._framing.read(len(body))
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._parsed = True
-        if not self._upgrading:
-            self._framing.end()
-            super().on_message_complete()
-
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
@@ -237,15 +189,32 @@ class Connection(HttpToolsProtocol):
         elif not self._framing.complete:
             self.loop.call_later(LINGER_S, self._on_no_end, self.cycle)
         elif self._held:
-            held, self._held = self._held, b""
-            self._unset_keepalive_if_required()
-            self._feed(held)
-            if not self._held:
-                self.flow.holding = False
-                self.flow.resume_reading()
+            self._feed_held()
+
+    def answered(self) -> None:
+        """Go on after a response that did not take the ordinary way, see `http/quick.py`."""
+        self.server_state.total_requests += 1
+        if self._held:
+            self._feed_held()
 
     def timeout_keep_alive_handler(self) -> None:
-        self.close()
+        left_s = self.quick.answered_at + self.timeout_keep_alive - self.loop.time()
+        if self.quick.running is not None:
+            left_s = float(self.timeout_keep_alive)
+        if left_s <= 0:
+            self.close()
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+
+    @property
+    def takes_request(self) -> bool:
+        """Whether the next byte begins a request, and nothing earlier is unanswered or unsent."""
+        return (
+            self._framing.fresh
+            and self._idle
+            and not (self._held or self._lingering or self.transport.is_closing())
+            and not self.transport.get_write_buffer_size()
+        )
 
     def _feed(self, data: bytes) -> None:
         """Parse one request, or a part of it, and keep the bytes behind it until it is answered."""
@@ -265,6 +234,14 @@ class Connection(HttpToolsProtocol):
         else:
             self._stop_head_timer()
 
+    def _feed_held(self) -> None:
+        held, self._held = self._held, b""
+        self._unset_keepalive_if_required()
+        self._feed(held)
+        if not self._held:
+            self.flow.holding = False
+            self.flow.resume_reading()
+
     def _hold(self, data: bytes) -> None:
         """Keep the bytes of later requests. From HELD_BYTES on, pause reading.
 
@@ -275,35 +252,6 @@ class Connection(HttpToolsProtocol):
         if len(self._held) >= HELD_BYTES:
             self.flow.holding = True
             self.flow.pause_reading()
-
-    def _parse(self, data: bytes) -> None:
-        self._parsed = False
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._parse_without_upgrade()
-        except httptools.HttpParserError:
-            self._refuse(
-                self._refusal or BadRequest("the request must be HTTP/1.1, got something else")
-            )
-        else:
-            self._silent_nbytes = 0 if self._parsed else self._silent_nbytes + len(data)
-            if self._silent_nbytes > MAX_HEAD_BYTES:
-                self._refuse(self._too_large())
-
-    def _parse_without_upgrade(self) -> None:
-        """Ignore the Upgrade header, as a server may: a new parser reads the head without it.
-
-        The first parser does not read the body of such a request, so that the body would be taken
-        for the next request. Whoever chose the body could send a request that a proxy in front of
-        this server forbids.
-        """
-        self._upgrading = False
-        version = self.parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
-        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
-        self.parser = _parser(self)
-        self._parse(b"\r\n".join((*lines, b"", b"")))
 
     def _end_body(self) -> None:
         """Wake the application if it waits for more of the body, and close after its response."""
@@ -336,21 +284,9 @@ class Connection(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
         self.flow.resume_reading()
 
-    def _count(self, nbytes: int) -> None:
-        self._head_nbytes += nbytes
-        if self._head_nbytes > MAX_HEAD_BYTES:
-            self._refusal = self._too_large()
-            raise self._refusal
-
-    def _too_large(self) -> Problem:
-        return HeadTooLarge(
-            f"the request line and headers must have at most {MAX_HEAD_BYTES} bytes together",
-            field="headers",
-        )
-
     @property
     def _idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        return self.quick.running is None and (self.cycle is None or self.cycle.response_complete)
 
     def _refuse(self, problem: Problem) -> None:
         """Answer with `problem`, if the application does not have a request, and close."""
@@ -391,10 +327,3 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-def _parser(connection: Connection) -> httptools.HttpRequestParser:
-    """A new parser with uvicorn's settings."""
-    parser = httptools.HttpRequestParser(connection)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser

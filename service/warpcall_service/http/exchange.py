@@ -31,8 +31,15 @@ ONCE = (b"host", b"authorization")  # of two such headers, a proxy might believe
 HOSTLESS = ("0.9", "1.0")  # versions of HTTP that came before the Host header
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
 _prefix = secrets.token_hex(6)
 _numbers = itertools.count(1)
+
+
+def new_request_id() -> str:
+    """An id that no other request of this server has."""
+    return f"{_prefix}-{next(_numbers):x}"
 
 
 class ClientGone(Exception):
@@ -69,9 +76,7 @@ class Exchange:
         self._cycle: RequestResponseCycle = ours.pop("cycle")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.headers.get(b"x-request-id", b"")
-        self.request_id = (
-            given.decode() if _SANE_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
-        )
+        self.request_id = given.decode() if _SANE_ID.fullmatch(given) else new_request_id()
         scope["state"]["exchange"] = self
         self.caller = scope["state"]["caller"] = NOBODY
         self.began = time.monotonic()

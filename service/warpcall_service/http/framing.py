@@ -37,6 +37,11 @@ class Framing:
         self._line = b""  # the beginning of an unfinished line with a chunk's size
         self._in_trailers = False
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the next byte is the first of a request."""
+        return self.in_head and self.complete and not self._head_tail
+
     def begin(self) -> None:
         """The parser has found the first byte of a request."""
         self.complete = False

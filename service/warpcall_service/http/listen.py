@@ -42,6 +42,53 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
+def reserve(host: str, port: int) -> Iterator[int]:
+    """Reserve a TCP port for servers that listen on it together, with `listen_shared`.
+
+    The reserving socket does not listen, and therefore gets no connections.
+
+    Yields:
+        The port, which the system has chosen if `port` was 0.
+
+    Raises:
+        ServerError: another program listens there, or the address is not this machine's.
+    """
+    try:
+        if port:
+            # Fails if anyone listens there, also with SO_REUSEPORT, which would share the port.
+            with _bound(host, port, shared=False):
+                pass
+        with _bound(host, port, shared=True) as reserved:
+            yield reserved.getsockname()[1]
+    except OSError as error:
+        raise ServerError(
+            f"WARPCALL_HOST and WARPCALL_PORT: cannot listen on {host}:{port}: {error.strerror}"
+        ) from None
+
+
+def listen_shared(host: str, port: int) -> socket.socket:
+    """Listen on a TCP port together with other servers. The kernel shares out new connections."""
+    listener = _bound(host, port, shared=True)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # as create_server does
+        bound.bind((host, port))
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+@contextlib.contextmanager
 def listen_unix(path: Path) -> Iterator[socket.socket]:
     """Listen on a Unix socket.
 

@@ -19,6 +19,11 @@ WINDOW_BYTES = 512 << 10  # read at once; between two windows other connections 
 _PARSER_BUFFER = memoryview(bytearray(PARSER_READ_BYTES))
 
 
+def read_bytes(nbytes: int) -> bytes:
+    """The bytes of the last read for a parser."""
+    return bytes(_PARSER_BUFFER[:nbytes])
+
+
 class Owner(Protocol):
     """The connection whose transport is read."""
 
@@ -43,7 +48,7 @@ class ParserFeed(asyncio.BufferedProtocol):
         return _PARSER_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._owner.data_received(bytes(_PARSER_BUFFER[:nbytes]))
+        self._owner.data_received(read_bytes(nbytes))
 
     def eof_received(self) -> bool | None:
         return self._owner.eof_received()

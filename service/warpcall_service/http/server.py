@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
+from uvicorn.server import ServerState
 
+from warpcall.errors import Unavailable
 from warpcall_service.http.connection import Connection
-from warpcall_service.http.connection_limit import ConnectionLimit
 
 HANDSHAKE_S = 10.0  # for the TLS handshake; as long as for the head of a request
 LAST_ANSWERS_S = 1.0  # for the responses of requests that were cancelled after the drain time
 POLL_S = 0.05  # between two looks at the open connections while the server stops
+# Descriptors for workers, jobs, the database, logs, and files that Python opens. Without this reserve
+# idle connections could take all descriptors of the process: a worker that died could not be
+# replaced, no job started, and the database not opened.
+RESERVED = 256
 TICKS = 10  # iterations of uvicorn's main loop in a second
+
+log = logging.getLogger("warpcall")
 
 
 class HttpServer(uvicorn.Server):
@@ -26,6 +36,7 @@ class HttpServer(uvicorn.Server):
 
     Args:
         unix_listener: a Unix socket to serve as well, always without TLS: it crosses no network.
+        kept: called once, returns connections that were accepted before this server began.
         drain_s: seconds for requests that run when the server stops.
         unread_s: seconds in which a client must read PROGRESS_BYTES, or it is disconnected.
     """
@@ -34,11 +45,14 @@ class HttpServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         unix_listener: socket.socket | None,
+        kept: Callable[[], list[socket.socket]],
         drain_s: float,
         unread_s: float,
     ) -> None:
         super().__init__(config)
         self._unix_listener = unix_listener
+        self._kept = kept
+        self._adopting: set[asyncio.Task[None]] = set()
         self._limit = ConnectionLimit()
         self._drain_s = drain_s
         self._unread_s = unread_s
@@ -48,8 +62,12 @@ class HttpServer(uvicorn.Server):
         return [one for one in self.server_state.connections if isinstance(one, Connection)]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on `sockets` and on the Unix socket."""
+        """Serve on `sockets` and on the Unix socket, and the connections accepted before."""
         loop, config = asyncio.get_running_loop(), self.config
+        for connection in self._kept():
+            task = loop.create_task(self._adopt(connection))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
         self.servers = [
             await loop.create_server(
                 self._connection,
@@ -67,6 +85,19 @@ class HttpServer(uvicorn.Server):
                 )
             )
         self.started = True
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted before; what its client has sent is still unread."""
+        tls = None if connection.family == socket.AF_UNIX else self.config.ssl
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection,
+                connection,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+            )
+        except OSError:  # its client has left, or does not speak TLS
+            connection.close()
 
     def _connection(self) -> asyncio.Protocol:
         return self._limit.protocol(self.config, self.server_state, self.lifespan.state)
@@ -101,6 +132,11 @@ class HttpServer(uvicorn.Server):
             return
         for task in self.server_state.tasks:
             task.cancel()
+        for connection in self._connections:
+            if connection.quick.running is not None:
+                connection.quick.running.cancel_with(
+                    Unavailable("the server is stopping", retry_after_s=1)
+                )
         if await self._are_gone(LAST_ANSWERS_S, also_forced=True):
             return
         for connection in self._connections:
@@ -125,3 +161,41 @@ class HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class ConnectionLimit:
+    """Makes the asyncio protocol of each new connection.
+
+    A connection beyond the limit is closed at once and without a response: it would keep its
+    descriptor until the client has read the response.
+
+    Attributes:
+        limit: connections that may be open at the same time.
+    """
+
+    def __init__(self) -> None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.limit = max(descriptors - RESERVED, descriptors // 2)
+        self._full = False
+
+    def protocol(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> asyncio.Protocol:
+        """Return a `Connection`, or beyond the limit a protocol that closes its connection."""
+        count = len(server_state.connections)
+        if count >= self.limit:
+            if not self._full:
+                log.error("%d connections are open, more of them are closed at once", count)
+            self._full = True
+            return _Closed()
+        if (
+            self._full and count < 0.9 * self.limit
+        ):  # at the limit itself this would log far too often
+            log.info("%d connections are open, more of them are served again", count)
+            self._full = False
+        return Connection(config, server_state, app_state)
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.abort()

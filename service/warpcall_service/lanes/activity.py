@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -36,13 +37,18 @@ class Activity:
     """Counts the calls of a lane and the timed blocks of its jobs, and keeps readings of its device.
 
     Only steps with any of these are kept.
+
+    Attributes:
+        called_at: when the last call ended, by time.monotonic().
     """
 
     def __init__(self) -> None:
+        self.called_at = -math.inf
         self._steps: deque[Step] = deque(maxlen=STEPS)
 
     def add_call(self, seconds: float) -> None:
         """Count a call on which the device worked for so long."""
+        self.called_at = time.monotonic()
         step = self._now()
         step.calls += 1
         step.calls_s += seconds

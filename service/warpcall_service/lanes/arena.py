@@ -18,16 +18,15 @@ import asyncio
 import contextlib
 import functools
 import mmap
-import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpcall.errors import Busy, Problem, TooLarge, sizes
+from warpcall_service.lanes.arena_memory import ArenaMemory
 from warpcall_service.lanes.deferred import DeferredAllocations
 from warpcall_service.lanes.fair_queue import FairQueue, QueueEntry
 from warpcall_service.lanes.free_ranges import FreeRanges, round_up
-from warpcall_service.lanes.prefault import prefault
 from warpcall_service.lanes.slot import Slot
 
 LINE_BYTES = 64  # a cache line, the alignment of small slots
@@ -71,7 +70,7 @@ class Arena:
         max_waiting: the most small calls that may wait, and the most large calls.
 
     Attributes:
-        fd: the memfd, for the worker process.
+        memory: the region
         max_call_nbytes: the most bytes that one call may use.
         max_small_nbytes: the most bytes that a small call may use.
     """
@@ -89,10 +88,7 @@ class Arena:
         self.max_small_nbytes = reserve_nbytes // SMALL_CALLS if reserve else -1
         self._share = share
         self._max_waiting = max_waiting
-        self.fd = os.memfd_create("warpcall-arena")
-        os.ftruncate(self.fd, self.nbytes)
-        self._map = mmap.mmap(self.fd, self.nbytes)
-        self._memory = memoryview(self._map)
+        self.memory = ArenaMemory(self.nbytes, lambda: bool(self._allocated))
         self._main = FreeRanges(0, self.max_call_nbytes)
         self._reserve = FreeRanges(self.max_call_nbytes, self.nbytes)
         # Bytes by user, for users who have some: all, with deferred ones, and those in the reserve.
@@ -103,7 +99,6 @@ class Arena:
         self._large: _Queue = FairQueue()
         self._small: _Queue = FairQueue()
         self._mean_allocated_s = 0.0
-        self._stopping = False
 
     async def acquire(
         self,
@@ -138,13 +133,9 @@ class Arena:
         # A small call has all its memory at once: the reserve defers nothing.
         small = not deferred_nbytes and nbytes <= self.max_small_nbytes
         queue = self._small if small else self._large
-        if not queue.count:
-            slot = (self._allocate_small if small else self._allocate_large)(
-                user, nbytes, deferred_nbytes
-            )
-            if slot is not None:
-                queue.charge(user, nbytes + deferred_nbytes)
-                return slot
+        slot = self._acquire_at_once(small, user, nbytes, deferred_nbytes)
+        if slot is not None:
+            return slot
         request = _Request(nbytes, deferred_nbytes, asyncio.get_running_loop().create_future())
         entry = queue.enqueue(user, nbytes + deferred_nbytes, request, urgent=urgent)
         self._serve_waiting()
@@ -155,6 +146,24 @@ class Arena:
             )
         remove = functools.partial(self._remove, queue, entry)
         return await self._wait(request.slot, entry.nbytes, timeout_s, remove)
+
+    def acquire_at_once(self, nbytes: int, user: str) -> Slot | None:
+        """Allocate a slot as `acquire`; None if that must wait, or `acquire` would refuse it."""
+        if _whole_pages(nbytes) > self.max_call_nbytes:
+            return None
+        return self._acquire_at_once(nbytes <= self.max_small_nbytes, user, nbytes, 0)
+
+    def _acquire_at_once(
+        self, small: bool, user: str, nbytes: int, deferred_nbytes: int
+    ) -> Slot | None:
+        queue = self._small if small else self._large
+        if queue.count:
+            return None
+        allocate = self._allocate_small if small else self._allocate_large
+        slot = allocate(user, nbytes, deferred_nbytes)
+        if slot is not None:
+            queue.charge(user, nbytes + deferred_nbytes)
+        return slot
 
     async def acquire_deferred(self, source: Slot, timeout_s: float) -> Slot:
         """Allocate the deferred bytes of `source` as a slot of their own.
@@ -204,25 +213,6 @@ class Arena:
             if not future.done():
                 future.set_exception(problem)
 
-    def prefault(self) -> None:
-        """Make the arena's pages before they are used.
-
-        A body whose pages are made while it is received takes twice as long. This blocks for some
-        0.5 s a GB, so call it from a thread.
-        """
-        prefault(self._map, lambda: self._stopping)
-
-    def stop_prefault(self) -> None:
-        """Make a `prefault` that runs in another thread return soon."""
-        self._stopping = True
-
-    def close(self) -> None:
-        """Unmap the memory; while views of it exist, the last of them unmaps it."""
-        os.close(self.fd)
-        with contextlib.suppress(BufferError):
-            self._memory.release()
-            self._map.close()
-
     def _within_share(self, user: str, nbytes: int) -> bool:
         """Whether the user may have `nbytes` more; a single slot may have any size."""
         allocated = self._allocated.get(user, 0)
@@ -263,7 +253,8 @@ class Arena:
         if deferred_nbytes and not self._deferred.is_safe(deferred_nbytes, offset, offset + size):
             return None
         part.allocate(offset, offset + size)
-        view = self._memory[offset : offset + nbytes]
+        self.memory.touch(offset, offset + size)
+        view = self.memory.view[offset : offset + nbytes]
         slot = Slot(self, user, view, offset, offset + size, nbytes)
         self._allocated[user] = self._allocated.get(user, 0) + nbytes + deferred_nbytes
         if deferred_nbytes:

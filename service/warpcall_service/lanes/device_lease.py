@@ -1,7 +1,7 @@
 """Shares a device between its lane, which runs calls, and a job, which runs timed blocks.
 
-A block first waits for the calls in the queue, CALLS_WINDOW_S at most, and then for the calls that
-the worker process has. While the job has the device, calls stay in the queue. Neither side can
+A block first waits for the calls in the queue, about as long as the block before it took, and then
+for the calls that the worker process has. Blocks are short while calls arrive. While the job has the device, calls stay in the queue. Neither side can
 starve the other: calls wait for at most one block, and a block for at most one such window.
 
 The state of the device is read between blocks. A block waits until a reading ends, READING_S at
@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 
-CALLS_WINDOW_S = 0.25  # as long as a block
+WINDOW_FACTOR = 1.25  # of the last block's time, in which calls in the queue come first
+MIN_WINDOW_S, MAX_WINDOW_S = 0.005, 0.25
+SHORT_BLOCK_S = 0.005  # of timed work in a block while calls arrive; they wait for one block
+LONG_BLOCK_S = 0.04  # otherwise: the first call that arrives may wait for such a block
+CALLS_S = 1.0  # after its last call a lane is expected to get more
 POLL_S = 0.005
 READING_S = 0.25  # a reading takes some ms, unless the driver hangs
 
@@ -28,7 +33,9 @@ class DeviceLease:
         has_waiting: tells whether calls wait in the lane's queue.
         resume: sends waiting calls to the worker process.
         on_block: called with the seconds for which a job had the device.
-        calls_window_s: the longest time that a block waits for calls in the queue.
+        calls_window_s: the longest time that a block waits for calls in the queue; None means
+            WINDOW_FACTOR times the block before.
+        called_at: tells when the lane's last call ended, by time.monotonic().
 
     Attributes:
         blocks_calls: the lane sends no calls: a job has the device, or waits for it.
@@ -41,7 +48,8 @@ class DeviceLease:
         has_waiting: Callable[[], bool],
         resume: Callable[[], None],
         on_block: Callable[[float], None] = lambda seconds: None,
-        calls_window_s: float = CALLS_WINDOW_S,
+        calls_window_s: float | None = None,
+        called_at: Callable[[], float] = lambda: -math.inf,
     ) -> None:
         self.blocks_calls = False
         self.since: float | None = None
@@ -50,14 +58,25 @@ class DeviceLease:
         self._resume = resume
         self._on_block = on_block
         self._calls_window_s = calls_window_s
+        self._called_at = called_at
+        self._held_s = 0.0  # by the last block
         self._changed: asyncio.Future[None] | None = None  # set while a job waits
         self._released: asyncio.Future[None] | None = None  # set while a reading waits
         self._is_read = False
 
+    @property
+    def block_s(self) -> float:
+        """Seconds of timed work that the next block may have."""
+        calls = self._has_waiting() or time.monotonic() - self._called_at() < CALLS_S
+        return SHORT_BLOCK_S if calls else LONG_BLOCK_S
+
     async def acquire(self) -> None:
         """Get the device for one job, until `release`: wait until nothing runs there."""
         assert self.since is None
-        window_ends = time.monotonic() + self._calls_window_s
+        window_s = self._calls_window_s
+        if window_s is None:
+            window_s = min(max(WINDOW_FACTOR * self._held_s, MIN_WINDOW_S), MAX_WINDOW_S)
+        window_ends = time.monotonic() + window_s
         try:
             while self._has_waiting() and (left_s := window_ends - time.monotonic()) > 0:
                 await self._wait_for_change(left_s)
@@ -75,7 +94,8 @@ class DeviceLease:
     def release(self) -> None:
         """Return the device to the lane. The operation is idempotent."""
         if self.since is not None:
-            self._on_block(time.monotonic() - self.since)
+            self._held_s = time.monotonic() - self.since
+            self._on_block(self._held_s)
         self.since = None
         if self.blocks_calls:
             self.blocks_calls = False

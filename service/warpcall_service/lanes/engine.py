@@ -11,6 +11,7 @@ from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.lanes.device_watch import watch_all
 from warpcall_service.lanes.lane import Lane
+from warpcall_service.lanes.lane_call import Outcome
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
@@ -196,6 +197,37 @@ class LocalEngine:
         lane.check_open()
         return await lane.arena.acquire(nbytes, timeout_s, user, deferred_nbytes=deferred_nbytes)
 
+    def acquire_at_once(self, nbytes: int, user: str) -> Slot | None:
+        """Allocate memory for a call, as `acquire`; None if that must wait, or is refused."""
+        lane = self._lanes[0] if len(self._lanes) == 1 else self._least_loaded()
+        has = self.nbytes_of(user)
+        if lane.state != "ready" or (has and has + nbytes > self.settings.user_max_bytes):
+            return None
+        return lane.arena.acquire_at_once(nbytes, user)
+
+    def submit(
+        self,
+        plan: Plan,
+        source: Slot,
+        target: Slot,
+        target_offset: int,
+        deadline: float,
+        outcome: Outcome,
+    ) -> None:
+        """Run a call as `run_on_lane`, which says what the arguments are and what it may raise.
+
+        Args:
+            outcome: learns how the call ended, after this has returned.
+
+        Raises:
+            Busy, Unavailable, TimedOut: the call was not accepted; `outcome` is not used then.
+        """
+        self._lane_of(source).submit(plan, source, target, target_offset, deadline, outcome)
+
+    def drop(self, source: Slot, outcome: Outcome) -> None:
+        """Drop the call of `submit` with this outcome unless it was sent to the worker process."""
+        self._lane_of(source).drop(outcome)
+
     def nbytes_of(self, user: str) -> int:
         """Bytes of inputs and outputs that the user has in flight or waits for."""
         has = 0
@@ -224,7 +256,7 @@ class LocalEngine:
             Unavailable: the worker process was lost while it ran the call.
             TimedOut: the deadline passed.
         """
-        lane = next(lane for lane in self._lanes if lane.arena is source.arena)
+        lane = self._lane_of(source)
         return await lane.run_call(plan, source, target, target_offset, deadline)
 
     @property
@@ -265,6 +297,9 @@ class LocalEngine:
     def _least_loaded(self) -> Lane:
         """The least loaded lane of those that are ready, or else of those that will be."""
         return min(self._lanes, key=_load)
+
+    def _lane_of(self, slot: Slot) -> Lane:
+        return next(lane for lane in self._lanes if lane.arena is slot.arena)
 
     def _lane_named(self, name: str) -> Lane:
         return next(lane for lane in self._lanes if lane.name == name)

@@ -129,6 +129,10 @@ class FairQueue(Generic[T]):
         self.count = 0
         return items
 
+    def items(self) -> list[T]:
+        """All items that wait."""
+        return [entry.item for queue in self._queues() for entry in queue]
+
     def reset(self) -> None:
         """Forget what users were charged, when nothing waits and nothing is under way."""
         if self._finish_tags:

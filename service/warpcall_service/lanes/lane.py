@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
@@ -17,8 +18,8 @@ from warpcall_service.lanes.activity import Activity
 from warpcall_service.lanes.arena import Arena
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
-from warpcall_service.lanes.lane_call import Call
-from warpcall_service.lanes.messages import DONE, Hello
+from warpcall_service.lanes.lane_call import Call, Outcome
+from warpcall_service.lanes.messages import Done, Hello
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
@@ -26,8 +27,7 @@ from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
 from warpcall_service.settings import Settings
 
 # Calls that are sent to the worker process before it has answered the first, so that it wakes up
-# once for several calls. They must be small: a large call takes longer than a wake-up, and a call
-# that is not sent yet can still be dropped.
+# once for several. They must be small: large ones take longer, and an unsent one can be dropped.
 MAX_AHEAD = 8
 MAX_AHEAD_BYTES = 4 << 20
 USER_SHARE = 0.75  # of an arena for one user in several slots; the rest is for other users
@@ -71,21 +71,23 @@ class Lane:
             lambda: self._queue.count > 0,
             self._send_waiting,
             self.activity.add_block,
+            called_at=lambda: self.activity.called_at,
         )
         self._sent_nbytes = 0
         self._freed: list[int] = []  # stored tensors that the worker does not know to be free yet
         self._last_id = 0
+        self._received_id = 0  # of the last call that the last process may have received
         self._restarts = 0
         self._deaths = 0  # of worker processes since a call was answered
         self._mean_call_s = 0.0
         self._start_s = START_S
         self._restart_at = 0.0  # when a new worker process is started, by time.monotonic()
-        self._prefault = self._loop.create_task(asyncio.to_thread(self.arena.prefault))
+        self._keep_memory_task = self._loop.create_task(self.arena.memory.keep(device))
         self._keep_running_task = self._loop.create_task(self._keep_worker_running())
 
     @property
     def load(self) -> int:
-        """The number of calls and requests for memory that a new call would wait for."""
+        """Calls and requests for memory that a new call would wait for."""
         return self.arena.waiting + self._queue.count + len(self._sent)
 
     @property
@@ -120,29 +122,47 @@ class Lane:
         self, plan: Plan, source: Slot, target: Slot, target_offset: int, deadline: float
     ) -> Timing:
         """Queue a call or send it, and wait for it: see `LocalEngine.run_on_lane`."""
+        done: asyncio.Future[Timing] = self._loop.create_future()
+        call = self.submit(plan, source, target, target_offset, deadline, done)
+        try:
+            return await done
+        finally:
+            if done.cancelled():
+                self._drop(call)
+            elif done.done():
+                done.exception()  # read it, or asyncio would log it after a cancellation
+
+    def submit(
+        self,
+        plan: Plan,
+        source: Slot,
+        target: Slot,
+        target_offset: int,
+        deadline: float,
+        outcome: Outcome,
+    ) -> Call:
+        """Queue a call or send it: see `LocalEngine.submit`."""
         self.check_open()
         if self._queue.count >= self._settings.max_queue:
             raise Busy(
                 f"{self._queue.count} calls wait for {self.name} already, it lets no more wait",
                 retry_after_s=max(1.0, self._mean_call_s * self._queue.count),
             )
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
+        if (left_s := deadline - time.monotonic()) <= 0:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
-        done = self._loop.create_future()
-        call = Call(plan, source, target, target.offset + target_offset, deadline, done)
+        call = Call(plan, source, target, target.offset + target_offset, deadline, outcome)
         call.timer = self._loop.call_later(left_s, self._on_deadline, call)
         if not self._queue.count and self._send(call):
             self._queue.charge(source.user, call.nbytes)
         else:
             self._enqueue(call)
-        try:
-            return await call.done
-        finally:
-            if call.done.cancelled():
-                self._drop(call)
-            elif call.done.done():
-                call.done.exception()  # read it, or asyncio would log it after a cancellation
+        return call
+
+    def drop(self, outcome: Outcome) -> None:
+        """Drop the call with this outcome, which nobody needs, if it was not sent."""
+        found = next((call for call in self._queue.items() if call.done is outcome), None)
+        if found is not None:
+            self._drop(found)
 
     async def request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
         """Send a request to the planning thread: see `WorkerHandle.request_plan`.
@@ -180,9 +200,9 @@ class Lane:
     async def stop(self) -> None:
         """End the worker process, even if a call runs, and unmap the arena."""
         await self.close("stopped", "the server is stopping")
-        self.arena.stop_prefault()
-        await asyncio.wait((self._prefault,))
-        self.arena.close()
+        self.arena.memory.stop()
+        await asyncio.wait((self._keep_memory_task,))
+        self.arena.memory.close()
 
     async def close(self, state: State, reason: str) -> None:
         """End the worker process and start no other; `reason` is in the problems of calls."""
@@ -190,7 +210,7 @@ class Lane:
         await asyncio.wait((self._keep_running_task,))
         self._change(state, reason)
         if self._worker is not None:
-            await self._worker.end(gracefully=state == "stopped")
+            await self._worker.end(gracefully=state == "stopped" and bool(self._sent))
             self._worker = None
         self._refuse_all(self._unavailable(reason))
 
@@ -204,9 +224,8 @@ class Lane:
         """
         while True:
             try:
-                await (
-                    self.device_lease.wait_released()
-                )  # the start of a process would disturb what is timed
+                # The start of a process would disturb what is timed.
+                await self.device_lease.wait_released()
                 await self._run_worker()
                 self._after_death(await self._end_worker())
             except Exception:
@@ -219,7 +238,8 @@ class Lane:
         began = time.monotonic()
         try:
             worker = self._worker = WorkerHandle(
-                self.name, self.arena, self._settings, self._on_done, self.kill
+                *(self.name, self.arena, self._settings, self._on_done, self.kill),
+                on_progress=partial(setattr, self, "reason"),
             )
             hello = await worker.hello(self._settings.start_timeout_s)
             self._start_s = time.monotonic() - began
@@ -237,7 +257,7 @@ class Lane:
         worker, how = self._worker, ""
         if worker is not None:
             how = await worker.end()
-            self._worker = None
+            self._worker, self._received_id = None, worker.last_sent
         return how
 
     def _become_ready(self, hello: Hello) -> None:
@@ -263,7 +283,7 @@ class Lane:
         self._freed.clear()
         sent, self._sent, self._sent_nbytes = self._sent, deque(), 0
         for position, call in enumerate(sent):
-            if position == 0:  # calls run in order: this call ran, or was next
+            if position == 0 and call.id <= self._received_id:  # it ran, or was next: in order
                 call.fail(self._unavailable(f"{self.name} was lost while it ran {call.plan.op}"))
             if call.done.done():
                 call.release()
@@ -317,15 +337,20 @@ class Lane:
                 return False
         call.id = self._last_id = self._last_id + 1
         if not self._worker.send(
-            call.id, call.source.offset, call.target_offset, call.deadline, call.plan.message
+            call.id,
+            call.source.offset,
+            call.target_offset,
+            call.deadline,
+            call.plan.message,
+            at_once=not sent,
         ):
             return False  # tried again at the next reply, or by the next process
         sent.append(call)
         self._sent_nbytes += call.nbytes
         return True
 
-    def _on_done(self, packet: bytes) -> None:
-        call_id, began, h2d_ms, kernel_ms, d2h_ms = DONE.unpack_from(packet)
+    def _on_done(self, done: Done, problem: bytes) -> None:
+        call_id, began, h2d_ms, kernel_ms, d2h_ms, _ = done
         if not self._sent or self._sent[0].id != call_id:
             self.kill(f"it answered call {call_id} out of order")
             return
@@ -334,8 +359,8 @@ class Lane:
         self._deaths = 0
         call.release()
         self.activity.add_call((h2d_ms + kernel_ms + d2h_ms) * 1e-3)
-        if len(packet) > DONE.size:
-            members = json.loads(packet[DONE.size :])
+        if problem:
+            members = json.loads(problem)
             call.fail(Problem.from_json(members["status"], members))
         elif not call.done.done():
             self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1

@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from warpcall.errors import Problem
 from warpcall_service.lanes.fair_queue import QueueEntry
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
+
+
+class Outcome(Protocol):
+    """Learns how a call ended. An asyncio.Future is one."""
+
+    def done(self) -> bool:
+        """Whether it knows already, or nobody waits for it any more."""
+
+    def set_result(self, timing: Timing, /) -> None: ...
+    def set_exception(self, problem: Problem, /) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +44,7 @@ class Call:
     target: Slot
     target_offset: int
     deadline: float
-    done: asyncio.Future[Timing]
+    done: Outcome
     id: int = 0
     began: float = field(default_factory=time.monotonic)
     timer: asyncio.TimerHandle | None = None

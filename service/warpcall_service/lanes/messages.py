@@ -1,10 +1,11 @@
 """Messages between the server and a worker process; both sides import this, so it has no torch.
 
-There are two sockets. On the socket for calls (SOCK_SEQPACKET, so that a packet is a message) the
-server sends `CALL` and the plan's message. The worker replies with `DONE`, followed by a problem as
-JSON if the call failed; replies come in the order of the calls. A packet with the id `FREE` is no
-call: it lists tensors to free, and has no reply. On the socket for plans (a stream, because
-callers' text may be long) both sides send frames of JSON: the worker first its `Hello`, and then a
+There are two sockets. On the socket for calls (SOCK_SEQPACKET, so that a packet stays whole) a packet
+from the server has one or more calls, each `CALL` and the plan's message. A packet from the worker
+has one or more replies, each `DONE` and a problem as JSON if the call failed; replies come in the
+order of the calls. A call with the id `FREE` is none: it lists tensors to free, and has no reply. On the socket for plans (a stream, because
+callers' text may be long) both sides send frames of JSON: the worker first, while it compiles kernels,
+how many of them are done (`{"warming": [312, 1588]}`), then its `Hello`, and then a
 reply to each request, in order.
 """
 
@@ -16,11 +17,13 @@ import socket
 import struct
 from typing import Any, NotRequired, TypedDict
 
-# Call id, the offsets of inputs and outputs in the arena, and the deadline by CLOCK_MONOTONIC,
-# which is the same for all processes of a machine.
-CALL = struct.Struct("<QQQd")
-# Call id, the time at which the worker began it (same clock), and ms of h2d, kernel and d2h.
-DONE = struct.Struct("<Qdddd")
+# Call id, the offsets of inputs and outputs in the arena, the deadline by CLOCK_MONOTONIC, which is
+# the same for all processes of a machine, and the bytes of the message that follows.
+CALL = struct.Struct("<QQQdI")
+# Call id, the time at which the worker began it (same clock), ms of h2d, kernel and d2h, and the
+# bytes of the problem that follows.
+DONE = struct.Struct("<QddddI")
+Done = tuple[int, float, float, float, float, int]  # what DONE holds
 FREE = 0  # no call has this id
 LENGTH = struct.Struct("<I")
 PACKET_BYTES = 64 << 10

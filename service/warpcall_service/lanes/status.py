@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 State = Literal["starting", "ready", "restarting", "failed", "quarantined", "stopped"]
 CLOSED = ("failed", "quarantined", "stopped")  # states from which a lane does not become ready
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """The stages of one call in ms, and the device that ran it."""
 
     queue_ms: float

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, cast
 from warpcall_service.lanes.arena import Arena
 from warpcall_service.lanes.messages import (
     CALL,
+    DONE,
     FREE,
     PACKET_BYTES,
+    Done,
     Hello,
     read_frame_async,
 )
@@ -57,11 +59,13 @@ class WorkerHandle:
     """A worker process and the server's ends of its two sockets.
 
     Args:
-        on_done: called with each packet that answers a call.
+        on_done: called with each reply to a call, and the problem as JSON if the call failed.
         on_stuck: called with a reason when the planning thread does not reply in time.
+        on_progress: called with what the process does until it is ready.
 
     Attributes:
         lost: done when the process has ended or closed a socket.
+        last_sent: id of the last call that the process may have received.
 
     Raises:
         WorkerLost: the process cannot be started; nothing is left open then.
@@ -72,14 +76,20 @@ class WorkerHandle:
         device: str,
         arena: Arena,
         settings: Settings,
-        on_done: Callable[[bytes], None],
+        on_done: Callable[[Done, bytes], None],
         on_stuck: Callable[[str], None],
+        on_progress: Callable[[str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._on_done = on_done
         self._on_stuck = on_stuck
+        self._on_progress = on_progress
         self._grace_s = settings.grace_s
+        self._unsent: list[bytes] = []  # calls that go into the next packet
+        self._unsent_nbytes = 0
+        self._last_unsent = self.last_sent = 0
+        self._full = False  # the socket takes no packet at present
         self._hello: asyncio.Future[Hello] = self._loop.create_future()
         self._requests: deque[PlanRequest] = deque()
         self._request_lock = asyncio.Lock()  # its holder is the next to write a request
@@ -96,7 +106,7 @@ class WorkerHandle:
                     "warm": int(settings.warm),
                 },
                 {"calls": socket.SOCK_SEQPACKET, "plans": socket.SOCK_STREAM},
-                fds={"arena": arena.fd},
+                fds={"arena": arena.memory.fd},
                 environment=torch_environment(),
             )
         except OSError as error:
@@ -137,12 +147,44 @@ class WorkerHandle:
             raise WorkerLost(hello["error"])
         return hello
 
-    def send(self, call_id: int, source: int, target: int, deadline: float, message: bytes) -> bool:
-        """Send a call; False if the socket is full or the process has ended."""
-        try:
-            self._calls.send(CALL.pack(call_id, source, target, deadline) + message)
-        except OSError:
+    def send(
+        self,
+        call_id: int,
+        source: int,
+        target: int,
+        deadline: float,
+        message: bytes,
+        *,
+        at_once: bool = True,
+    ) -> bool:
+        """Send a call; False if the socket is full or the process has ended.
+
+        Args:
+            at_once: otherwise the call is sent together with others, before the event loop waits
+                for new events.
+        """
+        if self._full:
             return False
+        record = CALL.pack(call_id, source, target, deadline, len(message)) + message
+        if self._unsent_nbytes + len(record) > PACKET_BYTES:
+            self._flush()
+            if self._full:
+                return False
+        self._unsent.append(record)
+        self._unsent_nbytes += len(record)
+        self._last_unsent = max(self._last_unsent, call_id)
+        if not at_once:
+            if len(self._unsent) == 1:
+                self._loop.call_soon(self._flush)
+            return True
+        try:
+            self._send_unsent()
+        except OSError:
+            if len(self._unsent) == 1:
+                self._unsent.clear()
+                self._unsent_nbytes = 0
+                return False
+            self._retry()
         return True
 
     def free_tensors(self, numbers: list[int]) -> None:
@@ -152,6 +194,31 @@ class WorkerHandle:
             if not self.send(FREE, 0, 0, 0.0, some):
                 return
             del numbers[:MAX_FREED]
+
+    def _flush(self) -> None:
+        """Send what `send` gathered. If the socket is full, try again once it is not."""
+        if self._unsent and not self._full:
+            try:
+                self._send_unsent()
+            except OSError:
+                self._retry()
+
+    def _send_unsent(self) -> None:
+        self._calls.send(b"".join(self._unsent))
+        self._unsent.clear()
+        self._unsent_nbytes = 0
+        self.last_sent = self._last_unsent
+
+    def _retry(self) -> None:
+        if not self.lost.done() and self._calls.fileno() >= 0:
+            self._full = True
+            self._loop.add_writer(self._calls.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self._calls.fileno())
+        self._full = False
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `lost` is set soon
+            self._send_unsent()
 
     async def request_plan(self, request: bytes, limit_s: float) -> dict[str, Any]:
         """Send a framed request to the planning thread, and return the reply.
@@ -193,6 +260,8 @@ class WorkerHandle:
             How the process ended.
         """
         self._loop.remove_reader(self._calls.fileno())
+        self._loop.remove_writer(self._calls.fileno())
+        self._unsent.clear()
         self._calls.close()
         self._reading.cancel()
         await asyncio.wait((self._reading,))
@@ -215,18 +284,23 @@ class WorkerHandle:
         return f"killed by {signal_name(-code)}" if code < 0 else f"exit status {code}"
 
     def _on_readable(self) -> None:
-        while not self.lost.done():
-            try:
-                packet = self._calls.recv(PACKET_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            if packet:
-                self._on_done(packet)
-            else:
-                self._loop.remove_reader(self._calls.fileno())
-                self.lost.set_result(None)
+        """Read one packet; the loop calls this again if there are more."""
+        if self.lost.done():
+            return
+        try:
+            packet = self._calls.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._loop.remove_reader(self._calls.fileno())
+            self.lost.set_result(None)
+        at = 0
+        while at < len(packet):
+            done = DONE.unpack_from(packet, at)
+            at += DONE.size + done[-1]
+            self._on_done(done, packet[at - done[-1] : at])
 
     def _start_timer(self) -> None:
         """Time the oldest request: the planning thread works on it, and on no other.
@@ -251,18 +325,24 @@ class WorkerHandle:
             f"{self._grace_s:g} s later"
         )
 
+    def _answer_oldest(self, answer: dict[str, Any]) -> None:
+        request = self._requests.popleft()
+        self._start_timer()
+        if not request.answer.done():  # else its caller has left
+            request.answer.set_result(answer)
+
     async def _read_plans(self) -> None:
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=self._plans)
             while True:
                 answer = json.loads(await read_frame_async(reader))
-                if not self._hello.done():
+                if "warming" in answer:
+                    done, count = answer["warming"]
+                    self._on_progress(f"warming {done:,} of {count:,} kernels")
+                elif not self._hello.done():
                     self._hello.set_result(cast("Hello", answer))
-                    continue
-                request = self._requests.popleft()
-                self._start_timer()
-                if not request.answer.done():  # else its caller has left
-                    request.answer.set_result(answer)
+                else:
+                    self._answer_oldest(answer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:

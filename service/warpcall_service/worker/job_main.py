@@ -10,15 +10,14 @@ import json
 import os
 import resource
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
+from warpcall_service.runs import temporary
 from warpcall_service.runs.messages import Task, version_of
 from warpcall_service.text import error_text
 
@@ -74,13 +73,18 @@ class _ServerConnection:
             self.send("progress", {"position": position, **event})
 
     @contextlib.contextmanager
-    def lease(self, settle: Callable[[], None]) -> Iterator[None]:
-        """Use the device alone; `settle` waits until the device is idle."""
+    def lease(self, settle: Callable[[], None]) -> Iterator[float | None]:
+        """Use the device alone; `settle` waits until the device is idle.
+
+        Yields:
+            The seconds of timed work that the server allows; None if it sets no limit.
+        """
         self.send("want", True)
-        if read_frame(self._sock) is None:
+        text = read_frame(self._sock)
+        if text is None:
             os._exit(1)  # the server has ended
         try:
-            yield
+            yield json.loads(text).get("block_s")
         finally:
             try:
                 settle()
@@ -110,11 +114,11 @@ def _measure(task: Task, server: _ServerConnection) -> None:
     sources |= operator_code.load_for_job(task["modules"])
     for upload in task["uploads"]:
         sources[upload["name"]] = version_of(upload["op"], upload["function"], upload["source"])
-    with tempfile.TemporaryDirectory(prefix="warpcall-job-") as folder:
-        uploaded.load(task["uploads"], Path(folder), interpreted=interprets)
+    with temporary.folder() as folder:
+        uploaded.load(task["uploads"], folder, interpreted=interprets)
         op: Op | str = task["op"]
         if task["problem"] is not None:
-            op = uploaded.load_problem(task["problem"], Path(folder), interpreted=interprets)
+            op = uploaded.load_problem(task["problem"], folder, interpreted=interprets)
         _measure_cases(task, op, server, device, sources)
 
 

@@ -14,24 +14,15 @@ import mmap
 import os
 import socket
 import threading
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
-from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem, TimedOut
-from warpcall_service.lanes.messages import (
-    CALL,
-    DONE,
-    FREE,
-    PACKET_BYTES,
-    Hello,
-    NoSuchDevice,
-    frame,
-    read_frame,
-)
-from warpcall_service.lanes.prefault import prefault
+from warpcall.errors import InvalidInput, KernelFailed, NotFound, Problem
+from warpcall_service.lanes.arena_memory import prefault, takes_all
+from warpcall_service.lanes.messages import Hello, NoSuchDevice, frame, read_frame
 from warpcall_service.processes import child
-from warpcall_service.processes.imports import quick_imports
+from warpcall_service.processes.imports import quick_imports, release_import_memory
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
@@ -51,13 +42,21 @@ def main() -> None:
         calls_fd=int,
         plans_fd=int,
     )
+    child.outlast_sigterm()
     arena = mmap.mmap(args.arena_fd, args.arena_nbytes)
-    prefaulting = threading.Thread(target=prefault, args=(arena, lambda: False), daemon=True)
+    takes = takes_all(args.device)
+    prefaulting = threading.Thread(target=prefault, args=(arena, lambda: not takes), daemon=True)
     prefaulting.start()  # while torch is imported
     calls = socket.socket(fileno=args.calls_fd)
     plans = socket.socket(fileno=args.plans_fd)
     try:
-        device, hello = _open_device(args.device, arena, args.threads, args.warm)
+        device, hello = _open_device(
+            args.device,
+            arena,
+            args.threads,
+            args.warm,
+            functools.partial(_report_warming, plans),
+        )
     except Exception as error:
         if isinstance(error, NoSuchDevice):
             text = str(error)  # an operator's mistake needs no traceback
@@ -68,14 +67,28 @@ def main() -> None:
             plans.sendall(frame({"error": text}))
         raise SystemExit(1) from None
     prefaulting.join()
-    plans.sendall(frame(hello))
+    if device.name == "cpu":
+        release_import_memory()
+    try:
+        plans.sendall(frame(hello))
+    except BrokenPipeError:  # the server has ended meanwhile
+        return
     threading.Thread(target=_answer_requests, args=(plans, device.name), daemon=True).start()
     _run_calls(calls, device)
     os._exit(0)  # the operating system frees everything: no clean-up is needed
 
 
+def _report_warming(plans: socket.socket, done: int, count: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the server has ended meanwhile
+        plans.sendall(frame({"warming": [done, count]}))
+
+
 def _open_device(
-    device_name: str, arena: mmap.mmap, threads: int, warm: bool
+    device_name: str,
+    arena: mmap.mmap,
+    threads: int,
+    warm: bool,
+    on_warming: Callable[[int, int], None],
 ) -> tuple[Device, Hello]:
     with quick_imports():
         from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
@@ -84,14 +97,14 @@ def _open_device(
             job_check,  # noqa: F401  # imported now, so that the first request need not wait
             program_planner,  # noqa: F401  # see the next line
         )
-        from warpcall_service.worker.description import describe
         from warpcall_service.worker.devices import open_device
+        from warpcall_service.worker.tensors import describe
 
     device = open_device(device_name, arena, threads)
     if warm and device.name != "cpu":
         from warpcall_service.worker.warmup import warm_lane
 
-        warm_lane(device.name)
+        warm_lane(device.name, on_warming)
     fingerprint = measuring.fingerprint(device.name)
     return device, {
         "device": device.name,
@@ -109,6 +122,7 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
     """Run calls in the order in which they come, until the server closes the socket."""
     import torch
 
+    from warpcall_service.worker.call_loop import CallLoop
     from warpcall_service.worker.devices import OpCall, Runnable
     from warpcall_service.worker.programs import PROGRAM, Program, TensorStore
 
@@ -120,26 +134,12 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
             Program.decode(message, tensor_store) if message.startswith(PROGRAM) else known(message)
         )
 
+    def free(numbers: list[int]) -> None:
+        for number in numbers:
+            tensor_store.pop(number, None)
+
     with torch.inference_mode():
-        while packet := calls.recv(PACKET_BYTES):
-            call_id, source, target, deadline = CALL.unpack_from(packet)
-            if call_id == FREE:
-                for number in json.loads(packet[CALL.size :]):
-                    tensor_store.pop(number, None)
-                continue
-            began = time.monotonic()
-            times, problem, broken = (0.0, 0.0, 0.0), b"", False
-            try:
-                if began > deadline:
-                    raise TimedOut("the deadline passed while the call waited for the device")
-                times = device.run(decode(packet[CALL.size :]), source, target)
-            except Exception as error:  # noqa: BLE001  # an error of one call ends only that call
-                problem = json.dumps(_problem(error, "the call").to_json()).encode()
-                broken = device.is_broken()
-            calls.send(DONE.pack(call_id, began, *times) + problem)
-            if broken:
-                log.error("the device is lost to this process, which ends to be replaced")
-                os._exit(1)
+        CallLoop(calls, device, decode, free, lambda error: _problem(error, "the call")).run()
 
 
 def _answer_requests(plans: socket.socket, device: str) -> None:
@@ -165,8 +165,8 @@ def _answer_requests(plans: socket.socket, device: str) -> None:
 def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels.op.declaration import Meta
-    from warpcall_service.worker.devices import CODES, DTYPES
     from warpcall_service.worker.program_planner import plan_program
+    from warpcall_service.worker.tensors import CODES, DTYPES
 
     if "steps" in request:
         return plan_program(request)

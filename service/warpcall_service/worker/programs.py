@@ -17,7 +17,8 @@ from torch import Tensor
 
 from warpcall.errors import NotFound
 from warpcall_kernels import InvalidInput, ops
-from warpcall_service.worker.devices import OpCall, Place, params_of
+from warpcall_service.worker.devices import OpCall, params_of
+from warpcall_service.worker.tensors import Place
 
 PROGRAM = b'{"steps":'  # only messages of programs begin so
 

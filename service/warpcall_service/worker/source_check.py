@@ -14,7 +14,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 
 from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
+from warpcall_service.runs import temporary
 from warpcall_service.text import error_text
 from warpcall_service.worker.time_limit import end_after, lift
 
@@ -81,9 +81,9 @@ def answer_one(check: Check) -> NoReturn:
         request = read_frame(sock)
         if request is not None:
             answers = Answers(sock)
-            with tempfile.TemporaryDirectory(prefix="warpcall-check-") as folder:
+            with temporary.folder() as folder:
                 try:
-                    answer = check(json.loads(request), Path(folder), answers)
+                    answer = check(json.loads(request), folder, answers)
                 except Refused as refusal:
                     answers.refuse(refusal)
                 except BaseException as error:  # noqa: BLE001  # such as one in a `__str__` of theirs

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ import typer
 if TYPE_CHECKING:
     from warpcall_kernels.compile.warm import Warmed
 
+REPORT_S = 0.2  # between two reports of how many kernels are compiled
+LOG_S = 5.0  # between two lines of the log about it
 OLDEST = 80  # compute capability, times ten: bfloat16 needs it
 
 log = logging.getLogger("warpcall.warm")
@@ -49,12 +52,30 @@ def warm(
         raise typer.Exit(1)
 
 
-def warm_lane(device: str) -> None:
-    """Compile and load the kernels for the current device; failures are only logged."""
+def warm_lane(device: str, report: Callable[[int, int], None]) -> None:
+    """Compile and load the kernels for the current device; failures are only logged.
+
+    Args:
+        report: called now and then with how many kernels are compiled, and how many there are.
+    """
     from warpcall_kernels.compile import warm as _warm
 
-    began = time.monotonic()
-    done = _warm.warm()
+    began = reported = logged = time.monotonic()
+
+    def on_progress(done: int, count: int) -> None:
+        nonlocal reported, logged
+        now = time.monotonic()
+        if now > reported + REPORT_S or done == count:
+            reported = now
+            report(done, count)
+        if now > logged + LOG_S:
+            logged = now
+            left_s = (now - began) / done * (count - done)
+            log.info(
+                "%s: %d of %d kernels are compiled, %.0f s are left", device, done, count, left_s
+            )
+
+    done = _warm.warm(on_progress=on_progress)
     for failure in done.failed:
         log.error("cannot compile ahead: %s", failure)
     log.warning("%s is warm: %s", device, _summary(done, time.monotonic() - began))

@@ -250,7 +250,7 @@ def test_a_case_may_lie_in_memory_as_one_likes(device: str) -> None:
         ("permute", {**SPEC, "shape": [True, 1]}, "shape", "got [True, 1]"),
         ("permute", {**SPEC, "shape": [1] * 65}, "shape", "shape must be a list of at most 64"),
         ("permute", {**SPEC, "shape": None}, "shape", "got None"),
-        ("permute", {**SPEC, "dtype": "F31"}, "dtype", "dtype must be one of F64, F32"),
+        ("permute", {**SPEC, "dtype": "F31"}, "dtype", "dtype must be one of float64, float32"),
         ("permute", {**SPEC, "params": {}}, "dims", "permute needs the parameter dims"),
         ("permute", {**SPEC, "params": {"dims": [0, 0]}}, "dims", "dims must"),
         ("permute", {**SPEC, "sizes": {"taps": 3}}, "sizes.taps", "permute has no size 'taps', it has none"),

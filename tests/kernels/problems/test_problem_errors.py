@@ -252,8 +252,8 @@ def test_inputs_that_change_with_a_size_are_refused_when_a_case_has_it() -> None
     ("spec", "argument", "message"),
     [
         ({"shape": [1, 2]}, "shape", "case has no 'shape', it takes dtype, params, sizes"),
-        ({"dtype": "F16"}, "dtype", "dtype must be one of F32, BF16, got F16"),
-        ({"dtype": None}, "dtype", "dtype must be one of F64, F32, "),
+        ({"dtype": "F16"}, "dtype", "dtype must be one of float32, bfloat16, got float16"),
+        ({"dtype": None}, "dtype", "dtype must be one of float64, float32, "),
         ({"sizes": {"rows": 0}}, "sizes.rows", "sizes.rows must be an integer between 1 and"),
         ({"sizes": {"row": 1}}, "sizes.row", "p has no size 'row', it has rows, columns"),
         ({"sizes": {"columns": 0}}, "sizes", "p x=F32[8,0] eps=1e-06 gives nothing"),

@@ -84,6 +84,17 @@ def test_json_says_nan_and_infinities_as_strings_and_complex_as_pairs(http: http
     assert answer.json()["outputs"]["out"]["data"] == [["NaN", 1.0], [0.0, "-Infinity"]]
 
 
+@pytest.mark.parametrize("spelling", ["BF16", "bf16", "bfloat16"])
+def test_json_takes_a_dtype_in_any_spelling(spelling: str, http: httpx.Client) -> None:
+    inputs = {"x": {"dtype": spelling, "shape": [2], "data": [1, 2]}}
+
+    answer = http.post(
+        f"{PERMUTE}?dims=0", json={"inputs": inputs}, headers={"accept": "application/json"}
+    )
+
+    assert answer.json()["outputs"]["out"] == {"dtype": "BF16", "shape": [2], "data": [1.0, 2.0]}
+
+
 @pytest.mark.parametrize(
     ("shape", "dims", "data"),
     [([], [], 7), ([0], [0], []), ([0, 2**40], [1, 0], []), ([2, 0, 3], [0, 1, 2], [])],

@@ -21,7 +21,7 @@ SIZE = 1 << 20
 def arena() -> Iterator[Arena]:
     made = Arena(SIZE)
     yield made
-    made.close()
+    made.memory.close()
 
 
 async def take(arena: Arena, nbytes: int, *, urgent: bool = False) -> Slot:
@@ -50,7 +50,7 @@ def test_slots_never_overlap_and_all_memory_comes_back(steps: list[tuple[int, in
             slot.release()
         assert arena.stats().free == arena.nbytes
         assert (await arena.acquire(SIZE, 0.0)).offset == 0  # free ranges were joined
-        arena.close()
+        arena.memory.close()
 
     asyncio.run(play())
 
@@ -223,6 +223,6 @@ def test_making_its_pages_keeps_what_they_hold(arena: Arena) -> None:
     slot = asyncio.run(take(arena, SIZE))
     slot.view[12345] = 99
 
-    arena.prefault()
+    arena.memory.prefault()
 
     assert slot.view[12345] == 99

@@ -31,7 +31,7 @@ def make(share: float = 0.75) -> Arena:
 def arena() -> Iterator[Arena]:
     made = make()
     yield made
-    made.close()
+    made.memory.close()
 
 
 async def at_once(arena: Arena, nbytes: int, user: str, deferred_nbytes: int = 0) -> Slot:
@@ -77,7 +77,7 @@ def test_a_small_call_finds_room_whatever_others_hold_or_wait_for(
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        arena.close()
+        arena.memory.close()
 
     asyncio.run(play())
 
@@ -174,7 +174,7 @@ def test_who_need_not_wait_is_served_although_no_more_may_wait() -> None:
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        arena.close()
+        arena.memory.close()
 
     asyncio.run(play())
 
@@ -279,7 +279,7 @@ def test_many_calls_with_deferred_memory_all_end(seed: int) -> None:
             await asyncio.gather(*(call(arena, number) for number in range(40)))
         assert arena.stats().used == arena.waiting == 0
         assert {arena.nbytes_of(user) for user in "abc"} == {0}
-        arena.close()
+        arena.memory.close()
 
     asyncio.run(play())
 

@@ -1,0 +1,80 @@
+"""Tensors in messages: their dtypes by code, their places in the arena, declarations of ops."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpcall import dtypes
+from warpcall_kernels import Op
+
+# By wire code; torch has the names that numpy and ml_dtypes have.
+DTYPES: dict[str, torch.dtype] = {dtype.code: getattr(torch, dtype.name) for dtype in dtypes.DTYPES}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a tensor in a region of the arena.
+
+    Attributes:
+        offset: in bytes, from the begin of the region.
+        layout: strides in elements.
+        strides: the same, or None for C order.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    layout: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(
+        name: str,
+        code: str,
+        shape: Sequence[int],
+        offset: int = 0,
+        strides: Sequence[int] | None = None,
+    ) -> Place:
+        """Decode an entry of a message."""
+        given = tuple(strides) if strides else None
+        layout = given or tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        return Place(name, DTYPES[code], tuple(shape), offset, layout, given)
+
+    def flat(self, arena: mmap.mmap, region: int) -> Tensor:
+        """The elements in the order of memory; the region begins at byte `region` of the arena."""
+        count = math.prod(self.shape)
+        if not count:  # frombuffer refuses to make an empty tensor
+            return torch.empty(0, dtype=self.dtype)
+        return torch.frombuffer(arena, dtype=self.dtype, count=count, offset=region + self.offset)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """View these elements as the tensor."""
+        if self.strides is None:
+            return flat.view(self.shape)
+        return flat.as_strided(self.shape, self.strides)
+
+
+def describe(op: Op, codes: Mapping[torch.dtype, str] = CODES) -> dict[str, Any]:
+    """The declaration of an op for the API: as `Op.describe`, with dtypes by code, such as "BF16".
+
+    Args:
+        codes: by default those of the wire. Dtypes without a code are left out: calls cannot have
+            them, such as complex128.
+    """
+    described = op.describe()
+    for declared, entry in zip(op.inputs, described["inputs"], strict=True):
+        entry["dtypes"] = [codes[dtype] for dtype in declared.dtypes if dtype in codes]
+    for output, entry in zip(op.outputs, described["outputs"], strict=True):
+        entry["dtype"] = output.dtype and codes[output.dtype]
+    if op.dtypes:
+        described["dtypes"] = [codes[dtype] for dtype in op.dtypes if dtype in codes]
+    return described

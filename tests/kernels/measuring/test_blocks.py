@@ -1,0 +1,50 @@
+"""The length of timed blocks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kernels.measuring.brief import BRIEF, SPEC
+from warpcall_kernels import measuring
+from warpcall_kernels.measuring import Implementation, make_case, measure
+
+
+@pytest.mark.parametrize(("block_s", "most"), [(0.0, 1), (None, 10_000)])
+def test_a_block_has_as_many_samples_as_its_lease_allows(
+    block_s: float | None, most: int, device: str
+) -> None:
+    """The rounds are the same in both: each has a sample of every candidate."""
+    blocks: list[int] = []
+
+    @contextlib.contextmanager
+    def lease() -> Iterator[float | None]:
+        blocks.append(0)
+        yield block_s
+
+    def note(x: Any) -> Any:
+        if blocks:
+            blocks[-1] += 1
+        return x.permute(1, 0).contiguous()
+
+    one = Implementation("watched", "tells when it runs", lambda op, params: note)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(measuring._implementations._known, one.name, one)
+        side = 600 if device == "cpu" else 8192  # not short: a graph would call nobody
+        result = measure(
+            make_case("permute", {**SPEC, "shape": [side, side]}),
+            ["watched"],
+            device,
+            BRIEF,
+            lease=lease,
+        )
+
+    warm = 1 if device == "cuda" else 0  # a block's first sample, which does not count
+    calls = [count for count in blocks[1:] if count]  # the first has what `ready` called, too
+    assert max(calls) <= most + warm
+    assert (max(calls) > 1 + warm) is (block_s is None)
+    (watched,) = result.implementations
+    assert watched.n == result.rounds - len(result.masked)

@@ -1,0 +1,129 @@
+"""What the server makes of a worker process that reads nothing, or that is not ready yet."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from warpcall_service.lanes import worker_handle
+from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.messages import CALL, PACKET_BYTES, Hello, frame
+from warpcall_service.lanes.worker_handle import WorkerHandle
+from warpcall_service.settings import Settings
+
+MESSAGE = b"x" * 1000
+
+
+class SilentProcess:
+    """Stands in for a worker process; the test reads its socket."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        del args, options
+        self.sockets, self.theirs = {}, {}
+        kinds = {"calls": socket.SOCK_SEQPACKET, "plans": socket.SOCK_STREAM}
+        for name, kind in kinds.items():
+            self.sockets[name], self.theirs[name] = socket.socketpair(socket.AF_UNIX, kind)
+
+    def poll(self) -> int:
+        return 0
+
+    async def wait(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        for sock in self.theirs.values():
+            sock.close()
+
+
+def read_ids(theirs: socket.socket) -> list[int]:
+    """Ids of all calls that have come."""
+    found: list[int] = []
+    while True:
+        try:
+            packet = theirs.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return found
+        at = 0
+        while at < len(packet):
+            call_id, *_, nbytes = CALL.unpack_from(packet, at)
+            at += CALL.size + nbytes
+            found.append(call_id)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_calls_wait_in_order_until_the_worker_reads(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_handle, "ChildProcess", SilentProcess)
+
+    async def play() -> None:
+        arena = Arena(1 << 20)
+        worker = WorkerHandle(
+            "cpu",
+            arena,
+            Settings.load(),
+            lambda done, problem: None,
+            lambda reason: None,
+            lambda reason: None,
+        )
+        theirs = worker._process.theirs["calls"]  # type: ignore[attr-defined]
+        taken: list[int] = []
+
+        def send() -> bool:
+            call_id = len(taken) + 1
+            if worker.send(call_id, 0, 0, 0.0, MESSAGE, at_once=at_once):
+                taken.append(call_id)
+                return True
+            return False
+
+        while send():
+            await asyncio.sleep(0)
+            assert len(taken) < 1_000_000
+        assert not send()  # nor does it take any while the socket is full
+        assert worker.last_sent <= len(taken)
+
+        found: list[int] = []
+        async with asyncio.timeout(30):
+            while len(found) < len(taken):
+                found += read_ids(theirs)
+                await asyncio.sleep(0)
+        assert found == taken
+        assert worker.last_sent == len(taken)
+
+        assert send()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert read_ids(theirs) == [taken[-1]]
+        await worker.end()
+        arena.memory.close()
+
+    asyncio.run(play())
+
+
+def test_readiness_tells_how_many_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_handle, "ChildProcess", SilentProcess)
+
+    async def play() -> tuple[list[str], Hello]:
+        said: list[str] = []
+        arena = Arena(1 << 20)
+        worker = WorkerHandle(
+            "cuda:0", arena, Settings.load(), lambda done, problem: None, said.append, said.append
+        )
+        theirs = worker._process.theirs["plans"]  # type: ignore[attr-defined]
+        theirs.sendall(frame({"warming": [312, 1588]}) + frame({"warming": [1588, 1588]}))
+        theirs.sendall(frame({"device": "cuda:0"}))
+        hello = await worker.hello(30.0)
+        await worker.end()
+        arena.memory.close()
+        return said, hello
+
+    assert asyncio.run(play()) == (
+        ["warming 312 of 1,588 kernels", "warming 1,588 of 1,588 kernels"],
+        {"device": "cuda:0"},
+    )
