@@ -14,6 +14,7 @@ from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.calls import tensor_routes
+from warpcall_service.calls.quick import QuickCalls
 from warpcall_service.calls.run import Calls
 from warpcall_service.calls.tensor_calls import TensorCalls
 from warpcall_service.calls.tensor_nodes import TensorNodes
@@ -22,6 +23,7 @@ from warpcall_service.calls.upload import Uploads
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.forms.routes import forms
 from warpcall_service.gateway import Gateway
+from warpcall_service.http.access_log import Answered, log_request
 from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.service import JobService
@@ -90,7 +92,15 @@ def create_app(
         ]
     )
     uploads = Uploads(settings, engine, json)
-    calls = Calls(settings, engine, uploads)
+    usage_counter = account_sync.usage_counter
+
+    def record(request: Answered, seconds: float) -> None:
+        metrics.record_request(request, seconds)
+        usage_counter.record(request)
+        log_request(request, seconds)
+
+    quick = QuickCalls(settings, engine, account_sync.authenticator, limits, record)
+    calls = Calls(settings, engine, uploads, quick)
     tensor_calls = TensorCalls(settings, engine, calls, tensors)
     models, statistics = Models(engine.catalog), Statistics()
     shared = SharedMemory(int(settings.user_max_shared_bytes))
@@ -133,7 +143,7 @@ def create_app(
             lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages(engine, job_service, implementations, problems, shares),
+        pages(engine, job_service, implementations, problems, shares, membership),
         forms(settings, engine, job_service, implementations, problems, account_sync, shares),
     ):
         app.include_router(router)
@@ -145,6 +155,5 @@ def create_app(
         direct,
         account_sync.authenticator,
         limits,
-        account_sync.usage_counter,
-        metrics,
+        record,
     )

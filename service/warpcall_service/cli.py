@@ -10,24 +10,51 @@ from warpcall_service.processes.imports import quick_imports
 
 with quick_imports():
     import typer
+    from typer.core import TyperGroup
 
     from warpcall import __version__
     from warpcall_service import logs
-    from warpcall_service.auth import admin_cli
     from warpcall_service.http.listen import ServerError
-    from warpcall_service.nodes.drain import drain
     from warpcall_service.server import serve
     from warpcall_service.settings import Settings, SettingsError
-    from warpcall_service.worker import warmup
+
+
+class Commands(TyperGroup):
+    """The commands of the administrator. They are imported when one is wanted: a server starts
+    sooner without them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands, in the order of the help."""
+        self._load()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command with this name."""
+        self._load()
+        return super().get_command(ctx, cmd_name)
+
+    def _load(self) -> None:
+        if not self.commands:
+            with quick_imports():
+                from warpcall_service.auth import admin_cli
+                from warpcall_service.launchers import ray_servers
+                from warpcall_service.nodes.drain import drain
+                from warpcall_service.worker import warmup
+            commands = typer.Typer(rich_markup_mode=None)
+            admin_cli.add_commands(commands)
+            commands.command("warm")(warmup.warm)
+            commands.command("drain")(drain)
+            commands.add_typer(ray_servers.app, name="ray")
+            group: Any = typer.main.get_command(commands)
+            self.commands.update(group.commands)
+
 
 app = typer.Typer(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-admin_cli.add_commands(app)
-app.command("warm")(warmup.warm)
-app.command("drain")(drain)
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,6 +79,13 @@ def run(
         str | None,
         typer.Option(
             help="auto (default: all CUDA devices, or the CPU), cpu, or a list like cuda:0,cuda:1."
+        ),
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            help="Servers to start behind the port: per-gpu for one on each GPU, or a number; by "
+            "default 1."
         ),
     ] = None,
     insecure: Annotated[
@@ -94,7 +128,7 @@ def run(
     docs/deploy.md lists all settings. Each is also an environment variable, WARPCALL_<NAME>; an
     option given here takes precedence over its variable.
     """
-    given: dict[str, Any] = {"host": host, "port": port, "devices": devices}
+    given: dict[str, Any] = {"host": host, "port": port, "devices": devices, "servers": servers}
     if until is not None:
         given["until"] = _seconds_since_1970(until)
     if insecure:
@@ -106,12 +140,26 @@ def run(
                 f"options of the server are not for the command {context.invoked_subcommand}"
             )
         return
-    logs.set_up(quiet=quiet, json_lines=json_log or not _on_terminal(sys.stderr))
+    json_lines = json_log or not _on_terminal(sys.stderr)
+    logs.set_up(quiet=quiet, json_lines=json_lines)
     try:
-        serve(Settings.load(**given))
+        settings = Settings.load(**given)
+        if settings.servers == "1" or not _supervise(settings, given, quiet, json_lines):
+            serve(settings)
     except (SettingsError, ServerError) as error:
         logs.write(f"warpcall-server: {error}")
         raise typer.Exit(2) from None
+
+
+def _supervise(settings: Settings, given: dict[str, Any], quiet: bool, json_lines: bool) -> bool:
+    """Start several servers if there is work for more than one; return whether there is."""
+    from warpcall_service.supervisor.plan import plan_servers
+    from warpcall_service.supervisor.supervisor import supervise
+
+    planned = plan_servers(settings, given)
+    if len(planned) > 1:
+        supervise(settings, planned, quiet=quiet, json_lines=json_lines)
+    return len(planned) > 1
 
 
 def _seconds_since_1970(text: str) -> float:

@@ -13,6 +13,15 @@ from warpcall_service import logs
 PR_SET_PDEATHSIG = 1
 
 
+def outlast_sigterm() -> None:
+    """Go on after SIGTERM: the server ends this process once its calls have ended.
+
+    systemd and Slurm send SIGTERM to all processes of a server at once. Processes that this one
+    starts do not ignore it.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+
 def start(**arguments: type) -> argparse.Namespace:
     """Set up a child process of the server and return its arguments.
 

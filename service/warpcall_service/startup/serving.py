@@ -1,0 +1,228 @@
+"""The part of the server that needs all its modules: its parts, put together, until it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+
+import uvicorn
+
+from warpcall import wire
+from warpcall_service import logs
+from warpcall_service.app import create_app
+from warpcall_service.auth import users
+from warpcall_service.auth.keys_marker import KeysMarker
+from warpcall_service.auth.sync import AccountSync
+from warpcall_service.auth.users import Snapshot
+from warpcall_service.formats.json_pool import JsonPool
+from warpcall_service.http.connection import Connection
+from warpcall_service.http.listen import ServerError, listen_shared
+from warpcall_service.http.server import HttpServer
+from warpcall_service.jobs.service import JobService
+from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.server_identity import ServerIdentity, own_url
+from warpcall_service.runs.operator_modules import OperatorModules
+from warpcall_service.runs.sandbox import Sandbox
+from warpcall_service.settings import Settings
+from warpcall_service.startup.place import Place
+from warpcall_service.startup.stop import Stop
+from warpcall_service.store.database import Store, StoreError
+from warpcall_service.uploads.checks import Checks
+from warpcall_service.uploads.problems import ProblemService
+from warpcall_service.uploads.service import ImplementationService
+
+KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that clients close them
+
+log = logging.getLogger("warpcall")
+
+
+async def serve_lanes(
+    settings: Settings,
+    engine: LocalEngine,
+    listener: socket.socket,
+    unix_listener: socket.socket | None,
+    kept: Callable[[], list[socket.socket]],
+    store: Store,
+    keys: Snapshot,
+    stop: Stop,
+    place: Place | None,
+) -> None:
+    """Serve on sockets that listen already, with an engine that was started, until `stop`.
+
+    Args:
+        kept: ends the answers of the start, and returns connections that were accepted meanwhile.
+    """
+    marker = KeysMarker(settings.data_dir)
+    account_sync = AccountSync(store, keys, marker, settings.keys_max_age_s)
+    account_sync.start()
+    modules = OperatorModules(settings)
+    modules.start()
+    sandbox = Sandbox(settings)
+    watching = asyncio.create_task(sandbox.watch())
+    checks = Checks(settings)
+    usage = account_sync.usage_counter
+    identity = ServerIdentity.of(settings, "" if place is None else place.name)
+    url = settings.advertised_url or _url(settings, listener, named=True)
+    if place is not None:
+        url = own_url(url, listener.getsockname()[1])
+    membership = Membership(
+        engine, store, identity, url, lambda: stop.requested, supervised=place is not None
+    )
+    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage, membership)
+    job_service.start()
+    membership.start()
+    json = JsonPool(int(settings.max_json_bytes))
+    implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
+    problems = ProblemService(settings, store, checks, sandbox)
+    try:
+        app = create_app(
+            settings,
+            engine,
+            account_sync,
+            job_service,
+            json,
+            implementations,
+            problems,
+            checks,
+            sandbox,
+            membership,
+            lambda: server.should_exit,
+        )
+        # The objects made so far stay until the end. Without freeze, each full pass of the garbage
+        # collector would scan them, and stop the event loop for some 60 ms.
+        gc.collect()
+        gc.freeze()
+        server = HttpServer(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                proxy_headers=settings.trusted_proxies != "none",
+                forwarded_allow_ips=settings.trusted_proxies,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+                server_header=False,
+                headers=[(wire.NODE_HEADER, membership.id)] if membership.is_shared else [],
+                timeout_keep_alive=KEEP_ALIVE_S,
+            ),
+            unix_listener,
+            kept,
+            drain_s=settings.drain_timeout_s,
+            unread_s=settings.body_timeout_s,
+        )
+        stop.server = server
+        devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
+        where = _url(settings, listener) + (f" and unix://{settings.uds}" if unix_listener else "")
+        listeners = [listener]
+        if place is None:
+            logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
+        else:
+            log.info("the server listens on %s, kernels run on %s", where, devices)
+            if place.public_port is not None:
+                listeners.append(listen_shared(settings.host, place.public_port))
+            os.write(place.ready_fd, url.encode())
+        if place is None and sys.stdout is not None and sys.stdout.isatty():
+            for line in _next_steps(_url(settings, listener), account_sync.authenticator.needs_key):
+                logs.announce(line)
+        await server.serve(sockets=listeners)
+    finally:
+        watching.cancel()
+        await asyncio.wait((watching,))
+        implementations.close()
+        problems.close()
+        await job_service.stop()
+        await membership.stop()
+        await modules.stop()
+        await engine.stop()
+        json.close()
+        await account_sync.stop()
+
+
+def open_store(settings: Settings) -> tuple[Store, Snapshot]:
+    """Open the database, migrate it to the current schema, and read its keys.
+
+    If there is no database yet and none can be created, there are no keys: calls work without a
+    database, and the log says so. A database that exists and cannot be read may hold keys, so the
+    server does not start. Nor does it if the marker file says that there were keys and there are none.
+    """
+    marker = KeysMarker(settings.data_dir)
+    url = settings.database_url
+    try:
+        store = Store(None if url is None else url.get_secret_value(), settings.data_dir)
+    except StoreError as error:
+        raise ServerError(error.reason) from None
+    if not store.exists:
+        marker.check(Snapshot(), store.label)  # before `migrate` creates an empty database
+    try:
+        store.migrate()
+        with store.read() as session:
+            keys = users.snapshot(session, Snapshot())
+    except StoreError as error:
+        if store.exists:
+            raise ServerError(error.reason) from None
+        log.error("%s; until it can, there are no keys, and usage is not saved", error.reason)
+        return store, Snapshot()
+    marker.check(keys, store.label)
+    marker.keep(keys)
+    return store, keys
+
+
+def check_access(settings: Settings, keys: Snapshot) -> None:
+    """Refuse to start without keys where they are needed, or with an unusable certificate."""
+    if settings.require_keys and not keys.keys:
+        raise ServerError(
+            "WARPCALL_REQUIRE_KEYS is set and the database has no API key; make one "
+            "(warpcall-server users add NAME, then keys create NAME), or restore the database "
+            "from its backup"
+        )
+    if not (settings.is_local or settings.insecure or keys.keys):
+        raise ServerError(
+            f"{settings.host} can be reached by others and no API keys exist to tell them apart; "
+            "make one (warpcall-server users add NAME, then keys create NAME), serve 127.0.0.1, "
+            "or set WARPCALL_INSECURE=true (--insecure) where the network is trusted"
+        )
+    if settings.tls_cert is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                settings.tls_cert, settings.tls_key
+            )
+        except (OSError, ssl.SSLError) as error:
+            files = f"{settings.tls_cert} and {settings.tls_key or 'no other file'}"
+            raise ServerError(
+                f"WARPCALL_TLS_CERT and WARPCALL_TLS_KEY: {files}: {error.strerror or error}"
+            ) from None
+
+
+def _next_steps(url: str, needs_key: bool) -> list[str]:
+    """What a person who started the server at a terminal can do now."""
+    command = "login" if needs_key else "ops"
+    return [
+        f"  in a browser:  {url}/ and {url}/docs",
+        f"  in a shell:    warpcall {command} --url {url}",
+        "  Ctrl-C stops the server",
+    ]
+
+
+def _url(settings: Settings, listener: socket.socket, *, named: bool = False) -> str:
+    """The address that the server listens on.
+
+    Args:
+        named: whether to have the machine's name in place of an address that stands for all.
+    """
+    host, port = listener.getsockname()[:2]
+    if named and ipaddress.ip_address(host).is_unspecified:
+        host = socket.gethostname()
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,0 +1,107 @@
+"""A real server while its lane starts: it listens, says what it does, and keeps early callers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from demo.server import COMMAND
+from tests.nginx import free_port
+from tests.template import ROOT
+from tests.waiting import until
+from warpcall import Client
+
+# Keeps each worker process from its first import until a file exists.
+SITECUSTOMIZE = """
+import os, sys, time
+if "warpcall_service.worker.main" in sys.orig_argv:
+    while not os.path.exists({file!r}):
+        time.sleep(0.02)
+"""
+TIMEOUT_S = 60.0
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Starting:
+    """A server whose worker process waits for `let_worker_start`."""
+
+    def __init__(self, folder: Path, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = process
+        self.log = folder / "log"
+        self._start_file = folder / "start"
+
+    def let_worker_start(self) -> None:
+        self._start_file.touch()
+
+    def status_of(self, path: str) -> int:
+        try:
+            return httpx.get(self.url + path, timeout=TIMEOUT_S).status_code
+        except httpx.ConnectError:
+            return 0
+
+
+@contextmanager
+def server_whose_worker_waits(folder: Path, **settings: str) -> Iterator[Starting]:
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE.format(file=str(folder / "start")))
+    port = free_port()
+    paths = [folder, *(Path(ROOT) / part for part in ("", "client", "kernels", "service"))]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WARPCALL_")} | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "WARPCALL_PORT": str(port),
+        "WARPCALL_DEVICES": "cpu",
+        "WARPCALL_ARENA_BYTES": "16MiB",
+        "WARPCALL_DATA_DIR": str(folder / "data"),
+        **settings,
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(COMMAND, env=environment, stdout=log, stderr=log)
+    try:
+        starting = Starting(folder, port, process)
+        until(lambda: process.poll() is not None or starting.status_of("/healthz") == 200)
+        yield starting
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_answers_probes_and_serves_early_callers_when_it_is_ready(tmp_path: Path) -> None:
+    with server_whose_worker_waits(tmp_path) as server, ThreadPoolExecutor(2) as pool:
+        readiness = httpx.get(f"{server.url}/readyz", timeout=TIMEOUT_S)
+        with Client(server.url, progress=False, timeout_s=TIMEOUT_S) as client:
+            call = pool.submit(client.permute, X, dims=(1, 0))
+            catalog = pool.submit(httpx.get, f"{server.url}/v1/kernels", timeout=TIMEOUT_S)
+            until(lambda: server.status_of("/readyz") == 503)
+            assert not call.done()
+
+            server.let_worker_start()
+
+            assert np.array_equal(call.result(), X.T)
+            assert catalog.result().status_code == 200
+        until(lambda: server.status_of("/readyz") == 200)
+
+    assert readiness.status_code == 503
+    assert readiness.headers["retry-after"] == "1"
+    assert readiness.json()["reasons"] == ["cpu: starting, its process is starting"]
+
+
+def test_a_signal_ends_it_while_it_starts(tmp_path: Path) -> None:
+    with server_whose_worker_waits(tmp_path) as server:
+        server.process.send_signal(signal.SIGTERM)
+
+        assert server.process.wait(TIMEOUT_S) == 0
+
+
+def test_a_refusal_to_start_ends_it_although_its_lane_still_starts(tmp_path: Path) -> None:
+    with server_whose_worker_waits(tmp_path, WARPCALL_REQUIRE_KEYS="true") as server:
+        assert server.process.wait(TIMEOUT_S) == 2
+
+    assert "the database has no API key" in server.log.read_text()
