@@ -11,9 +11,10 @@ import ipaddress
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from warpcall.errors import Busy, Unauthorized, Unavailable
+from warpcall.errors import Busy, Problem, Unauthorized, Unavailable
 from warpcall_service.auth import api_keys, session_tokens
 from warpcall_service.auth.session_tokens import SessionRecord
 from warpcall_service.auth.users import Snapshot
@@ -53,6 +54,30 @@ def is_shared(path: str) -> bool:
     return path.startswith(SHARED_FOLDERS)
 
 
+class Cancellable(Protocol):
+    """A request that is being answered."""
+
+    @property
+    def caller(self) -> Caller: ...
+
+    def cancel_with(self, problem: Problem) -> None:
+        """End it with `problem`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Who sends requests with a certain head, as long as the server uses these keys.
+
+    Attributes:
+        keys: all keys and sessions at that time.
+        expires_at: of the key, in seconds since 1970; None if it does not expire.
+    """
+
+    caller: Caller
+    keys: Snapshot
+    expires_at: int | None
+
+
 class Authenticator:
     """Authenticates requests, and cancels those whose key or session stops being valid.
 
@@ -70,7 +95,7 @@ class Authenticator:
         self._keys = keys
         self._noted_at: dict[str, int] = {}  # by session, the last use that was noted
         self._to_store: dict[str, int] = {}  # those of them that are not stored yet
-        self._active: defaultdict[Caller, set[Exchange]] = defaultdict(set)
+        self._active: defaultdict[Caller, set[Cancellable]] = defaultdict(set)
         self._failures = _Buckets(FAILURES, FAILURE_S)
         self._log_ins = _Buckets(LOG_INS, LOG_IN_S)
 
@@ -136,7 +161,37 @@ class Authenticator:
         """
         self._fail(exchange, "share link")
 
-    def release(self, exchange: Exchange) -> None:
+    def known(self, exchange: Exchange) -> Known | None:
+        """Who sent this request, for later ones with the same head. None if it has to be found anew
+        each time, as for sessions."""
+        caller = exchange.caller
+        if caller is LOCAL:
+            return Known(LOCAL, self._keys, None)
+        scheme, _, key = exchange.headers.get(b"authorization", b"").partition(b" ")
+        record = api_keys.find(key.strip(b" "), self._keys.keys)
+        if scheme.lower() != b"bearer" or record is None or record.caller != caller:
+            return None
+        return None if record.withdrawn else Known(caller, self._keys, record.expires_at)
+
+    def authenticate_again(self, request: Cancellable, known: Known) -> bool:
+        """Authenticate a request with the head that `known` belongs to. Call `release` at its end.
+
+        Returns:
+            False if keys or sessions have changed since, or keys cannot be checked, or the key has
+            expired: `authenticate` decides then.
+        """
+        if known.keys is not self._keys or self.keys_unusable:
+            return False
+        caller = known.caller
+        if caller is LOCAL:
+            if self.needs_key:
+                return False
+        elif known.expires_at is not None and known.expires_at <= time.time():
+            return False
+        self._active[caller].add(request)
+        return True
+
+    def release(self, exchange: Cancellable) -> None:
         """Forget a request whose response, or problem, has been sent."""
         caller = exchange.caller
         if active := self._active.get(caller):

@@ -31,6 +31,11 @@ class Account:
         self.in_flight -= 1
         self.mean_s += (seconds - self.mean_s) * 0.1
 
+    def give_back(self) -> None:
+        """Forget a request that was not begun after all."""
+        self.in_flight -= 1
+        self.allowance += 1
+
 
 class Limits:
     """Counts requests by user, and refuses those beyond the limits. The engine counts their bytes.

@@ -21,10 +21,11 @@ from typing import TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall_service.auth import sessions, usage, users
+from warpcall_service.auth import sessions, users
 from warpcall_service.auth.authenticator import Authenticator
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.usage import UsageCounter
+from warpcall_service.auth.usage_saves import UsageSaves, save_once
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.threads import StoreThreads
@@ -57,6 +58,7 @@ class AccountSync:
     ) -> None:
         self.authenticator = Authenticator(keys)
         self.usage_counter = UsageCounter()
+        self._usage_saves = UsageSaves(self.usage_counter)
         self._store = store
         # Reading and writing have a thread each, so that a save that hangs does not delay a read.
         self._reading, self._writing = StoreThreads(store, 1), StoreThreads(store, 1)
@@ -157,16 +159,19 @@ class AccountSync:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), SAVE_S)
             await self._save_uses()
-            if batch := self.usage_counter.take():
+            for _ in range(2):  # what could not be saved the last time, and what was counted since
+                if (save := self._usage_saves.take()) is None:
+                    break
                 try:
-                    await self._writing.write(functools.partial(usage.save, batch=batch))
+                    await self._writing.write(functools.partial(save_once, save=save))
                 except StoreError as error:
-                    self.usage_counter.put_back(batch)
                     self._note("write", error.reason)
+                    break
                 except Exception:
                     log.exception("usage is lost")
                 else:
                     self._note("write", "")
+                self._usage_saves.done()
 
     async def _save_uses(self) -> None:
         """Store when sessions were used. If that fails, they look unused for some minutes more."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.access_log import Answered
 from warpcall_service.store.tables import Usage
 
 
@@ -45,17 +45,19 @@ class UsageCounter:
         self._batch: defaultdict[tuple[str, str, str], Amount] = defaultdict(Amount)
         self._sums: defaultdict[str, Amount] = defaultdict(Amount)
 
-    def record(self, exchange: Exchange) -> None:
+    def record(self, exchange: Answered) -> None:
         """Count a request that was answered, if its caller is known."""
         user = exchange.caller.name
         if not user:
             return
-        kernel_ms = exchange.stages_ms.get("kernel", 0.0)
-        amount = Amount(
-            1, exchange.status >= 400, exchange.received, exchange.sent, kernel_ms * 1e3
-        )
-        self._batch[self._day, user, exchange.op].add(amount)
-        self._sums[user].add(amount)
+        failed = exchange.status >= 400
+        kernel_us = exchange.stages_ms.get("kernel", 0.0) * 1e3
+        for amount in (self._batch[self._day, user, exchange.op], self._sums[user]):
+            amount.requests += 1
+            amount.failures += failed
+            amount.bytes_in += exchange.received
+            amount.bytes_out += exchange.sent
+            amount.kernel_us += kernel_us
 
     def add_device_time(self, user: str, op: str, seconds: float) -> None:
         """Count the seconds for which a job of the user had a device."""
@@ -68,11 +70,6 @@ class UsageCounter:
         taken, self._batch = self._batch, defaultdict(Amount)
         self._day = today()
         return taken
-
-    def put_back(self, batch: UsageBatch) -> None:
-        """Add counts again that `take` returned and that could not be saved."""
-        for key, amount in batch.items():
-            self._batch[key].add(amount)
 
     def metrics(self) -> Iterable[Metric]:
         """The sums since the start, as Prometheus metrics."""

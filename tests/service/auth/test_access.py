@@ -65,7 +65,7 @@ CALL = {
     "GET /v2/systemsharedmemory/region/{region}/status",
     "POST /v2/systemsharedmemory/region/{region}/register",
     "POST /v2/systemsharedmemory/region/{region}/unregister",
-    "POST /v1/programs",
+    *("POST /v1/programs", "GET /v1/jobs/{id}/regression"),
     "GET /v1/tensors",
     "PUT /v1/tensors",
     "DELETE /v1/tensors",

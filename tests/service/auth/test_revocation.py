@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import httpx
-import psutil
 import pytest
 
 from tests import waiting
 from tests.servers import Server, running_server
 from tests.service.databases import Database, new_database
 from tests.service.requests import PERMUTE, SAFETENSORS, header, tensor, well
+from tests.service.stopped_lane import stopped_lane
 from warpcall_service.auth import sync
 from warpcall_service.auth.api_keys import KeyRecord, find
 from warpcall_service.identity import Caller
@@ -167,6 +165,31 @@ def test_requests_that_wait_for_the_lane_or_run_there_end(place: Place) -> None:
         assert lane(place.http, "queued") == 0
 
 
+def test_calls_that_repeat_earlier_ones_of_their_connection_end_too(place: Place) -> None:
+    body = request(place.key, 100) + b"x" * 100
+    with ExitStack() as stack:
+        socks = [stack.enter_context(sent(place.server)) for _ in range(12)]
+        for sock in socks * 2:
+            sock.sendall(body)
+            answer = b""
+            while not answer.endswith(b"x" * 100):
+                answer += sock.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+        with stopped_lane(place.server):
+            for sock in socks:
+                sock.sendall(body)
+            until(lambda: lane(place.http, "queued") + lane(place.http, "in_flight") == 12)
+
+            place.database.revoke(place.key)
+
+            for sock in socks:
+                refused(sock, "was revoked")
+            assert lane(place.http, "queued") == 0
+        for sock in socks:
+            sock.sendall(body)
+            refused(sock, "was revoked")
+
+
 def test_an_answer_that_is_not_read_is_cut_off(place: Place) -> None:
     with sent(place.server, request(place.key, LARGE), b"x" * LARGE) as sock:
         until(lambda: lane(place.http, "arena_used") >= LARGE)
@@ -211,22 +234,3 @@ def test_an_expired_key_does_not_count_to_the_second() -> None:
 
     assert [record.refusal(now) for now in (99.9, 100.0)] == ["", "has expired"]
     assert find(b"wc_", {}) is None
-
-
-@contextmanager
-def stopped_lane(server: Server) -> Iterator[None]:
-    """Let the lane's process stand still."""
-    pids = [
-        child.pid
-        for child in psutil.Process(server.process.pid).children()
-        if "warpcall_service.worker.main" in child.cmdline()
-    ]
-    assert pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            with suppress(ProcessLookupError):  # it was ended meanwhile
-                os.kill(pid, signal.SIGCONT)
