@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ class Tick:
         return Tick(self.value, self.at, label)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogAxis:
     """A logarithmic axis from `low` to `high`."""
 
@@ -33,7 +34,15 @@ class LogAxis:
 
     def at(self, value: float) -> float:
         """The position of a value in percent, at most at the end of the axis."""
-        return _position(value, self.low, self.high)
+        return _share(value, self._log_low, self._log_range)
+
+    @functools.cached_property
+    def _log_low(self) -> float:
+        return math.log(self.low)
+
+    @functools.cached_property
+    def _log_range(self) -> float:
+        return math.log(self.high / self.low)
 
 
 def log_axis(
@@ -62,7 +71,12 @@ def log_axis(
 
 
 def _position(value: float, low: float, high: float) -> float:
-    share = math.log(max(value, 1e-12) / low) / math.log(high / low)
+    return _share(value, math.log(low), math.log(high / low))
+
+
+def _share(value: float, log_low: float, log_range: float) -> float:
+    """Where a value lies on a logarithmic axis, in percent of its length."""
+    share = (math.log(max(value, 1e-12)) - log_low) / log_range
     return round(100 * min(max(share, 0.0), 1.0), 2)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -25,9 +24,8 @@ from warpcall.jobs.results import CaseResults, Measurement, Results
 from warpcall_service.formats.payloads import checked, to_json
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
-from warpcall_service.jobs.results import case_fields, facts, measurement, remarks, unpacked
+from warpcall_service.jobs.results import case_fields, facts, measurements, remarks, unpacked
 from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
 
 CSV, MARKDOWN, PARQUET = "text/csv", "text/markdown", "application/vnd.apache.parquet"
 MEDIA = {"json": "application/json", "csv": CSV, "markdown": MARKDOWN, "parquet": PARQUET}
@@ -107,25 +105,7 @@ def in_parts(cases: Sequence[Stored], most: int) -> Iterator[Sequence[Stored]]:
 
 
 def _rows_of(session: Session, job: Job, part: Sequence[Case]) -> Rows:
-    """Rows of some cases, case by case, with the implementations in the order of the request."""
-    names = json.loads(job.implementations)
-    found = session.execute(
-        sa.select(
-            Row.position,
-            JobCase.key,
-            Row.implementation,
-            Row.source_sha256,
-            Row.problem_sha256,
-            Row.summary,
-        )
-        .join(
-            JobCase,
-            sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position),
-        )
-        .where(Row.job_number == job.number, Row.position.in_([case.position for case in part]))
-    ).all()
-    rows = [measurement(*row) for row in found]
-    return sorted(rows, key=lambda row: (row.position, names.index(row.implementation)))
+    return measurements(session, job, [case.position for case in part])
 
 
 def _json_steps(

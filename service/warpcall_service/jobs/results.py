@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -109,6 +109,34 @@ def remarks(job: Job) -> list[str]:
     general = NO_GPU if job.problem_sha256 is None else NO_GPU_FOR_PROBLEM
     has_uploads = any("/" in name for name in (job.op, *json.loads(job.implementations)))
     return [general, INTERPRETED] if has_uploads else [general]
+
+
+def measurements(
+    session: Session, job: Job, positions: Sequence[int] | None = None
+) -> list[Measurement]:
+    """Rows of the cases at these positions, case by case, with the implementations in the order of
+    the request. None means all cases."""
+    names = json.loads(job.implementations)
+    found = session.execute(
+        sa.select(
+            Row.position,
+            JobCase.key,
+            Row.implementation,
+            Row.source_sha256,
+            Row.problem_sha256,
+            Row.summary,
+        )
+        .join(
+            JobCase,
+            sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position),
+        )
+        .where(
+            Row.job_number == job.number,
+            sa.true() if positions is None else Row.position.in_(positions),
+        )
+    ).all()
+    rows = [measurement(*row) for row in found]
+    return sorted(rows, key=lambda row: (row.position, names.index(row.implementation)))
 
 
 def measurement(

@@ -1,8 +1,9 @@
 """Writes what happens in a run to the database, in order and without delaying the run.
 
-While the database cannot be written, changes wait and are tried again until they succeed. Only the
+While the database cannot be written, changes wait and are tried again until they succeed. The
 changes of a run whose job another server has taken over are dropped: each transaction first checks
-that the run's claim still holds.
+that the run's claim still holds. Progress whose write fails is dropped, too: it may have been
+written without this server having learned of it, and would then be there twice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -40,6 +41,15 @@ MAX_WAITING = 1000  # changes that wait to be written; no progress is added to t
 
 Change = Callable[[Session, Job], None]
 
+
+class _Waiting(NamedTuple):
+    """A change that waits to be written; `RunRecorder.put` says what the others mean."""
+
+    change: Change
+    charges: bool
+    repeats: bool
+
+
 log = logging.getLogger("warpcall.jobs")
 
 
@@ -66,7 +76,7 @@ class RunRecorder:
         self._phase_at = 0.0
         self._tokens = PROGRESS_BURST
         self._filled_at = time.monotonic()
-        self._changes: asyncio.Queue[tuple[Change, bool]] = asyncio.Queue()
+        self._changes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write())
 
     def on_event(self, event: RunEvent) -> None:
@@ -81,14 +91,15 @@ class RunRecorder:
             case Progress(fields):
                 self._put_progress(fields)
 
-    def put(self, change: Change, *, charges: bool = False) -> None:
+    def put(self, change: Change, *, charges: bool = False, repeats: bool = True) -> None:
         """Append a change to those that wait to be written.
 
         Args:
             charges: whether the change also charges the job's user, which requires the queue's
                 lock.
+            repeats: whether the change is tried again if it fails. It must be idempotent then.
         """
-        self._changes.put_nowait((change, charges))
+        self._changes.put_nowait(_Waiting(change, charges, repeats))
 
     async def close(self) -> None:
         """Wait until all changes are written."""
@@ -111,7 +122,7 @@ class RunRecorder:
             return
         self._tokens -= 1
         self._phase, self._phase_at = phase, now
-        self.put(lambda session, job: append_event(session, job, "progress", fields))
+        self.put(lambda session, job: append_event(session, job, "progress", fields), repeats=False)
 
     def _advance(self, state: State) -> None:
         """Write a state, unless the run has already reached it or a later one."""
@@ -122,20 +133,22 @@ class RunRecorder:
 
     async def _write(self) -> None:
         while True:
-            change, charges = await self._changes.get()
+            waiting = await self._changes.get()
             if not self.claim_lost:
-                await self._make(change, charges)
+                await self._make(waiting)
             self._changes.task_done()
             self._database.notify(self._claim.number)
 
-    async def _make(self, change: Change, charges: bool) -> None:
+    async def _make(self, waiting: _Waiting) -> None:
         while True:
             try:
-                await self._database.write(self._changed, change, charges)
+                await self._database.write(self._changed, waiting.change, waiting.charges)
             except StoreError as error:
                 if error.reason != self._trouble:  # else each retry would log the same reason
                     log.error("what a job did waits to be written: %s", error.reason)
                 self._trouble = error.reason
+                if not waiting.repeats:
+                    return
                 await asyncio.sleep(RETRY_S)
             except queue.ClaimLost:
                 self.claim_lost = True

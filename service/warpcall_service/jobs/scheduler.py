@@ -29,7 +29,7 @@ from warpcall_service.lanes.lane import Lane
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.placement import Device
 from warpcall_service.nodes.server_identity import IdentityUnavailable
-from warpcall_service.runs import process_tree
+from warpcall_service.runs import process_tree, temporary
 from warpcall_service.runs.messages import Task
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.runner import Outcome, Run
@@ -140,6 +140,7 @@ class Scheduler:
                     await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         if not left:
             self._identity.release()
+        await asyncio.to_thread(temporary.sweep)  # of jobs whose reapers were killed
         for task in left:  # the database does not answer; a later server takes these jobs over
             task.cancel()
 
@@ -322,7 +323,7 @@ class Scheduler:
             self._usage_counter.add_device_time(claimed.user, claimed.op, outcome.device_s)
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
-            stopping = self._stopping
+            stopping = self._stopping or self._membership.is_draining
             recorder.put(lambda session, job: _end(session, job, outcome, stopping), charges=True)
             await recorder.close()
             exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class

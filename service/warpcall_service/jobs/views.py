@@ -151,5 +151,6 @@ def _fields(
         "device": row.device,
         "environment": row.environment,
         "private": row.private,
+        "node": row.runner or "",
         "first_case": first_cases.get(row.number, ""),
     }

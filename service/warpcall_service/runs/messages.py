@@ -1,7 +1,8 @@
 """Messages between the server, a lane's worker, a job's reaper and a job's process; without torch.
 
 A job's process gets a `Task` as the first frame (`lanes.messages.frame`) on its socket, and then
-one `{"go": true}` each time it has requested the device. It sends frames with one member each:
+one `{"go": true, "block_s": ...}` each time it has requested the device, with the seconds of timed
+work that a block may have. It sends frames with one member each:
 
 - `hello`: fingerprint and environment class, once torch is imported and the device is open, and
   the hash of the source that was loaded for each implementation;

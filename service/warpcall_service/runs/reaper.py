@@ -21,7 +21,7 @@ import sys
 import time
 from typing import Literal
 
-from warpcall_service.runs import process_tree, sandboxed
+from warpcall_service.runs import process_tree, sandboxed, temporary
 from warpcall_service.runs.cgroups import Cgroup
 from warpcall_service.runs.messages import ReaperReport
 
@@ -57,6 +57,7 @@ def main() -> None:
     }
     if cgroup is not None:
         cgroup.remove()
+    temporary.sweep()
     _report(control, report)
 
 

@@ -177,7 +177,8 @@ class Run:
             return "oom", f"its processes together took more than {limit} bytes of memory"
         if self._reported_end is not None:
             return self._reported_end
-        if report is None or report["status"] == -signal.SIGKILL:
+        # The job's process ends itself by neither. SIGTERM comes to all processes of the server.
+        if report is None or report["status"] in (-signal.SIGKILL, -signal.SIGTERM):
             return "interrupted", "its process was killed"
         status = report["status"]
         how = f"by {signal_name(-status)}" if status < 0 else f"with exit status {status}"
@@ -221,7 +222,7 @@ class Run:
                 self._waiting_for_device = False
                 self._last_message = time.monotonic()
                 self._on_event(StateChanged("running"))
-                writer.write(frame({"go": True}))
+                writer.write(frame({"go": True, "block_s": self._lease.block_s}))
             case "release":
                 self._release()
             case "progress":

@@ -26,7 +26,7 @@ from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
 from warpcall_service.jobs.service import JobService
-from warpcall_service.lanes.device_lease import DeviceLease
+from warpcall_service.lanes.device_lease import LONG_BLOCK_S, SHORT_BLOCK_S, DeviceLease
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.lanes.lane import Lane
 from warpcall_service.lanes.plan import Plan
@@ -212,6 +212,41 @@ def test_calls_that_never_end_keep_a_block_off_for_a_turn_only() -> None:
         assert lease.blocks_calls
 
     asyncio.run(play())
+
+
+def test_blocks_are_short_while_calls_wait_or_came_lately() -> None:
+    now = time.monotonic()
+    waiting, called_at = [False], [now - 60]
+    lease = DeviceLease(
+        lambda: False, lambda: waiting[0], lambda: None, called_at=lambda: called_at[0]
+    )
+
+    alone = lease.block_s
+    waiting[0] = True
+    with_waiting = lease.block_s
+    waiting[0], called_at[0] = False, time.monotonic() + 60  # however slow this machine is
+    after_a_call = lease.block_s
+
+    assert with_waiting == after_a_call == SHORT_BLOCK_S < alone == LONG_BLOCK_S
+
+
+def test_a_lane_tells_its_lease_of_its_calls() -> None:
+    async def play() -> tuple[float, float]:
+        engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=8 << 20))
+        await engine.start()
+        try:
+            lease = engine.all_lanes[0].device_lease
+            before = lease.block_s
+            plan = await engine.plan_call("permute", [X], {"dims": [1, 0]})
+            for _ in range(100):  # one of them is followed at once, however slow this machine is
+                await call(engine, plan)
+                if lease.block_s == SHORT_BLOCK_S:
+                    break
+            return before, lease.block_s
+        finally:
+            await engine.stop()
+
+    assert asyncio.run(play()) == (LONG_BLOCK_S, SHORT_BLOCK_S)
 
 
 def test_whoever_gives_up_waiting_leaves_the_lane_open() -> None:

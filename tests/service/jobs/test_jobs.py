@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -18,6 +19,8 @@ from tests.service.job_requests import BRIEF, CASE, JOB, Job, client, ended, eve
 from tests.service.requests import metrics, problem_of, well
 from warpcall import jobs
 from warpcall.jobs import PRECISIONS, ExitClass
+from warpcall.jobs.request import JobOptions
+from warpcall.jobs.request import JobRequest as Asked
 from warpcall.jobs.results import Measurement
 from warpcall_kernels import measuring
 from warpcall_service.jobs.models import JobRequest
@@ -81,7 +84,7 @@ def alice(lab: Lab) -> Iterator[httpx.Client]:
         ({"cases": [{"shape": [8]}]}, "cases.0", "a shape needs a dtype"),
         ({"cases": [{**CASE, "shape": [-1]}]}, "cases.0.shape.0", "greater than or equal to 0"),
         ({"cases": [{**CASE, "shape": [1.5]}]}, "cases.0.shape.0", "integer"),
-        ({"cases": [{**CASE, "dtype": "F31"}]}, "cases.0.dtype", "must be one of F64"),
+        ({"cases": [{**CASE, "dtype": "F31"}]}, "cases.0.dtype", "must be one of float64"),
         ({"cases": [CASE, {**CASE, "params": {"dims": [0, 0]}}]}, "cases.1.dims", "each"),
         ({"cases": [{**CASE, "params": {}}]}, "cases.0.dims", "needs the parameter dims"),
         ({"cases": [CASE, CASE]}, "cases.1", "is there twice"),
@@ -360,7 +363,10 @@ def test_precisions_and_classes_are_the_samplers() -> None:
 
 
 def test_the_sdk_knows_each_field_of_a_submission() -> None:
-    assert JobRequest.model_fields.keys() == {"op", *jobs.JobRequest.__annotations__}
+    fields = {field.name for field in dataclasses.fields(Asked)}
+
+    assert JobRequest.model_fields.keys() == fields
+    assert {"op", *JobOptions.__annotations__} == fields
 
 
 def test_the_openapi_document_describes_each_field_of_the_answers(lab: Lab) -> None:

@@ -174,11 +174,11 @@ def test_jobs_run_where_they_ask_and_never_on_two_models(
                 by_node = submit(other, node=http.get("/v1/nodes").json()["node"], fresh=True)
             assert (model_of(http, by_model), model_of(http, by_node)) == (one, two)
             job = submit(http, **WAITS, node=own)
+            reached(http, job, lambda found: found["cases_done"] == 1)
             store = database.store()
             with store.write() as session:  # so that only its model decides who goes on
                 session.execute(sa.update(Row).where(Row.id == job["id"]).values(node=None))
             store.close()
-            reached(http, job, lambda found: found["cases_done"] == 1)
             os.kill(a.process.pid, signal.SIGKILL)
             (tmp_path / "continue_file").touch()
             reached(http, job, lambda found: found["state"] == "queued")

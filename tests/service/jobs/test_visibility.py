@@ -33,6 +33,7 @@ OTHERS = ("bob", "caller")
 ABOUT_A_JOB = (
     ("GET", "/jobs/{id}"),
     ("GET", "/jobs/{id}/cases/{position}"),
+    ("GET", "/jobs/{id}/regression"),
     ("GET", "/compare?a={id}"),
     ("GET", "/compare?a={id}&b={other}"),
     ("GET", "/new?like={id}"),
