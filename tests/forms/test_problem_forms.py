@@ -148,7 +148,7 @@ def test_defaults_make_one_case(lab: FormsLab, shift: str) -> None:
         ({"sizes.order": "flat"}, "sizes.order", "order"),
         ({"params.by": "much"}, "params.by", "by"),
         ({"dtype": []}, "dtype", "at least one"),
-        ({"dtype": ["BF16"]}, "dtype", "F32"),
+        ({"dtype": ["BF16"]}, "dtype", "float32"),
         ({"cases": '[{"shape": [4], "dtype": "F32"}]'}, "cases", "no 'shape'"),
         ({"others": "warpcall"}, "implementations", "has no kernels"),
         ({"others": "nobody/nothing"}, "implementations", "nobody/nothing"),

@@ -66,6 +66,8 @@ class Lab:
             "/login",
             *(f"/jobs/{job}" for job in self.jobs),
             f"/jobs/{self.done}/cases/1",
+            f"/jobs/{self.done}/regression",
+            f"/jobs/{self.failed}/regression?percent=3",
             f"/jobs/{self.failed}/cases/0",
             f"/jobs/{self.marked}/cases/0",
             "/compare",

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import closing
+from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
 
+from tests.pages import lab
 from tests.pages.conftest import MARKUP, Lab
 from tests.servers import running_server
 from tests.service.requests import well
 from warpcall_service.pages import static
+from warpcall_service.store.database import Store
 
 MOST_PAGES = 200  # that are followed from link to link
 
@@ -197,6 +202,68 @@ def test_the_rows_of_many_cases_come_in_pages(pages_lab: Lab, browser_http: http
     assert ("Further cases" in last.text, "Earlier cases" in last.text) == (False, True)
     heat = re.findall(r'<td class="r \w+">', last.text)
     assert len(heat) == 48  # of all cases, on every page
+
+
+def heat(page: str) -> list[tuple[int, float]]:
+    """Position of the case and ratio of each row in the table of all ratios."""
+    rows = re.findall(r'cases/(\d+)">[^<]*</a></td><td class="r \w+">([\d.]+)<', page)
+    return [(int(position), float(ratio)) for position, ratio in rows]
+
+
+def test_of_very_many_cases_the_worst_ratios_are_shown_first(tmp_path: Path) -> None:
+    cases = lab.permute_cases(tuple(range(64, 64 + 50)))
+    with closing(Store(None, tmp_path)) as store:
+        store.migrate()
+        lab.submit(store, "ann", "permute", cases, ["warpcall", "torch", "tiles"])
+        speeds = {"warpcall": 0.9, "torch": 0.5, "tiles": 0.9}
+        job = lab.measure(store, speeds, changes={41: {"implementations": []}}, rounds=8)
+    settings = {"WARPCALL_DATA_DIR": str(tmp_path)}
+    with running_server(settings) as server, httpx.Client(base_url=server.url) as http:
+        least = http.get(f"/jobs/{job}").text
+        every = http.get(f"/jobs/{job}", params={"ratios": "all"}).text
+        link = http.post(f"/v1/jobs/{job}/shares", json={}).json()["url"]
+        shared = http.get(link).text
+        refused = http.get(f"/jobs/{job}", params={"ratios": "some"})
+
+    text = " ".join(least.split())
+    assert "The 96 of 99 cases in which warpcall does worst, worst first" in text
+    assert f'href="../jobs/{job}?ratios=all">All 99 cases</a>' in least
+    assert len(heat(every)) == 99
+    assert "does worst" not in every
+    assert [position for position, _ in heat(every)] == [*range(41), *range(42, 100)]
+    ratios = least_ratios(every)
+    shown = [ratios[position] for position, _ in heat(least)]
+    assert shown == sorted(ratios.values())[:96]
+    assert "?ratios=all" in shared
+    assert f"/jobs/{job}?ratios" not in shared
+    assert refused.status_code == 422
+
+
+def least_ratios(page: str) -> dict[int, float]:
+    """The lowest ratio in the row of each case, by its position."""
+    rows = re.findall(r'cases/(\d+)">[^<]*</a></td>((?:<td class="r \w+">[\d.]+</td>)+)', page)
+    return {
+        int(position): min(map(float, re.findall(r">([\d.]+)<", cells))) for position, cells in rows
+    }
+
+
+def test_a_regression_check_is_a_page_with_its_markdown(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    path = f"/jobs/{pages_lab.done}/regression"
+    page = browser_http.get(path).text
+    strict, refused = (
+        browser_http.get(path, params={"percent": percent}) for percent in ("400", "1e300")
+    )
+    markdown = browser_http.get(f"/v1{path}", params={"format": "markdown"}).text
+
+    assert "Is torch slower than warpcall?" in page
+    assert "It is undecided whether torch is slower than warpcall in" in page
+    assert "only one job says that it is slower" in page
+    assert "### Warpcall: permute undecided" in page
+    assert markdown in unescape(page)
+    assert f'href="../../v1/jobs/{pages_lab.done}/regression?allowed=0.01"' in page
+    assert (strict.status_code, refused.status_code) == (422, 422)
 
 
 def test_the_page_of_a_running_job_says_when_it_ends(

@@ -13,6 +13,7 @@ from tests.waiting import until
 from warpcall_service.lanes.activity import Step
 from warpcall_service.lanes.device_reading import Reading
 from warpcall_service.lanes.status import LaneStatus
+from warpcall_service.nodes.shown import Servers
 from warpcall_service.pages.lists import queue_page
 from warpcall_service.pages.strips import strip
 from warpcall_service.pages.view import View
@@ -99,7 +100,9 @@ def test_the_page_draws_the_hour_of_a_gpu_and_has_its_numbers(tmp_path: Path) ->
     store = Store(None, tmp_path)
     store.migrate()
     with store.read() as session:
-        page = queue_page(session, View("./", "/", caller("ann")), [strip(H200, HOUR)], 1)
+        page = queue_page(
+            session, View("./", "/", caller("ann")), [strip(H200, HOUR)], 1, Servers("", ())
+        )
     store.close()
 
     assert page.count('<rect class="slow"') == page.count('<rect class="foreign"') == 2

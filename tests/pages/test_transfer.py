@@ -20,7 +20,7 @@ def test_a_first_visit_transfers_less_than_60_kb(
         page = browser_http.get(path)
         loaded = [browser_http.get(urljoin(path, link)) for link in links_of(page).loaded]
 
-        assert len(loaded) >= 4
+        assert len(loaded) >= 3  # style, script, icon
         assert sum(one.num_bytes_downloaded for one in (page, *loaded)) < 60_000
 
 
@@ -66,3 +66,21 @@ def test_lines_through_many_sizes_have_no_dots() -> None:
     assert Line("torch", 0, points).dots == []
     assert Line("torch", 0, points[1:]).dots == points[1:]
     assert Line("torch", 0, points).path.count(",") == MOST_DOTS + 1
+
+
+def test_only_pages_with_parts_that_change_load_htmx(
+    pages_lab: Lab, browser_http: httpx.Client
+) -> None:
+    paths = ("/", f"/jobs/{pages_lab.running}", f"/jobs/{pages_lab.done}", "/jobs", "/board")
+
+    found = {
+        path: (
+            "hx-get=" in (page := browser_http.get(path)).text,
+            any("htmx.min.js" in link for link in links_of(page).loaded),
+        )
+        for path in paths
+    }
+
+    assert all(changes == loads for changes, loads in found.values()), found
+    assert found["/"] == (True, True)
+    assert found[f"/jobs/{pages_lab.done}"] == (False, False)

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pydantic_core
-import sqlalchemy as sa
-from sqlalchemy.orm import Session
-
 from warpcall_service.drawing import numbers
-from warpcall_service.pages.results import STATUSES, case_name, colours, rivals_of
+from warpcall_service.pages.results import STATUSES, Summary, case_name, colours, rivals_of
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
+from warpcall_service.store.tables import Job
 
 VERDICTS = ("faster", "same", "slower", "inconclusive")
 
@@ -97,11 +92,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """A case in the heat map."""
+    """A case in the heat map. `least` is the lowest of its ratios, infinity if it has none."""
 
     position: int
     name: str
     cells: list[Cell]
+    least: float
 
 
 def lead(first: str, answers: Sequence[Answer]) -> str:
@@ -142,7 +138,7 @@ def failures(answers: Sequence[Answer]) -> list[str]:
     ]
 
 
-def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
+def answers(job: Job, summaries: Iterable[Summary]) -> tuple[list[Answer], list[HeatRow]]:
     """The comparison of each implementation with the first one, and the heat map of the ratios."""
     names: list[str] = json.loads(job.implementations)
     chosen = colours(names)
@@ -150,20 +146,13 @@ def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
     rivals = rivals_of(names)
     found = {name: Answer(name, chosen[name]) for name in others}
     grid: dict[int, dict[str, Cell]] = {}
+    least: dict[int, float] = {}
     keys: dict[int, str] = {}
-    rows = session.execute(
-        sa.select(Row.position, JobCase.key, Row.implementation, Row.status, Row.summary)
-        .join(
-            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
-        )
-        .where(Row.job_number == job.number, Row.implementation != names[0])
-        .order_by(Row.position)
-    )
-    for position, key, name, status, summary in rows:
+    for position, key, _, name, status, columns, _ in summaries:
+        if name == names[0]:
+            continue
         keys[position] = key
-        relative = (
-            (pydantic_core.from_json(summary).get("relative") or {}) if status == "ok" else {}
-        )
+        relative = (columns.get("relative") or {}) if status == "ok" else {}
         verdict = relative.get("verdict")
         answer = found[name]
         answer.counts[_kind(relative)] += 1
@@ -171,11 +160,17 @@ def answers(session: Session, job: Job) -> tuple[list[Answer], list[HeatRow]]:
             answer.statuses[status] += 1
         if relative.get("ratio"):
             answer.logs.append(math.log(relative["ratio"]))
-        grid.setdefault(position, {})[name] = _cell(relative.get("ratio"), verdict, status)
+        ratio = relative.get("ratio")
+        grid.setdefault(position, {})[name] = _cell(ratio, verdict, status)
+        if ratio and name != LIMIT:
+            least[position] = min(ratio, least.get(position, math.inf))
     none = Cell("", "no")
     heat = [
         HeatRow(
-            position, case_name(job.op, key), [grid[position].get(name, none) for name in rivals]
+            position,
+            case_name(job.op, key),
+            [grid[position].get(name, none) for name in rivals],
+            least.get(position, math.inf),
         )
         for position, key in keys.items()
         if rivals

@@ -1,4 +1,5 @@
-"""The page that compares two jobs: what changed, the code or the machine?"""
+"""The pages that compare: two jobs (what changed, the code or the machine?), or the first two
+implementations of one job (is the second one slower?)."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from warpcall_service.jobs.submissions import Filter
 from warpcall_service.pages import results
 from warpcall_service.pages.sharing import sharing
 from warpcall_service.pages.view import View, render
+from warpcall_service.summaries.regression import regression
 
 LATEST = 30  # jobs that the form proposes
 MOST_ROWS = 500  # of the table
@@ -76,6 +78,27 @@ async def comparison_page(
     finally:
         await parts.aclose()
     yield (await jobs.read(caller, _rows, view, bytes(text))).encode() + after.encode()
+
+
+def regression_page(session: Session, view: View, job_id: str, allowed: float) -> str:
+    """The page as text.
+
+    Raises:
+        NotFound: there is no such job, or the caller may not see it.
+        InvalidInput: the job has only one implementation.
+    """
+    check = regression(session, view.caller, job_id, allowed)
+    percent = f"{100 * allowed:g}"
+    data = view.data(check.jobs[0], "regression", allowed=allowed)
+    return render(
+        "regression.html",
+        view,
+        check=check,
+        percent=percent,
+        markdown=check.to_markdown(),
+        data=data,
+        data_markdown=f"{data}&format=markdown",
+    )
 
 
 def _frame(session: Session, view: View, empty: dict[str, Any], devices: int) -> str:

@@ -16,6 +16,7 @@ from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
 from warpcall_service.jobs import submissions, views
 from warpcall_service.pages import answers, results
+from warpcall_service.pages.answers import HeatRow
 from warpcall_service.pages.phases import bar, label_of
 from warpcall_service.pages.results import COLOURS
 from warpcall_service.pages.sharing import sharing
@@ -28,6 +29,8 @@ PAGE_CASES = 20  # whose rows are on one page
 FEW_CASES = 8  # up to here, the rows come before the overviews
 HEAT_FROM = 4  # cases from which on there is a heat map
 HEAT_ROWS = 32  # of a part of the heat map; the parts stand side by side
+HEAT_CASES = 96  # with more cases, the heat map has this many, unless a reader asks for all
+NO_HOSTS: Mapping[str, str] = {}
 # Facts of an environment that a reader looks for first.
 FIRST_FACTS = ("device", "driver", "torch", "triton", "cuda", "python")
 
@@ -41,18 +44,29 @@ class Paging:
     after: int | None
 
 
-def job_page(session: Session, view: View, job_id: str, devices: int, first: int) -> str:
+def job_page(
+    session: Session,
+    view: View,
+    job_id: str,
+    devices: int,
+    first: int,
+    all_ratios: bool = False,
+    hosts: Mapping[str, str] = NO_HOSTS,
+) -> str:
     """The page as text.
 
     Args:
+        hosts: names of the servers by id, if there are several.
         first: position of the first case whose rows are shown.
+        all_ratios: whether the heat map has all cases, however many there are.
 
     Raises:
         NotFound: there is no such job, or the caller may not see it.
     """
     row = submissions.find(session, view.caller, job_id)
     job = views.job(session, view.caller, job_id, devices)
-    found, heat = answers.answers(session, row)
+    summaries = results.summaries(session, row)
+    found, heat = answers.answers(row, summaries)
     blocks, axis = results.blocks(session, row, first, PAGE_CASES + 1)
     running = row.state in UNFINISHED
     now = activity(session, row)
@@ -61,6 +75,7 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
         view,
         job=job,
         running=running,
+        host=hosts.get(job.node, ""),
         doing=now,
         doing_what="" if now is None else label_of(now.phase),
         live=[] if now is None else _live(now, results.colours(job.implementations)),
@@ -69,12 +84,13 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
         current=_case_now(session, row) if running else "",
         answers=found,
         failures=answers.failures(found),
-        heat=heat if len(heat) >= HEAT_FROM else [],
+        heat=_heat(heat, all_ratios),
+        heat_total=len(heat),
         blocks=blocks[:PAGE_CASES],
         axis=axis,
         limited=any(block.limit_at is not None for block in blocks),
         paging=_paging(row, first, len(blocks)),
-        panels=panels(session, row),
+        panels=panels(row, summaries),
         remarks=job_results.remarks(row),
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
@@ -85,6 +101,13 @@ def job_page(session: Session, view: View, job_id: str, devices: int, first: int
         FEW_CASES=FEW_CASES,
         HEAT_ROWS=HEAT_ROWS,
     )
+
+
+def _heat(rows: list[HeatRow], all_ratios: bool) -> list[HeatRow]:
+    """The rows of the heat map. Of very many, those in which the first implementation does worst."""
+    if all_ratios or len(rows) <= HEAT_CASES:
+        return rows if len(rows) >= HEAT_FROM else []
+    return sorted(rows, key=lambda row: row.least)[:HEAT_CASES]
 
 
 def _paging(row: Job, first: int, found: int) -> Paging:

@@ -12,6 +12,7 @@ from warpcall_service.drawing.numbers import count, span
 from warpcall_service.jobs import views
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.activity import STEPS
+from warpcall_service.nodes.shown import Servers
 from warpcall_service.pages.strips import DeviceStrip
 from warpcall_service.pages.view import View, render
 
@@ -21,23 +22,32 @@ MOST_ENTRIES = 100  # of the queue
 
 
 def queue_page(
-    session: Session, view: View, devices: Sequence[DeviceStrip], job_devices: int
+    session: Session,
+    view: View,
+    devices: Sequence[DeviceStrip],
+    job_devices: int,
+    servers: Servers,
 ) -> str:
     """The page as text."""
     queue = views.whole_queue(session, view.caller, job_devices)
     latest = views.jobs(session, view.caller, Filter(limit=LATEST + LOOKED_AT), job_devices).jobs
     recent = [job for job in latest if job.finished_at][:LATEST]
-    running = {entry.device: entry for entry in queue.entries if entry.position == 0}
+    running = [entry for entry in queue.entries if entry.position == 0]
+    here = {entry.device: entry for entry in running if entry.node == servers.own}
     return render(
         "now.html",
         view,
-        devices=[replace(one, job=running.get(one.status.name)) for one in devices],
+        devices=[replace(one, job=here.get(one.status.name)) for one in devices],
         queue=queue,
         shown=queue.entries[:MOST_ENTRIES],
         hidden=max(0, len(queue.entries) - MOST_ENTRIES),
         answer=_answer(view.caller.name, queue, devices),
         recent=recent,
         has_jobs=bool(latest),
+        servers=servers,
+        there={
+            node.id: [entry for entry in running if entry.node == node.id] for node in servers.shown
+        },
         step_share=round(100 / STEPS, 4),
     )
 

@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pydantic_core
 import sqlalchemy as sa
@@ -41,6 +41,24 @@ STATUSES = {
     "cuda_error": "CUDA error",
     "invalid": "invalid time",
 }
+
+
+class Summary(NamedTuple):
+    """What is stored of one implementation in one case, without the samples.
+
+    Attributes:
+        key, spec: of the case.
+        columns: of the result; see the table.
+        limit_us: the time of the copy.
+    """
+
+    position: int
+    key: str
+    spec: str
+    implementation: str
+    status: str
+    columns: Mapping[str, Any]
+    limit_us: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,27 @@ def colours(implementations: Sequence[str]) -> dict[str, int]:
 def rivals_of(implementations: Sequence[str]) -> list[str]:
     """The implementations that are compared with the first one, without the copy."""
     return [name for name in implementations[1:] if name != LIMIT]
+
+
+def summaries(session: Session, job: Job) -> list[Summary]:
+    """All that was measured in a job, in the order of its cases."""
+    cases = session.execute(
+        sa.select(JobCase.position, JobCase.key, JobCase.spec).where(
+            JobCase.job_number == job.number
+        )
+    )
+    of_case = {position: (key, spec) for position, key, spec in cases}
+    rows = session.execute(
+        sa.select(Row.position, Row.implementation, Row.status, Row.summary, Row.limit_us)
+        .where(Row.job_number == job.number)
+        .order_by(Row.position)
+    )
+    return [
+        Summary(
+            position, *of_case[position], name, status, pydantic_core.from_json(columns), limit_us
+        )
+        for position, name, status, columns, limit_us in rows
+    ]
 
 
 def blocks(session: Session, job: Job, first: int, most: int) -> tuple[list[Block], LogAxis]:

@@ -7,22 +7,25 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.jobs import State
+from warpcall.regressions import ALLOWED, MOST_ALLOWED
 from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.caller import CurrentCaller
-from warpcall_service.jobs.models import MAX_SEQUENCE, CaseKey, ImplementationName, Name, Word
+from warpcall_service.jobs.models import CaseKey, ImplementationName, Name, Word
 from warpcall_service.jobs.routes import JobId, Position
 from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.nodes.membership import Membership
+from warpcall_service.nodes.shown import servers
 from warpcall_service.pages import docs, login, static
 from warpcall_service.pages.board import board_page
 from warpcall_service.pages.case import case_page
-from warpcall_service.pages.compare import comparison_page, form_page
+from warpcall_service.pages.compare import comparison_page, form_page, regression_page
 from warpcall_service.pages.history import history_page
 from warpcall_service.pages.job import job_page
 from warpcall_service.pages.kernels import kernel_routes
 from warpcall_service.pages.lists import jobs_page, queue_page
-from warpcall_service.pages.shared import shared_routes
+from warpcall_service.pages.shared import From, Ratios, shared_routes
 from warpcall_service.pages.strips import strips
 from warpcall_service.pages.view import View, load_templates, page, streamed_page
 from warpcall_service.shares.service import ShareService
@@ -32,7 +35,7 @@ from warpcall_service.uploads.service import ImplementationService
 
 PAGE_JOBS = 50
 
-From = Annotated[int, Query(alias="from", ge=0, le=MAX_SEQUENCE)]
+Percent = Annotated[float, Query(gt=0, le=100 * MOST_ALLOWED, allow_inf_nan=False)]
 # A form sends an empty text for a field that was left empty.
 Empty = Annotated[str, Query(max_length=0)]
 
@@ -43,6 +46,7 @@ def pages(
     implementations: ImplementationService,
     problems: ProblemService,
     shares: ShareService,
+    membership: Membership,
 ) -> APIRouter:
     """All pages."""
     load_templates()
@@ -60,7 +64,9 @@ def pages(
     @router.get("/")
     async def now(request: Request, caller: CurrentCaller) -> Response:
         devices = jobs.scheduler.devices
-        text = await jobs.read(caller, queue_page, View.of(request), strips(engine), devices)
+        known = servers(membership)
+        strip = strips(engine)
+        text = await jobs.read(caller, queue_page, View.of(request), strip, devices, known)
         return page(request, text)
 
     @router.get("/jobs")
@@ -85,9 +91,12 @@ def pages(
         caller: CurrentCaller,
         id: JobId,
         first: From = 0,
+        ratios: Ratios = "",
     ) -> Response:
         devices = jobs.scheduler.devices
-        text = await jobs.read(caller, job_page, View.of(request), id, devices, first)
+        hosts = servers(membership).hosts
+        view = View.of(request)
+        text = await jobs.read(caller, job_page, view, id, devices, first, bool(ratios), hosts)
         return page(request, text)
 
     @router.get("/jobs/{id}/cases/{position}")
@@ -95,6 +104,14 @@ def pages(
         request: Request, caller: CurrentCaller, id: JobId, position: Position
     ) -> Response:
         text = await jobs.read(caller, case_page, View.of(request), id, position)
+        return page(request, text)
+
+    @router.get("/jobs/{id}/regression")
+    async def show_regression(
+        request: Request, caller: CurrentCaller, id: JobId, percent: Percent = 100 * ALLOWED
+    ) -> Response:
+        view = View.of(request)
+        text = await jobs.read(caller, regression_page, view, id, percent / 100)
         return page(request, text)
 
     @router.get("/compare")

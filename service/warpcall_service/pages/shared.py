@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -21,6 +21,8 @@ from warpcall_service.shares.service import ShareService
 
 Token = Annotated[str, Path(max_length=200)]
 From = Annotated[int, Query(alias="from", ge=0, le=MAX_SEQUENCE)]
+# Which cases the table of all ratios has: the worst ones of very many, or all.
+Ratios = Literal["", "all"]
 
 
 def shared_routes(jobs: JobService, shares: ShareService) -> APIRouter:
@@ -28,14 +30,17 @@ def shared_routes(jobs: JobService, shares: ShareService) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     @router.get("/share/{token}")
-    async def show_shared(request: Request, token: Token, first: From = 0) -> Response:
+    async def show_shared(
+        request: Request, token: Token, first: From = 0, ratios: Ratios = ""
+    ) -> Response:
         found = await shares.open(_exchange_of(request), token)
         view = _view_of(request, found, token)
         if found.other_id is not None:
             parts = comparison_page(jobs, found.caller, view, found.job_id, found.other_id)
             return await streamed_page(request, parts)
         devices = jobs.scheduler.devices
-        text = await jobs.read(found.caller, job_page, view, found.job_id, devices, first)
+        asked = (found.job_id, devices, first, bool(ratios))
+        text = await jobs.read(found.caller, job_page, view, *asked)
         return page(request, text)
 
     @router.get("/share/{token}/cases/{position}")

@@ -6,19 +6,15 @@ import functools
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import pydantic_core
-import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from typing import NamedTuple
 
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
-from warpcall_service.pages.results import colours
+from warpcall_service.pages.results import Summary, colours
 from warpcall_service.runs.operator_modules import LIMIT
-from warpcall_service.store.tables import Job, JobCase
-from warpcall_service.store.tables import Measurement as Row
+from warpcall_service.store.tables import Job
 
 FEWEST = 3  # sizes from which on there are lines
 MOST_PANELS = 6
@@ -70,28 +66,18 @@ class Panel:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(NamedTuple):
     nbytes: int
     us: float
     limit_us: float | None
 
 
-def panels(session: Session, job: Job) -> list[Panel]:
+def panels(job: Job, summaries: Iterable[Summary]) -> list[Panel]:
     """Two diagrams, bandwidth and time, for each group of cases that differ only in shapes."""
     groups: dict[str, dict[str, list[_Point]]] = defaultdict(lambda: defaultdict(list))
-    rows = session.execute(
-        sa.select(Row.implementation, Row.summary, Row.limit_us, JobCase.spec)
-        .join(
-            JobCase, sa.and_(JobCase.job_number == Row.job_number, JobCase.position == Row.position)
-        )
-        .where(Row.job_number == job.number, Row.status == "ok", Row.median_us > 0)
-        .order_by(Row.position)
-    )
-    for name, summary, limit_us, spec in rows:
-        stored = pydantic_core.from_json(summary)
-        median_us, gb_per_s = stored.get("median_us"), stored.get("gb_per_s")
-        if median_us and gb_per_s and "suspect" not in stored["tags"]:
+    for _, _, spec, name, status, columns, limit_us in summaries:
+        median_us, gb_per_s = columns.get("median_us"), columns.get("gb_per_s")
+        if status == "ok" and median_us and gb_per_s and "suspect" not in columns["tags"]:
             # The bandwidth is the bytes over the median, so that this is a whole number.
             point = _Point(round(gb_per_s * median_us * 1e3), median_us, limit_us)
             groups[_group(spec)][name].append(point)
