@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warpcall.errors import Problem, Unavailable
-from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.authenticator import Authenticator, is_open
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.same_origin import check_same_origin
-from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.formats.params import check_count
-from warpcall_service.http.access_log import log_request
+from warpcall_service.http.access_log import Answered
 from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.http.exchange import ClientGone, Exchange
 from warpcall_service.http.problems import Internal
@@ -43,8 +42,7 @@ class Gateway:
         direct: DirectRoutes,
         authenticator: Authenticator,
         limits: Limits,
-        usage_counter: UsageCounter,
-        metrics: Metrics,
+        record: Callable[[Answered, float], None],
     ) -> None:
         self._root_path = settings.root_path or ""
         self._timeout_s = settings.body_timeout_s
@@ -52,8 +50,7 @@ class Gateway:
         self._app = app
         self._direct = direct
         self._authenticator = authenticator
-        self._usage_counter = usage_counter
-        self._metrics = metrics
+        self._record_request = record
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +127,4 @@ class Gateway:
             await handler(exchange, watchdog, *parameters)
 
     def _record(self, exchange: Exchange) -> None:
-        seconds = time.monotonic() - exchange.began
-        self._metrics.record_request(exchange, seconds)
-        self._usage_counter.record(exchange)
-        log_request(exchange, seconds)
+        self._record_request(exchange, time.monotonic() - exchange.began)

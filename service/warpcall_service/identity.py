@@ -30,6 +30,10 @@ class Caller:
     session_id: str = ""
     jobs: frozenset[str] | None = None
 
+    def __hash__(self) -> int:
+        # Each request needs it some times. Of equal callers these three are equal.
+        return hash((self.name, self.key_id, self.session_id))
+
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes the rights of `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)

@@ -8,12 +8,14 @@ disk, delays no request. Worker and job processes write to pipes that the server
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import logging
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
@@ -26,20 +28,23 @@ _FIELDS = ("id", "client", "user", "key", "action", "role")  # members that `ext
 _writer: LogWriter | None = None  # in the server's process, after `set_up`
 _quiet = False
 _for_people = False
+_second, _now = 0, ""  # the last second for which `now` was called, and its text
 
 log = logging.getLogger("warpcall.log")
 
 
-def set_up(*, quiet: bool, json_lines: bool = True) -> None:
+def set_up(*, quiet: bool, json_lines: bool = True, server: str = "") -> None:
     """Set up the log of the server's process.
 
     Args:
         quiet: whether requests are not logged.
         json_lines: whether each line is JSON; if not, short lines are for people at a terminal.
+        server: name of this server among several that write to one log; each line then has it.
     """
     global _writer, _quiet, _for_people
     _for_people = not json_lines
-    _writer, _quiet = LogWriter(_fd_of(sys.stderr), _dropped), quiet
+    writer = LogWriter if not server else functools.partial(_NamedWriter, server)
+    _writer, _quiet = writer(_fd_of(sys.stderr), _dropped), quiet
     atexit.register(_writer.flush, FLUSH_S)
     _configure(_Handler(_writer), "INFO")
     for chatty in ("uvicorn", "alembic"):
@@ -81,6 +86,15 @@ def for_people() -> bool:
     return _for_people
 
 
+def now() -> str:
+    """The time as lines of the log have it. It is formatted once a second."""
+    global _second, _now
+    second = int(time.time())
+    if second != _second:
+        _second, _now = second, time.strftime(TIME, time.gmtime(second))
+    return _now
+
+
 def clock() -> str:
     """The time of day for a line at a terminal."""
     return time.strftime("%H:%M:%S")
@@ -95,6 +109,22 @@ def announce(line: str) -> None:
             os.write(fd, data)
 
     threading.Thread(target=write_all, name="stdout", daemon=True).start()
+
+
+class _NamedWriter(LogWriter):
+    """Adds the name of the server to each line.
+
+    Args:
+        server: the name.
+    """
+
+    def __init__(self, server: str, fd: int, describe: Callable[[int], str]) -> None:
+        super().__init__(fd, describe)
+        self._member = f'{{"server": {json.dumps(server)}, '
+        self._prefix = f"{server}: "
+
+    def put(self, line: str) -> None:
+        super().put(f"{self._member}{line[1:]}" if line[:2] == '{"' else f"{self._prefix}{line}")
 
 
 class _Handler(logging.Handler):

@@ -46,6 +46,15 @@ class ServerSettings(BaseSettings):
             "default there is none."
         ),
     )
+    servers: str = Field(
+        "1",
+        pattern=r"^(per-gpu|[1-9]|[1-5]\d|6[0-4])$",
+        description=(
+            "Servers to start on this machine, up to 64: `per-gpu` for one on each GPU, or a "
+            "number. With more than one they share `port`, and have the ports after it for "
+            "themselves; with port 0 the system chooses all of them. `uds` is the first one's."
+        ),
+    )
     advertised_url: str | None = Field(
         None,
         pattern=r"^https?://[^?#\s@]*[^/?#\s@]$",
@@ -53,7 +62,8 @@ class ServerSettings(BaseSettings):
         description=(
             "URL at which callers and the other servers on the same database reach this server, "
             "such as `http://gpu-box:8000`. By default it is the address that it listens on; for "
-            "`0.0.0.0` and `::` it is the machine's name."
+            "`0.0.0.0` and `::` it is the machine's name. Of several `servers` each has its own "
+            "port in place of the port of this URL."
         ),
     )
     insecure: bool = Field(
