@@ -16,13 +16,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpcall.dtypes import DTYPES
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.declaration import Input, Output, Param, dtype_name
 
 WIDTH = 100
+# Kernels take complex128, too, which no body can carry.
+ON_THE_WIRE = frozenset(dtype.name for dtype in DTYPES)
 # Names of the clients' and programs' own members, which no op may take.
 RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url", "jobs", "me"}
-RESERVED |= {"put", "tensors", "stored", "program", "step"}
+RESERVED |= {"put", "tensors", "stored", "program", "step", "op", "ops", "nodes", "devices"}
+RESERVED |= {"implementations", "problems"}
 TIMEOUT_DOC = "seconds that this call may take, its retries included; None means the client's."
 ARGUMENTS = {"self", "timeout_s"}  # arguments of every method
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}
@@ -238,7 +242,7 @@ def _docstring(op: Op, flavour: Flavour) -> str:
         parts += ["", _wrapped(f"Limits: {_sentence(op.limits)}", "", 8)]
     parts += ["", "Args:"]
     for i in op.inputs:
-        dtypes = ", ".join(map(dtype_name, i.dtypes))
+        dtypes = ", ".join(name for name in map(dtype_name, i.dtypes) if name in ON_THE_WIRE)
         parts.append(_wrapped(f"{i.name}: {_sentence(f'{i.shape}; {i.doc}')} Dtypes: {dtypes}."))
     parts += [_wrapped(f"{p.name}: {_sentence(p.doc)}") for p in op.params]
     if not flavour.lazy:

@@ -7,12 +7,14 @@
 
 Public names: Client, StoredTensor, Program and Job with their forms for asyncio (AsyncClient,
 AsyncStoredTensor, AsyncProgram, AsyncJob), Answer, what a job is asked for (JobRequest) and what it
-returns (Results, Comparison, History and others), and the errors of `warpcall.errors`.
+returns (Results, Comparison, History and others), the server's OpInfo, Device and Node, and the
+errors of `warpcall.errors`.
 """
 
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warpcall.errors import (
@@ -42,18 +44,19 @@ if TYPE_CHECKING:
     from warpcall._jobs.job import AsyncJob, Job
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
+    from warpcall.devices import Device
     from warpcall.implementations import Implementation, ImplementationDetails
     from warpcall.jobs import (
         JobDetails,
         JobEvent,
         JobInfo,
         JobPreview,
-        JobRequest,
         NewShare,
         Queue,
         QueueEntry,
         Share,
     )
+    from warpcall.jobs.request import JobRequest
     from warpcall.jobs.results import (
         Board,
         CaseDetails,
@@ -65,7 +68,10 @@ if TYPE_CHECKING:
         Measurement,
         Results,
     )
+    from warpcall.nodes import Node, NodeList
+    from warpcall.ops import OpInfo, OpList
     from warpcall.problems import ProblemDetails, ProblemInfo
+    from warpcall.regressions import Regression, RegressionRow
 
 __version__ = "0.2.0"  # of both distributions
 __all__ = [
@@ -82,6 +88,7 @@ __all__ = [
     "Client",
     "ComparedRow",
     "Comparison",
+    "Device",
     "Forbidden",
     "History",
     "HistoryPoint",
@@ -98,15 +105,21 @@ __all__ = [
     "KernelFailed",
     "Measurement",
     "NewShare",
+    "Node",
     "NodeGone",
+    "NodeList",
     "NotFound",
     "OnOtherNode",
+    "OpInfo",
+    "OpList",
     "Problem",
     "ProblemDetails",
     "ProblemInfo",
     "Program",
     "Queue",
     "QueueEntry",
+    "Regression",
+    "RegressionRow",
     "Results",
     "Share",
     "StoredTensor",
@@ -132,6 +145,7 @@ _LAZY = {
     "Client": "_client",
     "ComparedRow": "jobs.results",
     "Comparison": "jobs.results",
+    "Device": "devices",
     "History": "jobs.results",
     "HistoryPoint": "jobs.results",
     "Implementation": "implementations",
@@ -141,14 +155,20 @@ _LAZY = {
     "JobEvent": "jobs",
     "JobInfo": "jobs",
     "JobPreview": "jobs",
-    "JobRequest": "jobs",
+    "JobRequest": "jobs.request",
     "Measurement": "jobs.results",
     "NewShare": "jobs",
+    "Node": "nodes",
+    "NodeList": "nodes",
+    "OpInfo": "ops",
+    "OpList": "ops",
     "ProblemDetails": "problems",
     "ProblemInfo": "problems",
     "Program": "_program",
     "Queue": "jobs",
     "QueueEntry": "jobs",
+    "Regression": "regressions",
+    "RegressionRow": "regressions",
     "Results": "jobs.results",
     "Share": "jobs",
     "StoredTensor": "_tensors",
@@ -167,5 +187,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All names, also of what is imported at its first use: `dir`, `help` and completion show it."""
-    return sorted({*globals(), *__all__})
+    """The public names, also of what is imported at its first use, and the modules."""
+    known = globals().items()
+    kept = {n for n, value in known if n.startswith("__") or _is_ours(value)}
+    return sorted({*kept, *__all__})
+
+
+def _is_ours(value: object) -> bool:
+    """Whether a value is a public module of this package."""
+    name = getattr(value, "__name__", "")
+    return isinstance(value, ModuleType) and name.startswith(f"{__name__}.")

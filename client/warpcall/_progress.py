@@ -1,4 +1,4 @@
-"""Progress bars on the terminal for bodies of more than 32 MB."""
+"""Progress bars for bodies of more than 32 MB, on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 SHOWN_FROM_BYTES = 32 << 20  # takes 0.3 s at 100 MB/s; smaller bodies show no bar
 
@@ -31,16 +31,41 @@ class Meter:
 _SHOWS_NOTHING = Meter()
 
 
+def on_terminal() -> bool:
+    """Whether stderr is a terminal."""
+    stderr = sys.stderr  # None in a process that was started without one
+    return stderr is not None and stderr.isatty()
+
+
+def in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter, whose outputs a notebook shows."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")
+
+
+def live(*columns: ProgressColumn) -> Progress:
+    """Bars with these columns, which vanish when they are stopped."""
+    # Imported here: rich takes 50 ms to import, and most programs show no bar.
+    if in_notebook():
+        from warpcall._extras.notebooks import NotebookProgress
+
+        return NotebookProgress(*columns)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
 class Display:
     """The progress bars of one client. All its threads share one live display.
 
     Args:
-        wanted: whether bars are shown; None means only if stderr is a terminal.
+        wanted: whether bars are shown; None means only if stderr is a terminal, or in a notebook.
     """
 
     def __init__(self, wanted: bool | None) -> None:
-        stderr = sys.stderr  # None in a process that was started without one
-        self.wanted = stderr is not None and stderr.isatty() if wanted is None else wanted
+        self.wanted = on_terminal() or in_notebook() if wanted is None else wanted
         self._lock = threading.Lock()
         self._progress: Progress | None = None
         self._open = 0
@@ -51,15 +76,13 @@ class Display:
 
     def start(self, label: str, nbytes: int) -> TaskID:
         """Show a bar for a transfer of `nbytes`."""
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+        from rich.progress import BarColumn, DownloadColumn, TextColumn
         from rich.progress import TransferSpeedColumn as Speed
 
         with self._lock:
             if self._progress is None:
                 columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed())
-                console = Console(stderr=True)
-                self._progress = Progress(*columns, console=console, transient=True)
+                self._progress = live(*columns)
                 self._progress.start()
             self._open += 1
             return self._progress.add_task(label, total=nbytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias
 
@@ -14,6 +14,7 @@ from warpcall import wire
 from warpcall._arrays import CODES, NUMPY_DTYPES, ArrayT, Kind
 from warpcall._blocking import run_now
 from warpcall._extras.tables import html_table
+from warpcall._nodes.targets import HOME, SPREAD, STORE, node_of
 from warpcall.errors import InvalidInput, TransportError
 
 if TYPE_CHECKING:
@@ -150,12 +151,31 @@ def split(
     stored = {name: value for name, value in inputs.items() if isinstance(value, BaseStoredTensor)}
     for name, tensor in stored.items():
         there = tensor._core.config.url
-        if there != core.config.url:
+        if there != core.config.url and node_of(tensor.id) is None:
             raise InvalidInput(
                 f"{name} must be on {core.config.url}, got a tensor on {there}", field=name
             )
     sent = {n: v for n, v in inputs.items() if v is not None and n not in stored}
     return sent, stored
+
+
+def route_of(stored: Iterable[BaseStoredTensor[Any]], *, stores: bool) -> str:
+    """Which servers can run a call that takes these stored tensors, as in `Targets.choose`.
+
+    Args:
+        stores: whether the call stores outputs.
+
+    Raises:
+        InvalidInput: they are on several servers.
+    """
+    owners = {node_of(tensor.id) or HOME: tensor.id for tensor in stored}
+    if len(owners) > 1:
+        raise InvalidInput(
+            "the stored tensors of a call must be on one server, got "
+            f"{' and '.join(sorted(owners.values()))}: the part after the dot names the server",
+            field="inputs",
+        )
+    return next(iter(owners), STORE if stores else SPREAD)
 
 
 def headers_of(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shutil
+import textwrap
 from collections.abc import Iterable
 
 MOST_CHARACTERS = 2000
@@ -49,4 +51,18 @@ def _escaped(match: re.Match[str]) -> str:
     character = match[0]
     return (
         character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
+    )
+
+
+def wrap_line(line: str) -> str:
+    """A line for a terminal, with line ends between words where it would be too long.
+
+    Words are never cut, because a user may copy them: an address, an id, a path.
+    """
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

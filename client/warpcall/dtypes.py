@@ -51,6 +51,14 @@ ITEMSIZE = {dtype.code: dtype.itemsize for dtype in DTYPES}
 OIP_DATATYPES = {dtype.code: dtype.oip for dtype in DTYPES if dtype.oip}
 
 
+def dtype_name(code: str) -> str:
+    """The name of a dtype in numpy and torch, for its code on the wire: float32 for F32.
+
+    A code that is not known, of a newer server, is returned as it is.
+    """
+    return next((dtype.name for dtype in DTYPES if dtype.code == code), code)
+
+
 @functools.cache
 def numpy_dtypes() -> dict[str, np.dtype[Any]]:
     """The numpy dtypes by code. The first call imports numpy and ml_dtypes."""

@@ -132,6 +132,8 @@ class NotFound(Problem):
 class OnOtherNode(Problem):
     """Another server has the stored tensor. The message and the answer's Location have its address.
 
+    The SDK follows it if the servers list the address, and otherwise raises this error.
+
     Args:
         url: address of that server; None on the client.
     """

@@ -15,6 +15,23 @@ import contextlib
 import socket
 
 SLICE_BYTES = 1 << 20
+# The system asks a peer that is silent for 5 s whether it is there, every 3 s, and breaks the
+# connection after three questions, or if bytes are not acknowledged for 14 s. The peer's system
+# answers by itself, however busy its programs are. macOS and Windows lack some of the options.
+_LOSS = (
+    ("TCP_KEEPIDLE", 5),
+    ("TCP_KEEPINTVL", 3),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 14_000),
+)
+LOSS_OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _LOSS
+        if hasattr(socket, name)
+    ),
+]
 
 
 def prepare(sock: socket.socket) -> None:
@@ -25,6 +42,19 @@ def prepare(sock: socket.socket) -> None:
         else:
             # The system may allow less.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SLICE_BYTES)
+
+
+def notice_loss(sock: socket.socket) -> None:
+    """Have the system break a TCP connection whose peer, or the way to it, has vanished."""
+    with contextlib.suppress(OSError):  # the peer has closed the connection
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            for option in LOSS_OPTIONS:
+                sock.setsockopt(*option)
+
+
+def is_loss(error: OSError) -> bool:
+    """Whether the system has broken a connection so. A deadline's TimeoutError has no number."""
+    return isinstance(error, TimeoutError) and error.errno is not None
 
 
 def slice_nbytes(sock: socket.socket, at_most: int = SLICE_BYTES) -> int:

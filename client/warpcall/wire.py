@@ -53,6 +53,7 @@ STORE_HEADER = "X-Warpcall-Store"
 TIMEOUT_HEADER = "X-Warpcall-Timeout"  # seconds that the caller waits
 TTL_HEADER = "X-Warpcall-Ttl"  # seconds after its last use until a stored tensor is deleted
 DEVICE_HEADER = "X-Warpcall-Device"  # such as cuda:0; in an answer, the device that ran the call
+NODE_HEADER = "X-Warpcall-Node"  # of an answer: id of the server, if others can share its database
 EVERY = "*"
 TENSOR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

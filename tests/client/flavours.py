@@ -34,8 +34,10 @@ class Flavour:
             url = "http://gpu-box:8000"
         return self.ask_url(url, *questions, **options)
 
-    def ask_url(self, url: str, *questions: Callable[[Any], Any], **options: Any) -> list[Any]:
-        """The same for a server at `url`."""
+    def ask_url(
+        self, url: str | list[str], *questions: Callable[[Any], Any], **options: Any
+    ) -> list[Any]:
+        """The same for a server at `url`, or for several."""
         options = {"timeout_s": 20.0, **options}
         if not self.asynchronous:
             with Client(url, **options) as gpu:

@@ -32,6 +32,7 @@ JOB: dict[str, Any] = {
     "device": "cpu",
     "environment": None,
     "private": False,
+    "node": "0123456789abcdef",
 }
 SUBMITTED = {**JOB, "reused": False}
 DETAILS = {

@@ -60,6 +60,8 @@ class OpsServer(ScriptedServer):
         name = visit.target.rpartition("/")[2]
         if visit.target == "/readyz":
             say(visit, 200 if self._ready else 503, READY if self._ready else NOT_READY)
+        elif visit.target == "/v1/me":
+            say(visit, 200, {"name": "ann", "role": "bench"})
         elif visit.target == "/v1/kernels":
             say(visit, 200, {"kernels": list(self.declared.values())})
         elif name not in self.declared:
@@ -76,22 +78,24 @@ class OpsServer(ScriptedServer):
         self.seen.inputs = safetensors.torch.load(body)
         self.seen.calls += 1
         try:
-            outputs = _compute(name, self.seen.inputs, self.seen.params)
+            outputs = _compute(self.declared[name], self.seen.inputs, self.seen.params)
         except InvalidInput as problem:
             return refuse(visit, problem)
         out = {key: tensor.contiguous() for key, tensor in outputs.items()}
         return visit.answer(200, safetensors.torch.save(out), ANSWER_HEADERS)
 
 
-def _compute(name: str, inputs: dict[str, Tensor], params: dict[str, Any]) -> dict[str, Tensor]:
+def _compute(
+    op: dict[str, Any], inputs: dict[str, Tensor], params: dict[str, Any]
+) -> dict[str, Tensor]:
     """The output of permute; of other ops, the first input under the name of each output."""
-    if name == "permute":
+    if op["name"] == "permute":
         x = inputs["x"]
         if len(params["dims"]) != x.ndim:
             raise InvalidInput(f"dims must name each of the {x.ndim} dims of x", field="dims")
         return {"out": x.permute(params["dims"])}
     given = next(iter(inputs.values()))
-    outputs = DECLARED[name]["outputs"]
+    outputs = op["outputs"]
     wanted = [o["name"] for o in outputs if not o["when"] or params.get("bias")]
     return {output: given.clone() for output in wanted}
 

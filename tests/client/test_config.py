@@ -23,7 +23,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_is_this_machine_without_a_key() -> None:
-    config = configure(None, None)
+    (config,) = configure(None, None)
 
     assert (config.url, config.port, config.api_key) == ("http://127.0.0.1:8000", 8000, None)
 
@@ -32,7 +32,7 @@ def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("WARPCALL_URL", "https://gpu.example.com/warp/")
     monkeypatch.setenv("WARPCALL_API_KEY", KEY)
 
-    config = configure(None, None)
+    (config,) = configure(None, None)
 
     assert (config.url, config.port, config.prefix) == (
         "https://gpu.example.com/warp",
@@ -47,7 +47,7 @@ def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WARPCALL_URL", "http://elsewhere:1")
     monkeypatch.setenv("WARPCALL_API_KEY", "other")
 
-    config = configure("http://[::1]:9000", KEY)
+    (config,) = configure("http://[::1]:9000", KEY)
 
     assert (config.host, config.port, config.api_key) == ("::1", 9000, KEY)
 
@@ -60,14 +60,18 @@ def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch
         "http://[::1]:8000",
         "http://10.1.2.3:8000",
         "http://gpu-box:8000",
+        "http://warpcall.gpus.svc:8000",
+        "http://warpcall-0.warpcall-nodes.gpus.svc.cluster.local:8000",
         "https://gpu.example.com",
     ],
 )
 def test_a_key_goes_to_near_servers_and_over_tls(url: str) -> None:
-    assert configure(url, KEY).api_key == KEY
+    assert configure(url, KEY)[0].api_key == KEY
 
 
-@pytest.mark.parametrize("url", ["http://gpu.example.com", "http://8.8.8.8:8000"])
+@pytest.mark.parametrize(
+    "url", ["http://gpu.example.com", "http://svc.example.com", "http://8.8.8.8:8000"]
+)
 def test_a_key_is_not_shown_to_the_internet(url: str) -> None:
     with pytest.raises(InvalidInput, match="only over https") as caught:
         configure(url, KEY)
@@ -121,7 +125,7 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any]) -> 
 
 
 def test_a_socket_of_this_machine_is_named_by_its_path() -> None:
-    config = configure("unix:///run/warp call.sock", KEY)
+    (config,) = configure("unix:///run/warp call.sock", KEY)
 
     assert (config.address, config.api_key, config.direct) == ("/run/warp call.sock", KEY, True)
 
@@ -135,8 +139,8 @@ def test_a_socket_without_an_absolute_path_is_refused(url: str) -> None:
 def test_loopback_is_never_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
 
-    assert configure("http://127.0.0.1:8000", None).direct
-    assert not configure("http://gpu-box:8000", None).direct
+    assert configure("http://127.0.0.1:8000", None)[0].direct
+    assert not configure("http://gpu-box:8000", None)[0].direct
 
 
 def test_the_key_and_the_prefix_are_on_each_request() -> None:

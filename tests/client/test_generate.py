@@ -74,6 +74,13 @@ def test_each_op_has_a_method_that_takes_what_it_declares(client: type, name: st
     assert inspect.iscoroutinefunction(method) is (client in (AsyncClient, AsyncStoredOps))
 
 
+def test_a_method_names_only_dtypes_that_a_body_can_carry() -> None:
+    text = inspect.getdoc(Client.permute) or ""
+
+    assert "float8_e8m0fnu, complex64" in " ".join(text.split())
+    assert "complex128" not in text
+
+
 def test_a_method_follows_its_declaration() -> None:
     trees = map(ast.parse, render({"blend-two": BLEND}).values())
 

@@ -79,6 +79,36 @@ def test_ops_and_health_are_as_the_server_says(direct: Flavour) -> None:
     assert health == READY
 
 
+def test_ops_are_listed_with_what_they_take_and_as_a_table(direct: Flavour) -> None:
+    with OpsServer() as server:
+        listed, one = direct.ask(server, lambda gpu: gpu.ops(), lambda gpu: gpu.op("isin"))
+
+    assert [op.name for op in listed] == list(DECLARED)
+    assert one == next(op for op in listed if op.name == "isin")
+    assert one.signature == "isin(elements, test_elements, [assume_unique], [invert])"
+    assert repr(one) == "OpInfo('isin', 'isin(elements, test_elements, [assume_unique], [invert])')"
+    assert one.to_dict()["inputs"][0]["name"] == "elements"
+    assert "equivalent to" in one._repr_html_()
+    assert (
+        "<td>isin(elements, test_elements, [assume_unique], [invert])</td>" in listed._repr_html_()
+    )
+
+
+def test_an_op_of_a_newer_server_is_listed_and_called_by_name(direct: Flavour) -> None:
+    x = np.ones((2, 3), np.float32)
+
+    with OpsServer() as server:
+        server.declared["flip"] = {**server.declared["isin"], "name": "flip", "since": "9.0"}
+        listed, out = direct.ask(
+            server, lambda gpu: gpu.ops(), lambda gpu: gpu.run("flip", elements=x, invert=True)
+        )
+        seen = server.seen
+
+    assert not hasattr(Client, "flip")
+    assert "flip" in [op.name for op in listed]
+    assert (seen.params, out.tolist()) == ({"invert": True}, x.tolist())
+
+
 def test_an_op_that_the_server_lacks_is_not_found(direct: Flavour) -> None:
     with OpsServer() as server, pytest.raises(NotFound, match="there is no op 'sort'"):
         direct.ask(server, lambda gpu: gpu.run("sort", x=np.ones(3)))

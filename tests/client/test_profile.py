@@ -37,7 +37,7 @@ def test_it_is_in_the_users_configuration(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_without_one_nothing_changes() -> None:
     assert read_profile() == Profile()
-    assert configure(None, None).url == "http://127.0.0.1:8000"
+    assert configure(None, None)[0].url == "http://127.0.0.1:8000"
 
 
 def test_a_user_without_a_home_has_none(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -61,12 +61,12 @@ def test_what_is_written_is_read_again_and_nobody_elses(folder: Path) -> None:
 def test_it_is_asked_after_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     write_profile(Profile(URL, KEY))
 
-    config = configure(None, None)
+    (config,) = configure(None, None)
     assert (config.url, config.api_key) == (URL, KEY)
 
     monkeypatch.setenv("WARPCALL_API_KEY", "other")
-    assert (configure(None, None).url, configure(None, None).api_key) == (URL, "other")
-    assert configure(None, "mine").api_key == "mine"
+    assert (configure(None, None)[0].url, configure(None, None)[0].api_key) == (URL, "other")
+    assert configure(None, "mine")[0].api_key == "mine"
 
 
 @pytest.mark.parametrize("how", ["argument", "environment"])
@@ -76,17 +76,17 @@ def test_its_key_does_not_go_to_another_server(how: str, monkeypatch: pytest.Mon
     if how == "environment":
         monkeypatch.setenv("WARPCALL_URL", other)
 
-    config = configure(other if how == "argument" else None, None)
+    (config,) = configure(other if how == "argument" else None, None)
 
     assert (config.url, config.api_key) == (other, None)
-    assert configure(f"{URL}/", None).api_key == KEY
+    assert configure(f"{URL}/", None)[0].api_key == KEY
 
 
 def test_a_key_without_an_address_is_for_this_machine() -> None:
     write_profile(Profile(None, KEY))
 
-    assert configure(None, None).api_key == KEY
-    assert configure(URL, None).api_key is None
+    assert configure(None, None)[0].api_key == KEY
+    assert configure(URL, None)[0].api_key is None
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])
@@ -100,7 +100,7 @@ def test_a_key_that_others_may_read_is_not_used(mode: int, folder: Path) -> None
     assert caught.value.field == "profile"
     assert KEY not in str(caught.value)
     write_profile(Profile(URL)).chmod(0o644)
-    assert configure(None, None).url == URL, "an address alone is no secret"
+    assert configure(None, None)[0].url == URL, "an address alone is no secret"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from demo.server import Server, running_server
+from tests import pointed
 from tests.e2e.command import Warpcall, command_for
 from tests.e2e.lab import lab
 from tests.service.job_requests import BRIEF
@@ -14,8 +15,15 @@ from tests.service.job_requests import BRIEF
 __all__ = ["lab", "server", "warpcall"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    pointed.skip_others(items)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
+    if pointed.URL:
+        yield pointed.Elsewhere(pointed.URL)
+        return
     with running_server({"WARPCALL_ARENA_BYTES": "256MiB", **BRIEF}) as running:
         yield running
 

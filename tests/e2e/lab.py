@@ -9,12 +9,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests import pointed
 from tests.servers import Server, running_server
 from tests.service.databases import Database
 from tests.service.job_requests import BRIEF
 from tests.waiting import until
 from warpcall import Client
+from warpcall_service.identity import Role
 
+USERS: dict[str, Role] = {"ann": "upload", "eve": "upload", "bob": "bench"}
 UPLOADS = "sandboxed" if shutil.which("bwrap") else "trusted"
 
 
@@ -35,12 +38,11 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    if pointed.KEYS:
+        yield Lab(pointed.Elsewhere(pointed.URL), pointed.KEYS)
+        return
     database = Database("sqlite", {"WARPCALL_DATA_DIR": str(tmp_path_factory.mktemp("data"))})
-    keys = {
-        "ann": database.key("ann", "upload"),
-        "eve": database.key("eve", "upload"),
-        "bob": database.key("bob", "bench"),
-    }
+    keys = {name: database.key(name, role) for name, role in USERS.items()}
     settings = {"WARPCALL_UPLOADS": UPLOADS}
     with running_server({**database.settings, **settings, **BRIEF}) as server:
         until(lambda: json.loads(server.get("/readyz")[1])["uploads"] == UPLOADS, "no uploads")

@@ -285,8 +285,9 @@ def test_jobs_are_listed_compared_and_shown_in_the_queue(measured: str, warpcall
 def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
     gpu: Client, server: Server
 ) -> None:
-    first = gpu.jobs.submit("permute", cases=LONG[:1], precision="publish", fresh=True)
-    job = gpu.jobs.submit("permute", cases=LONG, precision="publish", note="interrupted")
+    here = gpu.nodes().node  # so that both wait for one device, also where there are several
+    first = gpu.jobs.submit("permute", cases=LONG[:1], precision="publish", fresh=True, node=here)
+    job = gpu.jobs.submit("permute", cases=LONG, precision="publish", note="interrupted", node=here)
     watching, ours = on_terminal(server, "watch", job.id)
 
     queued = shown_until(b"queued, number 1, starts in some", ours)
@@ -307,7 +308,9 @@ def test_a_watcher_sees_the_place_in_the_queue_and_leaves_with_ctrl_c(
 def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> None:
     watching, ours = on_terminal(server, "top")
 
-    shown_until(b"0 running, 0 waiting, on 1 device for jobs", ours)
+    devices = sum(len(node.lanes) for node in gpu.nodes().nodes)
+    number = f"{devices} device{'s' if devices > 1 else ''}"
+    shown_until(f"0 running, 0 waiting, on {number} for jobs".encode(), ours)
     job = gpu.jobs.submit("permute", cases=LONG, precision="publish")
     shown_until(job.id.encode(), ours)
     job.cancel()
@@ -323,7 +326,10 @@ def test_top_shows_the_queue_live_until_ctrl_c(gpu: Client, server: Server) -> N
     [
         (("bench", "permute"), "--shape must be shapes such as 4096x4096,8192x8192, got nothing"),
         ((*BENCH, "--shape", "4x"), "--shape must be shapes such as 4096x4096,8192x8192, got '4x'"),
-        ((*BENCH, "--dtype", "fp31"), "--dtype must be of uint64, int64, fp64, c64, fp32"),
+        (
+            (*BENCH, "--dtype", "fp31"),
+            "--dtype must be of uint64, int64, float64, complex64, float32",
+        ),
         ((*BENCH, "--dims", "1,2"), "--dims: dims must name each of the 2 dims of x once"),
         ((*BENCH, "--foo"), "permute has no option --foo, it takes --dims N,N,..."),
         ((*BENCH, "x.npy"), "bench takes one op, then options, got 'x.npy' as well"),

@@ -54,7 +54,7 @@ def test_a_problem_of_a_users_own_ends_in_a_table(warpcall: Command, lab: Lab) -
 
     assert added[1].startswith("row_norm.py is ann/row-norm@")
     assert shown[1].startswith("ann/row-norm: Row norm: each row divided by its Euclidean length.")
-    assert "  --dtype fp32,bf16  (default fp32)\n" in shown[1]
+    assert "  --dtype float32,bfloat16  (default float32)\n" in shown[1]
     assert (code, err) == (0, "")
     uploaded, explained, _head, *rows = out.splitlines()
     assert uploaded.startswith("my_row_norm.py is ann/my_row_norm@")
@@ -132,7 +132,10 @@ def test_what_a_problem_does_not_have_is_refused_by_its_option(warpcall: Command
 
     for words, message in [
         (("--size", "row=3"), "--size: ann/row-norm has no size 'row', it has rows, columns"),
-        (("--dtype", "fp16"), "--size, --dtype: dtype must be one of F32, BF16, got F16"),
+        (
+            ("--dtype", "fp16"),
+            "--size, --dtype: dtype must be one of float32, bfloat16, got float16",
+        ),
         (("--size", "rows=1099511627776"), "--size, --dtype: ann/row-norm x=F32[1099511627776,"),
         (("--vs", "warpcall"), "--vs: warpcall has no kernels for ann/row-norm"),
         (("--vs", "ann/absent"), "--vs: there is no 'ann/absent'"),

@@ -16,6 +16,7 @@ from warpcall._profile import Profile, delete_profile, profile_path, read_profil
 from warpcall.errors import Unauthorized
 
 MAX_KEY_CHARACTERS = 10_000
+NO_KEYS = "local"  # the name of every caller of a server that has no keys
 KEY_VARIABLE = "WARPCALL_API_KEY"
 
 app = typer.Typer()
@@ -38,11 +39,13 @@ def login(url: Url = None) -> None:
         raise UsageError("login needs a key, got an empty line")
     with Client(url, api_key=key) as gpu:
         try:
-            gpu.kernels()
+            user = gpu.me().get("name")
         except Unauthorized as error:
             raise WarpcallError(f"{error}; nothing was saved") from error
         path = write_profile(Profile(gpu.url, key))
     write_lines(f"{path} now has the key for {gpu.url}")
+    if user == NO_KEYS:
+        write_lines("the server has no API keys: it needs none, and did not check this one")
 
 
 @app.command()
@@ -76,7 +79,7 @@ def whoami(as_json: Json = False, url: Url = None) -> None:
 
 
 def _key_line(url: str | None) -> str:
-    if configure(url, None).api_key is None:
+    if configure(url, None)[0].api_key is None:
         return "key: none, so you share this name with all who use no key"
     where = KEY_VARIABLE if os.environ.get(KEY_VARIABLE) else str(profile_path())
     return f"key: from {where}"

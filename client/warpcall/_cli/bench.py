@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,8 @@ from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import described, job_names, upload_of
 from warpcall._jobs.names import is_problem, without_version
 from warpcall.errors import InvalidInput
-from warpcall.jobs import PRECISIONS, PRIORITIES, JobRequest
+from warpcall.jobs import PRECISIONS, PRIORITIES
+from warpcall.jobs.request import JobRequest
 
 OPTIONS = {  # the option for each field that an error of the server can name
     "implementations": "--vs",
@@ -29,6 +31,49 @@ OPTIONS = {  # the option for each field that an error of the server can name
     "node": "--node",
 }
 OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype"}
+
+Shapes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHAPES",
+        help="Shapes of the first input: 4096x4096,8192x8192. Not for problems.",
+    ),
+]
+Dtypes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPES",
+        help="Dtypes of the first input: bf16,float32. Default for a problem: its first.",
+    ),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=N,N",
+        help="Sizes that no shape determines: taps=3,7, or rows=4096,columns=1000,1024. Can be "
+        "repeated.",
+    ),
+]
+Private = Annotated[
+    bool | None,
+    typer.Option(
+        "--private/--public",
+        help="Let only you and administrators read the job and what --mine uploads, or let "
+        "all users. Default: an upload as the version before, the first public; a job "
+        "public unless it times a private upload or the server is set otherwise.",
+    ),
+]
+GpuModel = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="MODEL", help="Run on a GPU of this model, such as H200."),
+]
+NodeName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Run on this server or machine: an id or a host that `warpcall nodes` shows.",
+    ),
+]
 
 app = typer.Typer()
 
@@ -51,20 +96,8 @@ def bench(
             help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
         ),
     ] = None,
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHAPES",
-            help="Shapes of the first input: 4096x4096,8192x8192. Not for problems.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPES",
-            help="Dtypes of the first input: bf16,fp32. Default for a problem: its first.",
-        ),
-    ] = None,
+    shape: Shapes = None,
+    dtype: Dtypes = None,
     mine: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,14 +117,7 @@ def bench(
             "warpcall,torch (of a problem: torch).",
         ),
     ] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=N,N",
-            help="Sizes that no shape determines: taps=3,7, or rows=4096,columns=1000,1024. Can be "
-            "repeated.",
-        ),
-    ] = None,
+    size: Sizes = None,
     precision: Annotated[
         str,
         typer.Option(
@@ -105,26 +131,9 @@ def bench(
         list[str] | None, typer.Option(metavar="WORD", help="Tag of the job. Can be repeated.")
     ] = None,
     note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
-    private: Annotated[
-        bool | None,
-        typer.Option(
-            "--private/--public",
-            help="Let only you and administrators read the job and what --mine uploads, or let "
-            "all users. Default: an upload as the version before, the first public; a job "
-            "public unless it times a private upload or the server is set otherwise.",
-        ),
-    ] = None,
-    gpu_model: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="MODEL", help="Run on a GPU of this model, such as H200."),
-    ] = None,
-    node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Run on this server or machine: an id or a host that `warpcall nodes` shows.",
-        ),
-    ] = None,
+    private: Private = None,
+    gpu_model: GpuModel = None,
+    node: NodeName = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
@@ -150,10 +159,17 @@ def bench(
     warpcall bench permute --mine my_permute.py --shape 4096x4096 --dtype bf16 --dims 1,0
     warpcall bench ann/row-norm --mine fast.py --size rows=4096,columns=1000,1024 --dtype bf16
     """
-    wanted: JobRequest = {
-        "precision": one_of("--precision", precision, PRECISIONS),
-        "priority": one_of("--priority", priority, PRIORITIES),
-    }
+    chosen = JobRequest(
+        op,
+        precision=one_of("--precision", precision, PRECISIONS),
+        priority=one_of("--priority", priority, PRIORITIES),
+        tags=tag,
+        note=note,
+        fresh=fresh,
+        private=private,
+        gpu=gpu_model,
+        node=node,
+    )
     uploads = [upload_of(given) for given in mine or ()]
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded
     with Client(url) as gpu:
@@ -167,16 +183,13 @@ def bench(
             write_lines(
                 *(described(one.path, sent) for one, sent in zip(uploads, found, strict=True))
             )
-        request: JobRequest = {
-            "implementations": names, "sweep": sweep, "tags": tag, "note": note, "fresh": fresh,
-            "private": private, "gpu": gpu_model, "node": node, **wanted,
-        }  # fmt: skip
+        request = replace(chosen, implementations=names, sweep=sweep)
         options = OF_PROBLEMS if is_problem(op) else OPTIONS
-        with _options_named(options, [p["name"] for p in declaration["params"]]):
+        with options_named(options, [p["name"] for p in declaration["params"]]):
             if dry_run:
-                print_preview(gpu.jobs.preview(op, **request), as_json=as_json)
+                print_preview(gpu.jobs.preview(request), as_json=as_json)
                 return
-            job = gpu.jobs.submit(op, **request)
+            job = gpu.jobs.submit(request)
         if detach:
             print_detached(job, as_json=as_json)
         else:
@@ -201,7 +214,7 @@ def _check_options(context: typer.Context, declaration: Mapping[str, Any]) -> No
 
 
 @contextmanager
-def _options_named(options: Mapping[str, str], params: Collection[str]) -> Iterator[None]:
+def options_named(options: Mapping[str, str], params: Collection[str]) -> Iterator[None]:
     """Raise errors of the server as usage errors that name the option at fault, not the field.
 
     Args:

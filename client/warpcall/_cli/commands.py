@@ -14,11 +14,11 @@ from warpcall._arrays import CODES, Array
 from warpcall._cli import (
     account,
     bench,
-    browser,
     implementations,
     jobs,
     measured,
     problems,
+    regression,
     sharing,
     tensors,
 )
@@ -40,7 +40,7 @@ from warpcall._cli.output import (
     table_of,
     write_lines,
 )
-from warpcall._cli.tables import LINE_WIDTH, ago
+from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
 from warpcall.nodes import Node
@@ -62,10 +62,10 @@ app.add_typer(tensors.app, name="tensors")
 app.add_typer(implementations.app, name="implementations")
 app.add_typer(problems.app, name="problems")
 app.add_typer(bench.app)
+app.add_typer(regression.app)
 app.add_typer(jobs.app)
 app.add_typer(measured.app)
 app.add_typer(sharing.app)
-app.add_typer(browser.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -204,23 +204,22 @@ def health(as_json: Json = False, url: Url = None) -> None:
 
 @app.command()
 def nodes(as_json: Json = False, url: Url = None) -> None:
-    """List the servers that share a database, with their states and devices."""
+    """List the servers that share a database.
+
+    Each has its state and its devices.
+    """
     with Client(url) as gpu:
         found = gpu.nodes()
     if as_json:
         print_json(asdict(found))
         return
     rows = [
-        (node.id, node.host, _node_state(node), _node_devices(node), node.version, node.url)
+        (node.id, node.host, node_state(node), _node_devices(node), node.version, node.url)
         for node in found.nodes
     ]
     console().print(table_of(("node", "host", "state", "devices", "version", "url"), rows))
     if found.read_s_ago > OLD_NODES_S:
         write_lines(f"this is {found.read_s_ago:.0f} s old: the database does not answer")
-
-
-def _node_state(node: Node) -> str:
-    return node.state if node.gone_since is None else f"{node.state} {ago(node.gone_since)} ago"
 
 
 def _node_devices(node: Node) -> str:

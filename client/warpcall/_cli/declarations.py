@@ -7,9 +7,8 @@ from typing import Any
 
 from warpcall import Client
 from warpcall._cli.op_args import option, size_option
-from warpcall._cli.sweep_args import dtype_names
 from warpcall._jobs.names import is_problem, without_version
-from warpcall.dtypes import DTYPES
+from warpcall.dtypes import dtype_name
 from warpcall.errors import NotFound
 
 
@@ -39,7 +38,7 @@ def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:
         yield f"equivalent to {op['equivalent']}"
     yield ""
     for i in op["inputs"]:
-        yield f"  {input_label(i)} {i['shape']}  {i['doc']} ({', '.join(map(_dtype_name, i['dtypes']))})"
+        yield f"  {input_label(i)} {i['shape']}  {i['doc']} ({', '.join(map(dtype_name, i['dtypes']))})"
     for p in op["params"]:
         yield f"  {option_label(p)}  {p['doc']}{_default(p['default'])}"
     for o in op["outputs"]:
@@ -51,8 +50,7 @@ def declaration_lines(op: Mapping[str, Any]) -> Iterator[str]:
     for size in sizes:
         yield f"  {size_option(size)}  {size['doc']}{_default(size['default'])}"
     if codes:
-        names = {code: name for name, code in dtype_names().items()}
-        dtypes = [names.get(code, code) for code in codes]
+        dtypes = list(map(dtype_name, codes))
         yield f"  --dtype {','.join(dtypes)}  (default {dtypes[0]})"
 
 
@@ -64,11 +62,6 @@ def input_label(declared: Mapping[str, Any]) -> str:
 def option_label(declared: Mapping[str, Any]) -> str:
     """A parameter as an option, in brackets if it is optional."""
     return option(declared) if declared["required"] else f"[{option(declared)}]"
-
-
-def _dtype_name(code: str) -> str:
-    """The name of a dtype in numpy and torch, for its code on the wire."""
-    return next((dtype.name for dtype in DTYPES if dtype.code == code), code)
 
 
 def _default(default: object) -> str:

@@ -95,7 +95,8 @@ def show(name: Name, as_json: Json = False, url: Url = None) -> None:
     if as_json:
         print_json(asdict(found))
     else:
-        write_lines(*_facts(found), "", *text_lines(found.source))
+        write_lines(*_facts(found), "")
+        write_lines(*text_lines(found.source), wrap=False)
 
 
 @app.command()

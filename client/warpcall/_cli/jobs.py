@@ -32,9 +32,11 @@ from warpcall._cli.tables import (
     jobs_table,
     lanes_table,
     loads_table,
+    nodes_table,
     queue_table,
 )
 from warpcall.jobs import STATES
+from warpcall.nodes import Node
 
 MAX_LISTED = 500
 LOOK_S = 1.0  # between two requests of `top`
@@ -127,7 +129,10 @@ def board(
     as_json: Json = False,
     url: Url = None,
 ) -> None:
-    """Show the best valid result of each implementation in each case of an op."""
+    """Show the best result of each implementation in each case.
+
+    Only valid results of the op count.
+    """
     with Client(url) as gpu:
         found = gpu.jobs.board(op, device=device, case=case)
     if as_json:
@@ -141,7 +146,10 @@ def board(
 
 @app.command()
 def devices(as_json: Json = False, url: Url = None) -> None:
-    """Show the server's devices: load, memory and clock now, and their use in the last hour."""
+    """Show the server's devices and their use in the last hour.
+
+    Load, memory and clock are those of now.
+    """
     with Client(url) as gpu:
         found = gpu.devices()
     if as_json:
@@ -152,14 +160,18 @@ def devices(as_json: Json = False, url: Url = None) -> None:
 
 @app.command()
 def top(as_json: Json = False, url: Url = None) -> None:
-    """Show the devices and the queue.
+    """Show servers, devices and the queue, again and again.
+
+    It has the servers that share a database, the devices of the one that answers, and the queue.
 
     On a terminal the display is live; Ctrl-C ends it. Load and memory are those of the whole
     device, whoever uses it.
     """
     with Client(url) as gpu:
         if as_json:
-            print_json({"lanes": gpu.health().get("lanes", []), "queue": asdict(gpu.jobs.queue())})
+            report = {"lanes": gpu.health().get("lanes", []), "queue": asdict(gpu.jobs.queue())}
+            others = _servers(gpu)
+            print_json(report | ({"nodes": [asdict(node) for node in others]} if others else {}))
         elif not sys.stdout.isatty():
             console().print(_overview(gpu))
         else:
@@ -185,6 +197,17 @@ def _overview(gpu: Client) -> Group:
         devices = loads_table(gpu.devices())
     except NotFound:  # an older server
         devices = lanes_table(gpu.health())
-    parts: list[RenderableType] = [devices, Text(counts)]
+    servers = _servers(gpu)
+    parts: list[RenderableType] = [nodes_table(servers, queue), Text("")] if servers else []
+    parts += [devices, Text(counts)]
     parts += [queue_table(queue)] if queue.entries else []
     return Group(*parts)
+
+
+def _servers(gpu: Client) -> list[Node]:
+    """The servers that share a database; none if one server is alone, or is an older one."""
+    try:
+        found = gpu.nodes().nodes
+    except NotFound:
+        return []
+    return found if len(found) > 1 else []

@@ -1,4 +1,5 @@
-"""The `warpcall` command as a process. Every error is one line on stderr and an exit code."""
+"""The `warpcall` command as a process. Every error is one line on stderr, wrapped on a terminal, and an
+exit code."""
 
 from __future__ import annotations
 
@@ -124,10 +125,11 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from warpcall._text import clean
+    from warpcall._text import clean, wrap_line
 
     try:
-        sys.stderr.write(f"warpcall: {clean(' '.join(message.split()))}\n")
+        line = f"warpcall: {clean(' '.join(message.split()))}"
+        sys.stderr.write(f"{wrap_line(line) if sys.stderr.isatty() else line}\n")
         sys.stderr.flush()
     except OSError:  # stderr is closed too: the exit code is all that is left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from warpcall import Client, WarpcallError
 from warpcall._config import DEFAULT_URL
-from warpcall._text import clean, clean_json
+from warpcall._text import clean, clean_json, wrap_line
 
 LINE_CHARACTERS = 10_000
 KIB = 1024
@@ -55,7 +55,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Address of the server: http://, https:// or unix:///path. Default: WARPCALL_URL, "
+        help="Address of the server: http://, https:// or unix:///path; of several that share a "
+        "database, with commas between them. Default: WARPCALL_URL, "
         f"then the profile that `warpcall login` writes, then {DEFAULT_URL}.",
     ),
 ]
@@ -89,9 +90,18 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=1000)
 
 
-def write_lines(*lines: object) -> None:
-    """Print each value on one line, with control characters escaped."""
-    sys.stdout.write("".join(f"{clean(str(line), LINE_CHARACTERS)}\n" for line in lines))
+def write_lines(*lines: object, wrap: bool = True) -> None:
+    """Print each value on one line, with control characters escaped.
+
+    On a terminal a line that is longer than the terminal is wide goes on below, between words.
+
+    Args:
+        wrap: false for source code, which is printed as it is.
+    """
+    shown = [clean(str(line), LINE_CHARACTERS) for line in lines]
+    if wrap and sys.stdout.isatty():
+        shown = [wrap_line(line) for line in shown]
+    sys.stdout.write("".join(f"{line}\n" for line in shown))
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -23,7 +23,7 @@ Name = Annotated[
 ]  # fmt: skip
 
 app = typer.Typer(
-    help="Ops of your own, which benchmark jobs measure like those of the server.",
+    help="Ops of your own, which jobs measure like the server's.",
     no_args_is_help=True,
 )
 
@@ -90,7 +90,8 @@ def show(name: Name, as_json: Json = False, url: Url = None) -> None:
     if as_json:
         print_json(asdict(found))
     else:
-        write_lines(*_facts(found), "", *text_lines(found.source))
+        write_lines(*_facts(found), "")
+        write_lines(*text_lines(found.source), wrap=False)
 
 
 @app.command()

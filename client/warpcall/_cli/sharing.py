@@ -1,19 +1,21 @@
-"""The commands `private`, `public` and `share`: who may read a job."""
+"""The commands `private`, `public`, `share` and `open`: who may read a job, and its page."""
 
 from __future__ import annotations
 
 import re
+import webbrowser
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from warpcall import Client
+from warpcall import Client, WarpcallError
 from warpcall._cli.files import UsageError
 from warpcall._cli.jobs import JobId
 from warpcall._cli.output import Json, Url, console, print_json, table_of, write_lines
 from warpcall._cli.tables import ago
+from warpcall._config import UNIX, split_urls
 from warpcall.jobs import Share
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "y": 365 * 86_400}
@@ -108,6 +110,33 @@ def _seconds(text: str) -> float:
             f"--expires must be a number with m, h, d or y, at most 10y, got {text!r:.60}"
         )
     return float(seconds)
+
+
+@app.command("open")
+def open_page(
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="Id of a job. Default: the first page of the server."),
+    ] = None,
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Print the address, and open no browser.")
+    ] = False,
+    url: Url = None,
+) -> None:
+    """Print the address of a job's page, and open a browser.
+
+    A browser that has not logged in is asked for a key first.
+    """
+    with Client(url) as gpu:
+        server = split_urls(gpu.url)[0]
+        if server.startswith(UNIX):
+            raise UsageError(f"a browser needs an address with http:// or https://, got {server}")
+        if id is not None:
+            gpu.jobs.get(id)  # raises an error that is clearer than a page without a job
+        address = f"{server}/" if id is None else f"{server}/jobs/{id}"
+    write_lines(address)
+    if not only_print and not webbrowser.open(address):
+        raise WarpcallError("there is no browser that can be opened here; --print asks for none")
 
 
 def _set_private(id_: str, wanted: bool, readers: str, as_json: bool, url: str | None) -> None:

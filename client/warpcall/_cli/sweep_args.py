@@ -8,11 +8,10 @@ from typing import Any
 from warpcall._cli.files import UsageError
 from warpcall._cli.op_args import option, parse_arguments, size_option
 from warpcall._jobs.names import is_problem
-from warpcall.dtypes import ITEMSIZE
+from warpcall.dtypes import DTYPES, ITEMSIZE, dtype_code
 
 OURS = "warpcall"
 TORCH = "torch"
-SHORT = {"f": "fp", "bf": "bf", "i": "int", "u": "uint"}
 EXAMPLE_SHAPES = "4096x4096,8192x8192"
 
 
@@ -56,26 +55,16 @@ def shapes_of(text: str | None) -> list[list[int]]:
 
 
 def dtypes_of(text: str | None) -> list[str]:
-    """Parse dtypes such as bf16,fp32 into the wire's codes."""
-    known = dtype_names()
+    """Parse dtypes such as bf16,float32 into the wire's codes."""
     codes = []
     for name in (text or "").split(","):
-        code = known.get(name.lower()) or (name.upper() if name.upper() in ITEMSIZE else None)
-        if code is None:
+        code = str(dtype_code(name))
+        if code not in ITEMSIZE:
             given = "nothing" if text is None else repr(name)
-            raise UsageError(f"--dtype must be of {', '.join(known)}, got {given}")
+            names = ", ".join(dtype.name for dtype in DTYPES)
+            raise UsageError(f"--dtype must be of {names}, got {given}")
         codes.append(code)
     return codes
-
-
-def dtype_names() -> dict[str, str]:
-    """The wire's dtype codes by the names that people type: bf16, fp32, int64, bool."""
-    names = {}
-    for code in ITEMSIZE:
-        kind, digits = code.rstrip("0123456789").lower(), code.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        name = SHORT[kind] + digits if kind in SHORT and digits.isdigit() else code.lower()
-        names[name] = code
-    return names
 
 
 def implementations_of(op: str, text: str | None, mine: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
 from warpcall.jobs import JobInfo, Queue
 from warpcall.jobs.results import Board, Comparison, History, Results
+from warpcall.nodes import Node
 
 RESULTS = ("median", "95 % CI", "ratio", "95 % CI", "verdict", "GB/s", "limit")
 LINE_WIDTH = 80
@@ -226,6 +228,28 @@ def queue_table(queue: Queue) -> Table:
     return table_of(("", "id", "user", "op", "state", "cases", "when"), rows)
 
 
+def nodes_table(nodes: Iterable[Node], queue: Queue) -> Table:
+    """A table of the servers that share a database, for a terminal of 80 columns."""
+    running = Counter(entry.node for entry in queue.entries if entry.position == 0)
+    rows = [
+        (
+            node.host,
+            node.id,
+            node_state(node),
+            ", ".join(lane.model or lane.name for lane in node.lanes),
+            f"{sum(lane.state == 'ready' for lane in node.lanes)}/{len(node.lanes)}",
+            running[node.id],
+        )
+        for node in nodes
+    ]
+    return table_of(("server", "id", "state", "devices", "ready", "jobs"), rows)
+
+
+def node_state(node: Node) -> str:
+    """The state of a server, and since when it is gone."""
+    return node.state if node.gone_since is None else f"{node.state} {ago(node.gone_since)} ago"
+
+
 def lanes_table(health: Mapping[str, Any]) -> Table:
     """A table of the server's devices, of a server that says nothing of their load."""
     lanes = health.get("lanes", [])
@@ -264,7 +288,10 @@ def _used(reading: DeviceReading) -> str:
 
 
 def devices_table(devices: Iterable[Device]) -> Table:
-    """A table of devices: the last reading of each, and sums over the last hour."""
+    """A table of devices: the last reading of each, and sums over the last hour.
+
+    A column in which no device has a value is left out.
+    """
     columns = ("device", "state", "load", "memory", "MHz", "W", "°C", "calls", "blocks", "remarks")
     rows = []
     for device in devices:
@@ -289,7 +316,8 @@ def devices_table(devices: Iterable[Device]) -> Table:
                 ", ".join(_remarks(last)),
             )
         )
-    return table_of(columns, rows)
+    kept = [i for i in range(len(columns)) if any(row[i] != "" for row in rows)]
+    return table_of([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 def _memory(reading: DeviceReading) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from warpcall.dtypes import dtype_code
 from warpcall.errors import InvalidInput
-from warpcall.jobs import PRECISIONS, PRIORITIES
 
 LONGEST_TIMEOUT_S = 1e6  # 11 days: poll() takes milliseconds as a 32-bit integer
 
@@ -52,34 +50,3 @@ def check_choice(field: str, value: object, choices: Sequence[str]) -> None:
         raise InvalidInput(
             f"{field} must be {', '.join(others)} or {last}, got {value!r:.60}", field=field
         )
-
-
-def job_request(op: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a submission: the fields that are given, with the codes of dtypes.
-
-    Raises:
-        InvalidInput: the precision or the priority is none of the choices.
-    """
-    check_choice("precision", request.get("precision"), PRECISIONS)
-    check_choice("priority", request.get("priority"), PRIORITIES)
-    wanted = {"op": op, **{name: value for name, value in request.items() if value is not None}}
-    if isinstance(sweep := wanted.get("sweep"), Mapping) and _is_list(sweep.get("dtypes")):
-        wanted["sweep"] = {**sweep, "dtypes": list(map(dtype_code, sweep["dtypes"]))}
-    if _is_list(wanted.get("cases")):
-        wanted["cases"] = list(map(_with_codes, wanted["cases"]))
-    return wanted
-
-
-def _with_codes(case: Any) -> Any:
-    if not isinstance(case, Mapping):
-        return case
-    case = {**case}
-    if "dtype" in case:
-        case["dtype"] = dtype_code(case["dtype"])
-    if isinstance(inputs := case.get("inputs"), Mapping):
-        case["inputs"] = {name: _with_codes(given) for name, given in inputs.items()}
-    return case
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

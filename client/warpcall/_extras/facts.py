@@ -13,6 +13,7 @@ from warpcall._jobs.parse import parse
 from warpcall.devices import Device, DeviceList
 from warpcall.errors import InvalidInput, TransportError
 from warpcall.nodes import NodeList
+from warpcall.ops import OpInfo, OpList
 
 READY_OR_NOT = (200, 503)
 DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
@@ -32,12 +33,20 @@ class Facts(ABC):
     async def get_json(self, path: str, accepted: tuple[int, ...] = (200,)) -> Any:
         """Get the JSON document at a path."""
 
+    async def ops(self) -> OpList:
+        """All ops of the server."""
+        return OpList(parse(OpInfo, one, "its ops") for one in await self.kernels())
+
+    async def op(self, name: str) -> OpInfo:
+        """One op of the server."""
+        return parse(OpInfo, await self.kernel(name), "an op")
+
     async def kernels(self) -> list[dict[str, Any]]:
         """The declarations of all ops."""
         found = await self.get_json(wire.KERNELS_PATH)
         listed = found.get("kernels") if isinstance(found, dict) else None
         if not isinstance(listed, list) or not all(map(_is_declaration, listed)):
-            raise TransportError(f"{self.config.url} is not a Warpcall server: it lists no kernels")
+            raise TransportError(f"{self.config.url} is not a Warpcall server: it lists no ops")
         return listed
 
     async def kernel(self, name: str) -> dict[str, Any]:

@@ -35,6 +35,12 @@ class Table:
             raise ImportError("to_pandas needs pandas: pip install pandas") from None
         return pandas.DataFrame(self.to_rows())
 
+    def __repr__(self) -> str:
+        # All fields of all rows would fill many screens.
+        count = len(self.to_rows())
+        rows = "1 row" if count == 1 else f"{count:,} rows"
+        return f"{type(self).__name__} of {rows}: see to_rows() or to_pandas()"
+
     def _repr_html_(self) -> str:
         return html_table(self.SHOWN, self.to_rows())
 

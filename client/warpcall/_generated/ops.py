@@ -220,8 +220,7 @@ class Ops(ABC):
         Args:
             x: [...]; what is reordered, of up to 12 dims. Dtypes: bool, uint8, int8, uint16, int16,
                 uint32, int32, uint64, int64, float16, bfloat16, float32, float64, float8_e4m3fn,
-                float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, complex64,
-                complex128.
+                float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, complex64.
             dims: for each dim of the result the dim of x that it is, such as 1,0; negatives count
                 from the end.
             timeout_s: seconds that this call may take, its retries included; None means the

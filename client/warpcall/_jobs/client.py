@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, Unpack, get_args
 from urllib.parse import urlencode
 
 from warpcall._blocking import each_now, run_now
-from warpcall._extras.arguments import check_choice, job_request
+from warpcall._extras.arguments import check_choice
 from warpcall._jobs.events import events
 from warpcall._jobs.job import (
     PATH,
@@ -28,13 +29,13 @@ from warpcall.jobs import (
     JobEvent,
     JobList,
     JobPreview,
-    JobRequest,
     Queue,
     Share,
     ShareList,
     State,
     SubmittedJob,
 )
+from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.jobs.results import Board, Comparison, History, Results
 
 if TYPE_CHECKING:
@@ -58,15 +59,14 @@ class _JobsBase(Generic[JobT]):
         self._core = core
         self._kind = kind
 
-    async def _submit(self, op: str, request: JobRequest, key: str | None) -> JobT:
+    async def _submit(self, request: JobRequest, key: str | None) -> JobT:
         headers = {"Idempotency-Key": new_id() if key is None else key}
-        payload = await self._core.request_json(
-            "POST", PATH, job_request(op, request), headers, CREATED
-        )
+        body = request.to_dict()
+        payload = await self._core.request_json("POST", PATH, body, headers, CREATED)
         return self._kind(self._core, parse(SubmittedJob, payload, "a job"))
 
-    async def _preview(self, op: str, request: JobRequest) -> JobPreview:
-        payload = await self._core.request_json("POST", f"{PATH}/preview", job_request(op, request))
+    async def _preview(self, request: JobRequest) -> JobPreview:
+        payload = await self._core.request_json("POST", f"{PATH}/preview", request.to_dict())
         return parse(JobPreview, payload, "a preview of a job")
 
     async def _get(self, id_: str) -> JobT:
@@ -135,15 +135,18 @@ class Jobs(_JobsBase[Job]):
 
     def submit(
         self,
-        op: str,
+        op: str | JobRequest,
         *,
         idempotency_key: str | None = None,
-        **request: Unpack[JobRequest],
+        **options: Unpack[JobOptions],
     ) -> Job:
         """Queue a benchmark.
 
         Args:
-            request: see `warpcall.jobs.JobRequest`.
+            op: name of the op or of a problem, or a whole request.
+            options: `implementations`, `cases`, `sweep`, `precision`, `priority`, `tags`, `note`,
+                `fresh`, `private`, `gpu` and `node`, as `warpcall.JobRequest` describes them.
+                Beside a whole request they replace its fields.
             idempotency_key: a second submission with the same key finds the job of the first one.
                 By default each call uses a new key, so that a retry after a lost answer makes no
                 second job.
@@ -152,11 +155,11 @@ class Jobs(_JobsBase[Job]):
             InvalidInput: the job cannot be measured; `field` names the reason.
             Busy: the user has too many jobs that are not finished.
         """
-        return run_now(self._submit(op, request, idempotency_key))
+        return run_now(self._submit(requested(op, options), idempotency_key))
 
-    def preview(self, op: str, **request: Unpack[JobRequest]) -> JobPreview:
+    def preview(self, op: str | JobRequest, **options: Unpack[JobOptions]) -> JobPreview:
         """What a submission would cost, such as its `cases` and `estimated_s`. Nothing is queued."""
-        return run_now(self._preview(op, request))
+        return run_now(self._preview(requested(op, options)))
 
     def get(self, id: str) -> Job:
         """The job of this id.
@@ -267,17 +270,17 @@ class AsyncJobs(_JobsBase[AsyncJob]):
 
     async def submit(
         self,
-        op: str,
+        op: str | JobRequest,
         *,
         idempotency_key: str | None = None,
-        **request: Unpack[JobRequest],
+        **options: Unpack[JobOptions],
     ) -> AsyncJob:
         """As `Jobs.submit`, awaited."""
-        return await self._submit(op, request, idempotency_key)
+        return await self._submit(requested(op, options), idempotency_key)
 
-    async def preview(self, op: str, **request: Unpack[JobRequest]) -> JobPreview:
+    async def preview(self, op: str | JobRequest, **options: Unpack[JobOptions]) -> JobPreview:
         """As `Jobs.preview`, awaited."""
-        return await self._preview(op, request)
+        return await self._preview(requested(op, options))
 
     async def get(self, id: str) -> AsyncJob:
         """As `Jobs.get`, awaited."""
@@ -338,6 +341,11 @@ class AsyncJobs(_JobsBase[AsyncJob]):
     async def board(self, op: str, *, device: str | None = None, case: str | None = None) -> Board:
         """As `Jobs.board`, awaited."""
         return await self._board({"op": op, "device": device, "case": case})
+
+
+def requested(op: str | JobRequest, options: JobOptions) -> JobRequest:
+    """The request that the arguments of `submit` stand for."""
+    return replace(op, **options) if isinstance(op, JobRequest) else JobRequest(op, **options)
 
 
 def one_of(value: str, allowed: Sequence[str], field: str) -> str:

@@ -124,7 +124,8 @@ class Job(JobHandle):
     def wait(self, timeout_s: float | None = None) -> Results:
         """Wait until the job has ended, and return its results.
 
-        A progress bar is shown if stderr is a terminal. `measurements` of the results has a row for
+        A progress bar is shown on a terminal and in a notebook, unless the client has
+        `progress=False`. `measurements` of the results has a row for
         each implementation of each case.
 
         Raises:

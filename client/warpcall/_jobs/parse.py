@@ -61,7 +61,7 @@ def _read(hint: Any, value: Any, path: str) -> Any:
     elif is_dataclass(hint):
         _check(isinstance(value, dict), "an object", value, path)
         return _object(hint, value, path)
-    else:
+    elif hint is not Any:
         plain = str if origin is Literal else hint
         _check(type(value) in _scalars(plain), NAMES[plain], value, path)
     return value

@@ -1,10 +1,11 @@
-"""The progress bar of a benchmark job on a terminal."""
+"""The progress bar of a benchmark job on a terminal or in a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from warpcall._progress import live
 from warpcall._text import clean
 from warpcall.jobs import JobEvent, JobInfo
 
@@ -51,7 +52,7 @@ class Bar:
 
     @property
     def shown(self) -> bool:
-        """Whether the bar is on a terminal now."""
+        """Whether the bar is shown now."""
         return self._progress is not None
 
     def show(self, what: str) -> None:
@@ -59,23 +60,20 @@ class Bar:
         self._show(self._done, what)
 
     def close(self) -> None:
-        """Remove the bar from the terminal."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
     def _start(self, label: str, what: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-        self._progress = Progress(
+        self._progress = live(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[done]}/{task.total} cases"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[what]}", markup=False),
-            console=Console(stderr=True),
-            transient=True,
         )
         self._progress.start()
         self._progress.add_task(label, total=self._total, done=0, what=clean(what))

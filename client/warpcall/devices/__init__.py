@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warpcall.jobs import Payload
 
@@ -69,7 +69,7 @@ class Device(Payload):
     """How often its process was replaced since the server started."""
     step_s: float
     """Length of a step in seconds."""
-    steps: list[DeviceStep]
+    steps: list[DeviceStep] = field(repr=False)  # some 360 of them
     """Steps of the last hour in which something happened or was read, the earliest first."""
 
 

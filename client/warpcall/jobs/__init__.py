@@ -1,7 +1,7 @@
-"""The types of the jobs API: what a job is asked for, its state, its place in the queue, its
-events.
+"""The types of the jobs API: the state of a job, its place in the queue, its events.
 
-The SDK returns these types and those of `warpcall.jobs.results`, and the server builds its answers
+What a job is asked for is in `warpcall.jobs.request`. The SDK returns these types and those of
+`warpcall.jobs.results`, and the server builds its answers
 and its OpenAPI from them: these two modules are the only list of their fields. Times of day are
 texts as in RFC 3339, UTC. Every other quantity has its unit in its name.
 
@@ -11,9 +11,8 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 State = Literal[
     "queued",
@@ -61,42 +60,6 @@ ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing"
 UNFINISHED: tuple[State, ...] = ("queued", *ACTIVE)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
-
-
-class JobRequest(TypedDict, total=False):
-    """What a job measures and how, besides its op. Give either `cases` or `sweep`.
-
-    Attributes:
-        implementations: names of what is timed, by default ["warpcall", "torch"], and ["torch"]
-            for a problem. The others are compared with the first.
-        cases: each with `inputs`, or with the `shape` and `dtype` of the first input; of a problem
-            with its `dtype` and `sizes`.
-        sweep: `shapes`, `dtypes`, `params` and `sizes`, whose product are the cases. A problem has
-            no `shapes`, and needs no `dtypes`: its first one is the default.
-        precision: "standard" by default.
-        priority: "normal" by default.
-        tags: words to find the job by, at most 16.
-        note: a text for readers, at most 1,000 characters.
-        fresh: measure even if a job of the same user measured the same in the same environment.
-            By default the server answers with that job.
-        private: let only the job's user and administrators read it. By default all users can,
-            unless it times a private upload or the server is set otherwise.
-        gpu: model of the GPU that it runs on, such as "H200": words of the name that `Client.nodes`
-            has. By default any.
-        node: id of the server that it runs on, or host name of its machine. By default any.
-    """
-
-    implementations: Sequence[str] | None
-    cases: Sequence[Mapping[str, object]] | None
-    sweep: Mapping[str, object] | None
-    precision: Precision | None
-    priority: Priority | None
-    tags: Sequence[str] | None
-    note: str | None
-    fresh: bool
-    private: bool | None
-    gpu: str | None
-    node: str | None
 
 
 class Payload:
@@ -183,6 +146,8 @@ class JobInfo(Payload):
     """Whether only its user and administrators can read it; all users can read other jobs."""
     first_case: str = ""
     """Key of its first case; empty from older servers."""
+    node: str = ""
+    """Id of the server of the latest attempt; empty before the first, and from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,6 +278,8 @@ class QueueEntry(Payload):
     """Estimated seconds until the job ends."""
     device: str | None
     """Lane of the latest attempt, such as "cuda:0"; null before the first."""
+    node: str = ""
+    """Id of the server of the latest attempt; empty before the first, and from older servers."""
 
 
 @dataclass(frozen=True, kw_only=True)

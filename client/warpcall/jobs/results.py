@@ -156,7 +156,7 @@ class CaseDetails(CaseResults):
     implementation with the two sets may differ by a percent, because of their addresses."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Results(Table, Payload):
     """What a job has measured so far."""
 
@@ -215,7 +215,7 @@ class ComparedRow(Payload):
     """Number of jobs that repeated an earlier measurement, from which the margin was estimated."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Table, Payload):
     """Two jobs side by side."""
 
@@ -259,7 +259,7 @@ class HistoryPoint(Payload):
     """The row of the results."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class History(Table, Payload):
     """What one implementation took in one case, job by job."""
 

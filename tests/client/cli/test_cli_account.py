@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,23 @@ def test_without_a_key_the_error_says_how_to_get_in(warpcall: Command) -> None:
         "warpcall: this server asks for an API key; `warpcall login --url URL` saves one, "
         "or set WARPCALL_API_KEY\n"
     )
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_login_says_if_the_server_has_no_keys(
+    has_keys: bool, folder: Path, warpcall: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KEY}\n"))
+    local = {**ME, "name": "local", "role": "admin"}
+
+    with ScriptedServer(answer if has_keys else lambda visit: say(visit, 200, local)) as server:
+        result = warpcall("login", "--url", server.url)
+
+        first, *more = result.out.splitlines()
+        assert first == f"{folder / 'profile.toml'} now has the key for {server.url}"
+        assert read_profile() == Profile(server.url, KEY)
+    none = "the server has no API keys: it needs none, and did not check this one"
+    assert more == ([] if has_keys else [none])
 
 
 def test_logout_deletes_what_login_saved(folder: Path, warpcall: Command) -> None:

@@ -126,7 +126,7 @@ def test_kernels_describes_a_problem_with_what_bench_takes(warpcall: Command, ad
         "options of `warpcall bench`:",
         "  --size rows=N  number of rows (default 4096)",
         "  --size values=normal,special  what to draw (default normal)",
-        "  --dtype fp32,bf16  (default fp32)",
+        "  --dtype float32,bfloat16  (default float32)",
     ]
     assert at_version.out == shown.out
     assert as_json["sizes"][0]["name"] == "rows"

@@ -10,6 +10,7 @@ from warpcall._cli.output import human_bytes, plural
 from warpcall._cli.tables import (
     MAX_TRACEBACK,
     comparison_lines,
+    devices_table,
     loads_table,
     queue_table,
     ratio,
@@ -96,6 +97,37 @@ def test_what_top_shows_fits_into_80_columns(capsys: pytest.CaptureFixture[str])
     assert "> bac0a87aa76b benedict" in " ".join(shown.split())
     for text in ("120/1000", "1.9 h left", "running, low"):
         assert text in " ".join(shown.split())
+
+
+def test_devices_are_shown_without_columns_that_are_empty(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nothing = dict.fromkeys(("sm_clock_mhz", "power_w", "temperature_c", "other_processes"))
+    of_cpu = {"load": 1, "memory_bytes": 2**31, "memory_total_bytes": 2**34, **nothing}
+    reading = parse(DeviceReading, {**of_cpu, "throttled": "", "power_capped": False}, "")
+    step = DeviceStep(started_at="", calls=9, calls_s=1.0, blocks_s=0.0, reading=reading)
+    device = Device(
+        name="cpu", label="cpu (torch reference)", state="ready", reason="", queued=0,
+        in_flight=0, restarts=0, step_s=10.0, steps=[step],
+    )  # fmt: skip
+
+    Console(width=80).print(devices_table([device]))
+
+    head, cells = capsys.readouterr().out.splitlines()
+    assert head.split() == ["device", "state", "load", "memory", "calls", "blocks"]
+    assert cells.split() == [
+        "cpu",
+        "(torch",
+        "reference)",
+        "ready",
+        "100%",
+        "2.1/17",
+        "GB",
+        "9",
+        "0",
+        "s",
+    ]
+    assert "steps" not in repr(device)
 
 
 def test_a_long_name_has_a_line_of_its_own_above_its_times() -> None:

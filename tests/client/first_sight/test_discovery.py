@@ -13,10 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
 
 import warpcall
 from tests.client.scripted import ScriptedServer, well
-from warpcall import AsyncClient, Client, InvalidInput
+from warpcall import AsyncClient, AsyncProgram, Client, InvalidInput, JobRequest, Program
+from warpcall._client import BaseClient
+from warpcall._tensors import BaseStoredTensor
 from warpcall.dtypes import DTYPES, dtype_code
 from warpcall.jobs.results import History, HistoryPoint, Measurement, Results
 
@@ -42,6 +46,8 @@ def test_dir_and_help_show_all_public_names() -> None:
 
     assert {"Client", "AsyncClient", "JobRequest", "Results", "Busy"} <= set(dir(warpcall))
     assert set(warpcall.__all__) <= set(dir(warpcall))
+    assert not {"Any", "TYPE_CHECKING", "annotations", "importlib"} & set(dir(warpcall))
+    assert "errors" in dir(warpcall)
     for name in ("class Client", "class Results", "class InvalidInput"):
         assert name in text
     for name in warpcall.__all__:
@@ -72,6 +78,7 @@ def test_results_are_tables_and_plain_values() -> None:
     assert "<script>" not in page
     assert "1.235" in page
     assert "ratio" not in page  # no row has one
+    assert repr(RESULTS) == "Results of 1 row: see to_rows() or to_pandas()"
     assert RESULTS.to_rows() == [MEASURED.to_dict()]
     assert json.loads(json.dumps(RESULTS.to_dict()))["measurements"][0]["median_us"] == 1.23456
 
@@ -84,6 +91,14 @@ def test_a_history_has_the_fields_of_each_measurement() -> None:
     assert history.to_rows()[0]["median_us"] == 1.23456
     assert history.to_rows()[0]["job"] == "x"
     assert "and 100 more rows" in history._repr_html_()
+
+
+def test_results_are_a_data_frame_of_pandas() -> None:
+    frame = RESULTS.to_pandas()
+
+    assert list(frame.columns) == [field.name for field in dataclasses.fields(Measurement)]
+    assert frame["median_us"].tolist() == [1.23456]
+    assert frame[frame.implementation == "warpcall"]["tags"].tolist() == [["unstable"]]
 
 
 def test_without_pandas_to_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +117,67 @@ def test_an_answer_shows_its_outputs_in_a_notebook() -> None:
     assert "float32" in page
     assert "(3, 2)" in page
     assert "queue 0.5 ms" in page
+
+
+def test_a_request_for_a_job_says_what_it_asks_for() -> None:
+    request = JobRequest("permute", sweep={"dtypes": [torch.bfloat16]}, fresh=True)
+
+    assert request.to_dict() == {"op": "permute", "sweep": {"dtypes": ["BF16"]}, "fresh": True}
+    assert repr(request) == "JobRequest('permute', sweep={'dtypes': ['BF16']}, fresh=True)"
+    with pytest.raises(InvalidInput, match=r"quick, standard or publish, got 'fast'"):
+        JobRequest("permute", precision="fast")  # type: ignore[arg-type]
+
+
+def test_a_request_is_submitted_with_the_options_that_replace_its_fields() -> None:
+    bodies: list[Any] = []
+
+    def take(visit: Any) -> None:
+        bodies.append(json.loads(visit.body()))
+        visit.answer(422, b'{"detail": "seen"}', {"Content-Type": "application/problem+json"})
+
+    request = JobRequest("permute", cases=[{"shape": [2], "dtype": np.int8}], note="first")
+    with ScriptedServer(take) as server, Client(server.url) as gpu:
+        with pytest.raises(InvalidInput, match="seen"):
+            gpu.jobs.submit(request, note="second")
+        with pytest.raises(InvalidInput, match="seen"):
+            gpu.jobs.preview(request)
+
+    case = {"shape": [2], "dtype": "I8"}
+    assert bodies == [
+        {"op": "permute", "cases": [case], "note": "second"},
+        {"op": "permute", "cases": [case], "note": "first"},
+    ]
+
+
+def test_all_types_of_requests_and_results_are_dataclasses() -> None:
+    kinds = [getattr(warpcall, name) for name in warpcall.__all__]
+    others = (Exception, list, BaseClient, BaseStoredTensor, Program, AsyncProgram)
+
+    for kind in kinds:
+        assert dataclasses.is_dataclass(kind) or issubclass(kind, others), kind
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("warpcall.Cl", "Client"),
+        ("warpcall.Job", "JobRequest"),
+        ("gpu.perm", "permute"),
+        ("gpu.jobs.sub", "submit"),
+        ("gpu.o", "ops"),
+        ("gpu.permute(", "dims="),
+        ("warpcall.JobRequest(", "precision="),
+    ],
+)
+def test_ipython_completes_names_and_arguments(typed: str, expected: str) -> None:
+    shell = InteractiveShell.instance()
+    with Client("http://127.0.0.1:1") as gpu:
+        shell.user_ns.update(warpcall=warpcall, gpu=gpu)
+
+        with provisionalcompleter():
+            found = [one.text for one in shell.Completer.completions(typed, len(typed))]
+
+    assert expected in [text.rpartition(".")[2] for text in found]
 
 
 def test_a_choice_that_does_not_exist_is_refused_at_once_with_the_choices() -> None:

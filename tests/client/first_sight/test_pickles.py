@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -70,6 +71,19 @@ def test_processes_that_are_spawned_take_both(gpu: Client) -> None:
 
     for out in outs:
         np.testing.assert_array_equal(out, X)
+
+
+def test_joblib_takes_both_to_its_workers(gpu: Client) -> None:
+    with gpu.put(X) as stored, joblib.Parallel(n_jobs=2, backend="loky") as parallel:
+        outs = parallel(joblib.delayed(turned)(gpu, X + i) for i in range(8))
+        copies = parallel(joblib.delayed(fetched)(one) for one in [stored] * 4)
+        methods = parallel(joblib.delayed(one)(X, dims=(1, 0)) for one in [gpu.permute] * 2)
+
+    for i, out in enumerate(outs):
+        np.testing.assert_array_equal(out, (X + i).T)
+    for copy in copies:
+        np.testing.assert_array_equal(copy, X)
+    np.testing.assert_array_equal(methods[1], X.T)
 
 
 def test_forks_do_not_share_connections(gpu: Client) -> None:

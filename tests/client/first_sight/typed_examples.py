@@ -1,7 +1,7 @@
 """Calls as users write them, for the type checker: nothing here runs.
 
-mypy checks this file with all others (`make check`). It reports a comment that ignores an error
-which is not there, so each such comment is a test that the error is found.
+mypy checks this file with all others (`make check`). test_types.py removes the comments that ignore
+an error, and expects mypy and pyright to find an error in each of these lines, and no others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from warpcall import AsyncClient, Client, Job, JobRequest, Results, StoredTensor
+from warpcall import (
+    AsyncClient,
+    Client,
+    Job,
+    JobPreview,
+    JobRequest,
+    OpInfo,
+    OpList,
+    Results,
+    StoredTensor,
+)
 
 Array = npt.NDArray[Any]
 
@@ -33,9 +43,14 @@ async def awaited_calls_have_the_same_types(gpu: AsyncClient, t: torch.Tensor) -
 
 
 def jobs_take_what_they_declare(gpu: Client) -> None:
-    request: JobRequest = {"precision": "quick", "sweep": {"dtypes": [torch.bfloat16, np.float32]}}
-    job = gpu.jobs.submit("permute", **request)
+    sweep = {"shapes": [[64, 64]], "dtypes": [torch.bfloat16, np.float32, "fp16"]}
+    request = JobRequest("permute", precision="quick", sweep=sweep)
+    assert_type(gpu.jobs.submit(request, priority="low"), Job)
+    assert_type(gpu.jobs.preview(request), JobPreview)
+    job = gpu.jobs.submit("permute", precision="quick", sweep=sweep)
     assert_type(job, Job)
+    assert_type(gpu.ops(), OpList)
+    assert_type(gpu.op("permute"), OpInfo)
     assert_type(job.wait(), Results)
     assert_type(job.results().to_rows(), list[dict[str, Any]])
 
@@ -47,5 +62,10 @@ def what_is_wrong_is_found(gpu: Client, x: Array) -> None:
     gpu.masked_softmax(x, causal="yes")  # type: ignore[arg-type]
     gpu.jobs.submit("permute", precision="fast")  # type: ignore[arg-type]
     gpu.jobs.submit("permute", priority="urgent")  # type: ignore[arg-type]
+    gpu.jobs.submit("permute", presision="quick")  # type: ignore[call-arg]
+    gpu.jobs.preview("permute", sweep=["F32"])  # type: ignore[arg-type]
+    JobRequest("permute", precision="fast")  # type: ignore[arg-type]
+    JobRequest("permute", "quick")  # type: ignore[call-arg]
+    gpu.jobs.export("j1", "xlsx")  # type: ignore[arg-type]
     gpu.jobs.list(state="done")  # type: ignore[arg-type]
     Client(timeout="5")  # type: ignore[call-arg]
