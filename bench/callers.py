@@ -82,7 +82,17 @@ class RawClient:
         self._body = memoryview(bytearray(length + 4096))
         self._nbytes = tensor.nbytes
         self.received = self._body[:0]
-        self._answer_head = b""
+        self._answer_head, self._answer_body_nbytes = b"", 0
+
+    @property
+    def parts(self) -> list[memoryview]:
+        """What is sent: the whole request."""
+        return self._parts
+
+    @property
+    def answer_nbytes(self) -> int:
+        """Bytes of the last answer, with its head."""
+        return len(self._answer_head) + 4 + self._answer_body_nbytes
 
     @property
     def timing(self) -> dict[str, float]:
@@ -119,7 +129,7 @@ class RawClient:
         length = _LENGTH.search(head)
         if not head.startswith(b"HTTP/1.1 200") or length is None:
             raise ConnectionError(f"the server answered {bytes(self._head[:at])!r}")
-        self._answer_head = head
+        self._answer_head, self._answer_body_nbytes = head, int(length[1])
         early = at - (end + 4)
         self._body[:early] = self._head[end + 4 : at]
         return early, int(length[1])
