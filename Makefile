@@ -6,12 +6,12 @@ WHEELS := dist
 SHELL := /bin/bash
 QUIET := $(if $(shell test -t 2 && echo terminal),,-qq)
 NEW := $(if $(QUIET),,> >(grep --line-buffered -v "already satisfied"))
-.PHONY: setup fmt check wheels test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
+.PHONY: setup fmt check wheels test chaos cluster-test screenshots demo serve bench image image-test gpu-bench gpu-test gpu-sanitize
 
 setup: .venv/ready
 .venv/ready: pyproject.toml client/pyproject.toml constraints.txt
 	@echo "Installing the versions of constraints.txt into .venv, which takes minutes: most of it is PyTorch."
-	@echo "Afterwards .venv has 2.3 GB, and more with CUDA. Nothing outside of it is changed; rm -r .venv undoes it."
+	@echo "Afterwards .venv has 2.7 GB, and more with CUDA. Nothing outside of it is changed; rm -r .venv undoes it."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq 'pip>=25.1'
 	@$(BIN)/pip install $(QUIET) --constraint constraints.txt --editable client --editable . --group dev $(NEW)
@@ -23,13 +23,18 @@ check: setup
 	$(BIN)/python -m tools.check_words
 	$(BIN)/bandit -qr -c pyproject.toml client/warpcall kernels/warpcall_kernels service/warpcall_service
 	$(BIN)/pip-licenses >/dev/null
-	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.uploads.yaml
-	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*.yaml))
+	$(BIN)/hadolint Dockerfile && $(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec docker/compose*.yaml
+	$(BIN)/kubernetes-validate --quiet --strict $(filter-out %/kustomization.yaml,$(wildcard docker/kubernetes/*/*.yaml))
 wheels: setup
 	@$(BIN)/pip wheel -qq --no-deps --wheel-dir $(WHEELS) ./client
 	@ls $(WHEELS)/*.whl
 test: setup
 	$(BIN)/pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
+chaos: setup
+	WARPCALL_TEST_KILLS=100 WARPCALL_TEST_PARTITIONS=20 REQUIRE_NETWORKS=yes WARPCALL_TEST_BEFORE=migration \
+		$(BIN)/pytest -n0 -s tests/chaos $(ARGS)
+cluster-test: setup
+	$(BIN)/python -m tests.chaos.end_to_end $(ARGS)
 screenshots: setup
 	$(BIN)/python -m tests.pages.screenshots screenshots $(ARGS)
 demo: setup

@@ -87,14 +87,16 @@ def running_server(
     settings: Mapping[str, str] | None = None,
     under: Sequence[str] = (),
     *,
+    ready: bool = True,
     start_timeout_s: float = START_TIMEOUT_S,
     popen: type[subprocess.Popen[bytes]] = subprocess.Popen,
 ) -> Iterator[Server]:
-    """A server on a free port of this machine, ready; stopped at the end.
+    """A server on a free port of this machine; stopped at the end.
 
     Args:
         settings: WARPCALL_ variables; the caller's own environment has no say.
         under: a command that starts the one that follows it, in its own place.
+        ready: whether to wait until it is ready; if not, it only listens.
         popen: the class that starts the process.
 
     Raises:
@@ -116,7 +118,8 @@ def running_server(
             )
         try:
             server = Server(_url(process, log, start_timeout_s), uds, process, log)
-            server.wait_ready(start_timeout_s)
+            if ready:
+                server.wait_ready(start_timeout_s)
             yield server
         finally:
             status = process.poll()

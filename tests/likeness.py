@@ -14,7 +14,7 @@ from pathlib import Path
 COMMANDS = ("nsenter", "setpriv", "unshare")
 WAITS = "import sys; print(flush=True); sys.stdin.read()"
 JOINED_S = 60.0
-NAMESPACES = ("user", "mnt")
+NAMESPACES = ("user", "mnt", "net", "uts")
 PR_CAPBSET_DROP = 24
 SYS_CAPSET = 126  # x86_64, as tests/template.py
 CAPABILITY_VERSION_3 = 0x20080522

@@ -141,8 +141,13 @@ def template(fd: int) -> None:
 
     import warpcall_kernels
     import warpcall_kernels.measuring
+    import warpcall_service.auth.admin_cli
     import warpcall_service.cli
+    import warpcall_service.launchers.ray_servers
+    import warpcall_service.nodes.drain
     import warpcall_service.runs.reaper
+    import warpcall_service.startup.serving
+    import warpcall_service.supervisor.supervisor
     import warpcall_service.worker.job_check
     import warpcall_service.worker.job_main
     import warpcall_service.worker.main
@@ -152,7 +157,8 @@ def template(fd: int) -> None:
     import warpcall_service.worker.program_planner
     import warpcall_service.worker.programs
     import warpcall_service.worker.upload_check
-    import warpcall_service.worker.uploaded  # noqa: F401
+    import warpcall_service.worker.uploaded
+    import warpcall_service.worker.warmup  # noqa: F401
     from warpcall_service.drawing.sources import load_highlighter
     from warpcall_service.pages.view import load_templates
 

@@ -53,7 +53,10 @@ ORDER = (
     "api",
     "gateway",
     "app",
+    "startup",
     "server",
+    "supervisor",
+    "launchers",
     "cli",
 )
 MAY_IMPORT_TORCH = "worker"  # the folder of the service whose modules run beside a device

@@ -33,7 +33,7 @@ from warpcall.dtypes import ITEMSIZE
 from warpcall.errors import Problem
 from warpcall_service.calls import programs
 from warpcall_service.formats import flat_json, json_messages, media_types, multipart, npy, params
-from warpcall_service.http import connection, decompress, problems
+from warpcall_service.http import connection, decompress, parsing, problems
 from warpcall_service.http import server as http_server
 from warpcall_service.jobs import read_admission
 from warpcall_service.jobs.models import MAX_BODY_BYTES
@@ -274,11 +274,11 @@ def test_the_fixed_limits_are_as_documented(server: Server) -> None:
     rows = dict(re.findall(r"^\| ([a-z`].*?) \| (\d.*?) \|$", section, re.MULTILINE))
 
     assert rows == {
-        "request line, headers and trailers": f"{connection.MAX_HEAD_BYTES >> 10} KiB together; "
+        "request line, headers and trailers": f"{parsing.MAX_HEAD_BYTES >> 10} KiB together; "
         f"request line and headers within {connection.HEAD_TIMEOUT_S:g} s",
         "a TLS handshake": f"{http_server.HANDSHAKE_S:g} s",
         "receiving the rest of a body after its response was sent": f"{connection.LINGER_S:g} s",
-        "headers of a request": f"{connection.MAX_HEADERS}",
+        "headers of a request": f"{parsing.MAX_HEADERS}",
         "parameters in a query string": f"{params.MAX_PARAMS}",
         "`Accept`": f"{media_types.MAX_ACCEPT_BYTES} bytes, {media_types.MAX_RANGES} media ranges",
         "`Content-Type` of a call": f"{media_types.MAX_CONTENT_TYPE_BYTES} bytes",

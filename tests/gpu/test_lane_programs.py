@@ -72,11 +72,13 @@ def test_a_program_between_kept_tensors_uses_memory_for_few_of_its_steps() -> No
     get = {"steps": [], "outputs": {"y": "y"}, "tensors": [], "stored": [["y", *square[1:]]]}
     before = torch.cuda.memory_allocated()
 
-    device.run(Program.decode(message(put, {}, {"x": 1}), tensor_store), 0, 2 * NBYTES)
+    device.begin(Program.decode(message(put, {}, {"x": 1}), tensor_store), 0, 2 * NBYTES).times()
     torch.cuda.reset_peak_memory_stats()
-    device.run(Program.decode(message(run, {"x": 1}, {"y": 2}), tensor_store), 0, 2 * NBYTES)
+    device.begin(
+        Program.decode(message(run, {"x": 1}, {"y": 2}), tensor_store), 0, 2 * NBYTES
+    ).times()
     peak = torch.cuda.max_memory_allocated() - before
-    device.run(Program.decode(message(get, {"y": 2}, {}), tensor_store), 0, 2 * NBYTES)
+    device.begin(Program.decode(message(get, {"y": 2}, {}), tensor_store), 0, 2 * NBYTES).times()
 
     expected = torch.from_numpy(x).cuda()
     for _ in range(STEPS):
@@ -98,7 +100,7 @@ def test_an_upload_is_freed_once_no_step_needs_it() -> None:
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
 
-    device.run(program, 0, 2 * NBYTES)
+    device.begin(program, 0, 2 * NBYTES).times()
 
     got = np.frombuffer(arena[2 * NBYTES : 3 * NBYTES], np.float32)
     assert (got == 2.0**STEPS).all()

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 if found := shutil.which("initdb"):
     FOLDERS.append(Path(found).parent)
 POSTGRES = FOLDERS[0] if FOLDERS else None  # where its programs are
-REVISION = "0010"  # of the tables, after all migrations
+REVISION = "0011"  # of the tables, after all migrations
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ class Postgres:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Let all its processes stand still: connections are made, and nothing is answered."""
-        first = (self.folder / "data/postmaster.pid").read_text().split()[0]
-        postmaster = psutil.Process(int(first))
+        postmaster = self._postmaster()
         postmaster.suspend()  # so that there are no further ones
         with _suspended([*postmaster.children(), postmaster]):
             yield
@@ -115,12 +115,49 @@ class Postgres:
     def silent(self, database: Database) -> Iterator[None]:
         """Let those that serve a database's present connections stand still; new ones are served."""
         name = database.settings["WARPCALL_DATABASE_URL"].partition("@/")[2].partition("?")[0]
-        first = (self.folder / "data/postmaster.pid").read_text().split()[0]
-        children = psutil.Process(int(first)).children()
-        serving = [child for child in children if f" {name} " in " ".join(child.cmdline())]
+        serving = self.processes(name)
         assert serving
         with _suspended(serving):
             yield
+
+    @contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        """Commit each write, and break its connection before the commit is acknowledged.
+
+        Commits wait for a standby server that there is not, until their connections are ended.
+        """
+        ended = threading.Event()
+        waiting = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        )
+
+        def end_them() -> None:
+            while not ended.wait(0.1):
+                self.psql(waiting)
+
+        self.psql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        self.psql("SELECT pg_reload_conf()")
+        ending = threading.Thread(target=end_them)
+        ending.start()
+        try:
+            yield
+        finally:
+            self.psql("ALTER SYSTEM RESET synchronous_standby_names")
+            self.psql("SELECT pg_reload_conf()")
+            ended.set()
+            ending.join()
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Those that serve the connections to a database at present."""
+        found = []
+        for child in self._postmaster().children():
+            with suppress(psutil.NoSuchProcess):
+                if f" {name} " in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
+
+    def _postmaster(self) -> psutil.Process:
+        return psutil.Process(int((self.folder / "data/postmaster.pid").read_text().split()[0]))
 
     def psql(self, statement: str) -> None:
         command = [f"{POSTGRES}/psql", "-qXv", "ON_ERROR_STOP=1", "-c", statement]
@@ -141,8 +178,12 @@ def _suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
 
 
 @contextmanager
-def postgres_cluster() -> Iterator[Postgres]:
-    """PostgreSQL from this machine's programs, which refuse to run as root: then as `postgres`."""
+def postgres_cluster(address: str | None = None) -> Iterator[Postgres]:
+    """PostgreSQL from this machine's programs, which refuse to run as root: then as `postgres`.
+
+    Args:
+        address: at which the URL reaches it, from anywhere. None means the socket in its folder.
+    """
     if POSTGRES is None:
         pytest.skip("PostgreSQL's programs are not installed")
     with tempfile.TemporaryDirectory(prefix="warpcall-pg-", ignore_cleanup_errors=True) as name:
@@ -156,10 +197,14 @@ def postgres_cluster() -> Iterator[Postgres]:
         initdb = [f"{POSTGRES}/initdb", "-A", "trust", "-U", "postgres", "-N", "-D", data]
         subprocess.run(initdb, stdout=subprocess.DEVNULL, check=True, **who)
         control = [f"{POSTGRES}/pg_ctl", "-s", "-w", "-D", data, "-l", str(folder / "log")]
-        options = f"-k {folder} -c listen_addresses= -c fsync=off"
+        if address:
+            with (folder / "data/pg_hba.conf").open("a") as allowed:
+                allowed.write("host all all all trust\n")
+        options = f"-k {folder} -c listen_addresses={address or ''} -c fsync=off"
         subprocess.run([*control, "-o", options, "start"], check=True, **who)
         try:
-            yield Postgres(f"postgresql://postgres@/{{}}?host={folder}", folder)
+            where = f"{address}/{{}}" if address else f"/{{}}?host={folder}"
+            yield Postgres(f"postgresql://postgres@{where}", folder)
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, **who)
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from tests.servers import Server, running_server
-from tests.service.auth.test_revocation import stopped_lane
 from tests.service.databases import Database
 from tests.service.job_requests import ended, submit
 from tests.service.requests import log_of, logged, metrics
@@ -26,6 +25,7 @@ from tests.service.stalled import (
     server_that_writes_to,
     serves,
 )
+from tests.service.stopped_lane import stopped_lane
 from tests.service.store.test_trouble import FILL, on_small_disk, until, up
 from warpcall_service.log_writer import MAX_LINES
 
