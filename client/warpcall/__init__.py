@@ -7,8 +7,8 @@
 
 Public names: Client, StoredTensor, Program and Job with their forms for asyncio (AsyncClient,
 AsyncStoredTensor, AsyncProgram, AsyncJob), Answer, what a job is asked for (JobRequest) and what it
-returns (Results, Comparison, History and others), the server's OpInfo, Device and Node, and the
-errors of `warpcall.errors`.
+returns (Results, Comparison, History and others), the server's OpInfo, Device, Node and Health,
+the user who calls (Me), and the errors of `warpcall.errors`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
     from warpcall.devices import Device
+    from warpcall.health import Health, Lane
     from warpcall.implementations import Implementation, ImplementationDetails
     from warpcall.jobs import (
         JobDetails,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from warpcall.ops import OpInfo, OpList
     from warpcall.problems import ProblemDetails, ProblemInfo
     from warpcall.regressions import Regression, RegressionRow
+    from warpcall.users import Me, UserLimits
 
 __version__ = "0.2.0"  # of both distributions
 __all__ = [
@@ -90,6 +92,7 @@ __all__ = [
     "Comparison",
     "Device",
     "Forbidden",
+    "Health",
     "History",
     "HistoryPoint",
     "Implementation",
@@ -103,6 +106,8 @@ __all__ = [
     "JobPreview",
     "JobRequest",
     "KernelFailed",
+    "Lane",
+    "Me",
     "Measurement",
     "NewShare",
     "Node",
@@ -129,6 +134,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UnsupportedMedia",
+    "UserLimits",
     "WarpcallError",
 ]
 
@@ -146,6 +152,7 @@ _LAZY = {
     "ComparedRow": "jobs.results",
     "Comparison": "jobs.results",
     "Device": "devices",
+    "Health": "health",
     "History": "jobs.results",
     "HistoryPoint": "jobs.results",
     "Implementation": "implementations",
@@ -156,6 +163,8 @@ _LAZY = {
     "JobInfo": "jobs",
     "JobPreview": "jobs",
     "JobRequest": "jobs.request",
+    "Lane": "health",
+    "Me": "users",
     "Measurement": "jobs.results",
     "NewShare": "jobs",
     "Node": "nodes",
@@ -172,6 +181,7 @@ _LAZY = {
     "Results": "jobs.results",
     "Share": "jobs",
     "StoredTensor": "_tensors",
+    "UserLimits": "users",
 }
 
 

@@ -24,8 +24,10 @@ from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import LoopWaiter
 from warpcall.devices import Device
+from warpcall.health import Health
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
+from warpcall.users import Me
 
 
 class AsyncClient(BaseClient, AsyncOps):
@@ -136,7 +138,7 @@ class AsyncClient(BaseClient, AsyncOps):
         """Client.nodes, awaited."""
         return await self._core.nodes()
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self) -> Health:
         """Client.health, awaited."""
         return await self._core.health()
 
@@ -144,7 +146,7 @@ class AsyncClient(BaseClient, AsyncOps):
         """Client.devices, awaited."""
         return await self._core.devices()
 
-    async def me(self) -> dict[str, Any]:
+    async def me(self) -> Me:
         """Client.me, awaited."""
         return await self._core.me()
 

@@ -27,8 +27,10 @@ from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter
 from warpcall.devices import Device
 from warpcall.errors import InvalidInput
+from warpcall.health import Health
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
+from warpcall.users import Me
 
 TIMEOUT_S = 60.0
 
@@ -261,16 +263,16 @@ class Client(BaseClient, Ops):
         """
         return run_now(self._core.nodes())
 
-    def health(self) -> dict[str, Any]:
-        """The server's `status` ("ready" or "not ready"), its `lanes`, and `reasons` if not ready."""
+    def health(self) -> Health:
+        """Whether the server can run calls now, and its devices. See warpcall.health."""
         return run_now(self._core.health())
 
     def devices(self) -> list[Device]:
         """The server's devices, each with what it did in the last hour. See warpcall.devices."""
         return run_now(self._core.devices())
 
-    def me(self) -> dict[str, Any]:
-        """Who you are to the server: your `name`, `role`, `limits`, and what is `in_flight`.
+    def me(self) -> Me:
+        """Who you are to the server: your name, role and limits. See warpcall.users.
 
         Raises:
             Unauthorized: the server asks for a key, and none was given or it is wrong.

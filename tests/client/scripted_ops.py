@@ -19,15 +19,25 @@ from warpcall.errors import InvalidInput, NotFound, Problem
 from warpcall_kernels import ops
 
 DECLARED: dict[str, dict[str, Any]] = {name: op.describe() for name, op in ops().items()}
+LANE = {"name": "cuda:0", "reason": "", "device": "", "restarts": 0, "queued": 0, "in_flight": 0}
+LIMITS = {"requests_in_flight": None, "bytes_in_flight": 1 << 30, "requests_per_s": 100.0}
+ME = {
+    "name": "ann",
+    "role": "bench",
+    "limits": LIMITS,
+    "in_flight": {"requests": 1, "bytes": 0},
+}
 READY = {
     "status": "ready",
     "reasons": [],
-    "lanes": [{"name": "cuda:0", "state": "ready", "device": "cuda:0 (NVIDIA H200)"}],
+    "uploads": "off",
+    "lanes": [{**LANE, "state": "ready", "device": "cuda:0 (NVIDIA H200)"}],
 }
 NOT_READY = {
-    "status": "not ready",
+    "status": "unready",
     "reasons": ["no lane is ready"],
-    "lanes": [{"name": "cuda:0", "state": "starting", "device": ""}],
+    "uploads": "off",
+    "lanes": [{**LANE, "state": "starting", "reason": "imports torch"}],
 }
 ANSWER_HEADERS = {
     "X-Request-Id": "r9",
@@ -61,7 +71,7 @@ class OpsServer(ScriptedServer):
         if visit.target == "/readyz":
             say(visit, 200 if self._ready else 503, READY if self._ready else NOT_READY)
         elif visit.target == "/v1/me":
-            say(visit, 200, {"name": "ann", "role": "bench"})
+            say(visit, 200, ME)
         elif visit.target == "/v1/kernels":
             say(visit, 200, {"kernels": list(self.declared.values())})
         elif name not in self.declared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted import ScriptedServer, Visit, well
+from tests.client.scripted_ops import READY
 from warpcall import Client, InvalidInput, __version__
 from warpcall._config import configure
 
@@ -148,7 +150,7 @@ def test_the_key_and_the_prefix_are_on_each_request() -> None:
 
     def ready(visit: Visit) -> None:
         seen.append(visit.headers["authorization"])
-        visit.answer(200, b'{"ready": true}')
+        visit.answer(200, json.dumps(READY).encode())
 
     with ScriptedServer(ready) as server, Client(f"{server.url}/warp", api_key=KEY) as gpu:
         gpu.health()

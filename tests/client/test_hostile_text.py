@@ -17,7 +17,7 @@ from tests.client.command import Command
 from tests.client.flavours import Flavour
 from tests.client.implementations.answers import ENVIRONMENT, UPLOADED
 from tests.client.scripted import Script, ScriptedServer, Visit, permute
-from tests.client.scripted_ops import DECLARED, OpsServer
+from tests.client.scripted_ops import DECLARED, LANE, OpsServer
 from warpcall import JobFailed, Problem, TransportError, WarpcallError
 from warpcall._cli.output import console, table_of
 from warpcall._jobs.events import MAX_EVENT_BYTES, Parser
@@ -208,14 +208,22 @@ def evil_declaration() -> dict[str, Any]:
     return declared
 
 
+HEALTH = {
+    "status": EVIL,
+    "reasons": [EVIL],
+    "uploads": EVIL,
+    "lanes": [{**LANE, **dict.fromkeys(("name", "state", "device", "reason"), EVIL)}],
+}
+
+
 @pytest.mark.parametrize(
     ("arguments", "payload"),
     [
         (["kernels"], {"kernels": [evil_declaration()]}),
         (["kernels", "permute"], evil_declaration()),
         (["kernels", "permute", "--json"], evil_declaration()),
-        (["health"], {"status": EVIL, "reasons": [EVIL], "lanes": [dict.fromkeys(("name", "state", "device"), EVIL)]}),
-        (["health", "--json"], {"status": EVIL}),
+        (["health"], HEALTH),
+        (["health", "--json"], HEALTH),
         (["jobs"], {"jobs": [INFO], "next": None}),
         (["jobs", "--json"], {"jobs": [INFO], "next": None}),
         (["cancel", "j1"], JOB),

@@ -76,7 +76,7 @@ def test_ops_and_health_are_as_the_server_says(direct: Flavour) -> None:
 
     assert [op["name"] for op in listed] == list(DECLARED)
     assert one["equivalent"] == DECLARED["isin"]["equivalent"]
-    assert health == READY
+    assert health.to_dict() == READY
 
 
 def test_ops_are_listed_with_what_they_take_and_as_a_table(direct: Flavour) -> None:

@@ -109,7 +109,7 @@ def test_async_calls_run_side_by_side(server: Server) -> None:
 def test_an_answer_says_what_ran_it_and_how_long(gpu: Client) -> None:
     answer = gpu.call("permute", {"x": np.zeros((64, 64))}, {"dims": (1, 0)})
 
-    assert answer.device in [lane["device"] for lane in gpu.health()["lanes"]]
+    assert answer.device in [lane.device for lane in gpu.health().lanes]
     assert answer.timing_ms.keys() == {"queue", "h2d", "kernel", "d2h"}
     assert answer.timing_ms["kernel"] > 0
     assert answer.request_id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import typer
 
@@ -14,6 +13,7 @@ from warpcall._cli.output import Json, Url, human_bytes, plural, print_json, wri
 from warpcall._config import configure
 from warpcall._profile import Profile, delete_profile, profile_path, read_profile, write_profile
 from warpcall.errors import Unauthorized
+from warpcall.users import UserLimits
 
 MAX_KEY_CHARACTERS = 10_000
 NO_KEYS = "local"  # the name of every caller of a server that has no keys
@@ -39,7 +39,7 @@ def login(url: Url = None) -> None:
         raise UsageError("login needs a key, got an empty line")
     with Client(url, api_key=key) as gpu:
         try:
-            user = gpu.me().get("name")
+            user = gpu.me().name
         except Unauthorized as error:
             raise WarpcallError(f"{error}; nothing was saved") from error
         path = write_profile(Profile(gpu.url, key))
@@ -70,12 +70,11 @@ def whoami(as_json: Json = False, url: Url = None) -> None:
     with Client(url) as gpu:
         found = gpu.me()
     if as_json:
-        print_json({**found, "url": gpu.url})
+        print_json({**found.to_dict(), "url": gpu.url})
         return
-    write_lines(f"{found.get('name')}, role {found.get('role')}, at {gpu.url}", _key_line(url))
-    limits = found.get("limits")
-    if isinstance(limits, dict):
-        write_lines(*_limit_lines(limits))
+    write_lines(
+        f"{found.name}, role {found.role}, at {gpu.url}", _key_line(url), _limit_line(found.limits)
+    )
 
 
 def _key_line(url: str | None) -> str:
@@ -85,15 +84,11 @@ def _key_line(url: str | None) -> str:
     return f"key: from {where}"
 
 
-def _limit_lines(limits: dict[str, Any]) -> list[str]:
-    requests, nbytes = limits.get("requests_in_flight"), limits.get("bytes_in_flight")
-    known = [
-        None if requests is None else f"{plural(requests, 'request')} at once",
-        None if nbytes is None else f"{human_bytes(nbytes)} in flight",
-        None if not limits.get("requests_per_s") else f"{limits['requests_per_s']:g} requests/s",
-    ]
-    shown = [text for text in known if text is not None]
-    return [f"limits: {', '.join(shown)}"] if shown else []
+def _limit_line(limits: UserLimits) -> str:
+    requests = limits.requests_in_flight
+    at_once = "" if requests is None else f"{plural(requests, 'request')} at once, "
+    nbytes = human_bytes(limits.bytes_in_flight)
+    return f"limits: {at_once}{nbytes} in flight, {limits.requests_per_s:g} requests/s"
 
 
 def _first_line() -> str:

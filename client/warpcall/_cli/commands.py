@@ -43,6 +43,7 @@ from warpcall._cli.output import (
 from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
+from warpcall.health import Health
 from warpcall.nodes import Node
 
 FIRST_VALUES = 4
@@ -195,10 +196,10 @@ def health(as_json: Json = False, url: Url = None) -> None:
     with Client(url) as gpu:
         report = gpu.health()
     if as_json:
-        print_json(report)
+        print_json(report.to_dict())
     else:
         _print_health(report)
-    if report.get("status") != "ready":
+    if report.status != "ready":
         raise typer.Exit(1)
 
 
@@ -231,11 +232,10 @@ def _node_devices(node: Node) -> str:
     return ", ".join(shown)
 
 
-def _print_health(report: dict[str, Any]) -> None:
-    lines = [str(report.get("status", "no Warpcall server"))]
-    lines += [f"  {reason}" for reason in report.get("reasons", [])]
-    for lane in report.get("lanes", []):
-        lines.append(f"{lane['name']}: {lane['state']}, {lane['device'] or 'no device yet'}")
+def _print_health(report: Health) -> None:
+    lines = [report.status]
+    lines += [f"  {reason}" for reason in report.reasons]
+    lines += [f"{one.name}: {one.state}, {one.device or 'no device yet'}" for one in report.lanes]
     write_lines(*lines)
 
 

@@ -169,7 +169,7 @@ def top(as_json: Json = False, url: Url = None) -> None:
     """
     with Client(url) as gpu:
         if as_json:
-            report = {"lanes": gpu.health().get("lanes", []), "queue": asdict(gpu.jobs.queue())}
+            report = {"lanes": gpu.health().to_dict()["lanes"], "queue": asdict(gpu.jobs.queue())}
             others = _servers(gpu)
             print_json(report | ({"nodes": [asdict(node) for node in others]} if others else {}))
         elif not sys.stdout.isatty():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.table import Table
 
 from warpcall._cli.output import human_bytes, plural, table_of
 from warpcall._jobs.progress import span, waiting
 from warpcall.devices import Device, DeviceReading
+from warpcall.health import Health
 from warpcall.jobs import JobInfo, Queue
 from warpcall.jobs.results import Board, Comparison, History, Results
 from warpcall.nodes import Node
@@ -250,10 +250,9 @@ def node_state(node: Node) -> str:
     return node.state if node.gone_since is None else f"{node.state} {ago(node.gone_since)} ago"
 
 
-def lanes_table(health: Mapping[str, Any]) -> Table:
+def lanes_table(health: Health) -> Table:
     """A table of the server's devices, of a server that says nothing of their load."""
-    lanes = health.get("lanes", [])
-    rows = [(lane["name"], lane["state"], lane["device"] or "no device yet") for lane in lanes]
+    rows = [(lane.name, lane.state, lane.device or "no device yet") for lane in health.lanes]
     return table_of(("lane", "state", "device"), rows)
 
 

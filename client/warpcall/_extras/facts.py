@@ -12,8 +12,10 @@ from warpcall._config import Config
 from warpcall._jobs.parse import parse
 from warpcall.devices import Device, DeviceList
 from warpcall.errors import InvalidInput, TransportError
+from warpcall.health import Health
 from warpcall.nodes import NodeList
 from warpcall.ops import OpInfo, OpList
+from warpcall.users import Me
 
 READY_OR_NOT = (200, 503)
 DECLARED = {"name", "inputs", "outputs", "params"}  # members that each declaration of an op has
@@ -60,17 +62,17 @@ class Facts(ABC):
         """The servers that share a database with this one."""
         return parse(NodeList, await self.get_json(wire.NODES_PATH), "nodes")
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self) -> Health:
         """The report of /readyz, whether the server is ready or not."""
-        return await self._object("/readyz", READY_OR_NOT)
+        return parse(Health, await self._object("/readyz", READY_OR_NOT), "its health")
 
     async def devices(self) -> list[Device]:
         """The server's devices with their last hour."""
         return parse(DeviceList, await self.get_json("/v1/devices"), "its devices").devices
 
-    async def me(self) -> dict[str, Any]:
+    async def me(self) -> Me:
         """The user who calls, as /v1/me answers."""
-        return await self._object("/v1/me")
+        return parse(Me, await self._object("/v1/me"), "the user")
 
     async def _object(self, path: str, accepted: tuple[int, ...] = (200,)) -> dict[str, Any]:
         found = await self.get_json(path, accepted)

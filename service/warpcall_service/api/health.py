@@ -3,49 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
+from warpcall.health import Health, Lane
 from warpcall_service.api.metrics import Metrics
 from warpcall_service.auth.sync import AccountSync
+from warpcall_service.formats.media_types import JSON
+from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import needs
 from warpcall_service.http.openapi_parts import Model
 from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.runs.sandbox import Sandbox
 
+SHOWN = tuple(field.name for field in fields(Lane))
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Health(Model):
+class Alive(Model):
     """The server answers."""
 
     status: str
-
-
-class LaneModel(Model):
-    """A device and its worker process. `state` is "ready" if it can run calls."""
-
-    name: str
-    state: str
-    reason: str
-    device: str
-    restarts: int
-    queued: int
-    in_flight: int
-
-
-class Readiness(Model):
-    """Whether calls can run now. `status` is "ready" or "unready"; `reasons` says why not.
-
-    `uploads` is "off", "sandboxed" or "trusted" as the server is set, or "unavailable:" and why the
-    sandbox of uploaded code cannot be used.
-    """
-
-    status: str
-    reasons: list[str]
-    uploads: str
-    lanes: list[LaneModel]
 
 
 def health(
@@ -59,7 +39,7 @@ def health(
     router = APIRouter(tags=["health"])
 
     @router.head("/healthz", include_in_schema=False)
-    @router.get("/healthz", response_model=Health)
+    @router.get("/healthz", response_model=Alive)
     async def healthz() -> Response:
         """200 as long as the server answers requests."""
         return JSONResponse({"status": "ok"})
@@ -67,8 +47,8 @@ def health(
     @router.head("/readyz", include_in_schema=False)
     @router.get(
         "/readyz",
-        response_model=Readiness,
-        responses={503: {"model": Readiness, "description": "No call can run now"}},
+        response_model=Health,
+        responses={503: {"model": Health, "description": "No call can run now"}},
     )
     async def readyz() -> Response:
         """200 while calls can run; 503 with the reasons while they cannot."""
@@ -77,14 +57,13 @@ def health(
         reasons = ["the server is stopping"] if stopping() else []
         reasons += account_sync.reasons()
         reasons += [f"{lane.name}: {lane.state}, {lane.reason}" for lane in lanes if lane.reason]
-        shown = [{name: getattr(lane, name) for name in LaneModel.model_fields} for lane in lanes]
-        payload = {
-            "status": "ready" if ready else "unready",
-            "reasons": reasons,
-            "uploads": sandbox.status,
-            "lanes": shown,
-        }
-        return JSONResponse(payload, 200 if ready else 503)
+        found = Health(
+            status="ready" if ready else "unready",
+            reasons=reasons,
+            uploads=sandbox.status,
+            lanes=[Lane(**{name: getattr(lane, name) for name in SHOWN}) for lane in lanes],
+        )
+        return Response(to_json(found), 200 if ready else 503, media_type=JSON)
 
     @router.get(
         "/metrics",

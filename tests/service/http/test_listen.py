@@ -25,7 +25,7 @@ def test_calls_small_and_large_go_through_the_file(server: Server) -> None:
     with Client(f"unix://{server.uds}") as gpu:
         for x in (X[:, :7], X, X[:2]):
             np.testing.assert_array_equal(gpu.permute(x, dims=(1, 0)), x.T)
-        assert gpu.health()["status"] == "ready"
+        assert gpu.health().status == "ready"
 
 
 def test_many_calls_at_once_go_through_the_file(server: Server) -> None:
@@ -73,7 +73,7 @@ def test_the_file_of_a_killed_server_is_replaced_and_ours_removed(tmp_path: Path
 
     with running_server({"WARPCALL_UDS": str(path), "WARPCALL_ARENA_BYTES": "64MiB"}):
         with Client(f"unix://{path}") as gpu:
-            assert gpu.health()["status"] == "ready"
+            assert gpu.health().status == "ready"
         assert f"cannot listen on {path}: Address already in use" in _refused(path, tmp_path)
         assert path.exists()
 

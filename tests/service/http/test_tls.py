@@ -104,7 +104,7 @@ def test_who_does_not_speak_tls_gets_nothing_and_disturbs_nobody(
         assert b"HTTP" not in sock.recv(1000)
 
     with Client(server.url, api_key=key) as gpu:
-        assert gpu.health()["status"] == "ready"
+        assert gpu.health().status == "ready"
 
 
 def connections(server: Server) -> int:
