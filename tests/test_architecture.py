@@ -44,6 +44,7 @@ ORDER = (
     "calls",
     "oip",
     "uploads",
+    "artefacts",
     "jobs",
     "summaries",
     "shares",

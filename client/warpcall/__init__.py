@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from warpcall._answer import Answer
     from warpcall._async_client import AsyncClient
     from warpcall._client import Client
+    from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact
     from warpcall._jobs.job import AsyncJob, Job
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
+    from warpcall.artefacts import Artefact
     from warpcall.devices import Device
     from warpcall.health import Health, Lane
     from warpcall.implementations import Implementation, ImplementationDetails
@@ -78,8 +80,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"  # of both distributions
 __all__ = [
     "Answer",
+    "Artefact",
     "AsyncClient",
     "AsyncJob",
+    "AsyncJobArtefact",
     "AsyncProgram",
     "AsyncStoredTensor",
     "Board",
@@ -99,6 +103,7 @@ __all__ = [
     "ImplementationDetails",
     "InvalidInput",
     "Job",
+    "JobArtefact",
     "JobDetails",
     "JobEvent",
     "JobFailed",
@@ -141,8 +146,10 @@ __all__ = [
 
 _LAZY = {
     "Answer": "_answer",
+    "Artefact": "artefacts",
     "AsyncClient": "_async_client",
     "AsyncJob": "_jobs.job",
+    "AsyncJobArtefact": "_jobs.artefacts",
     "AsyncProgram": "_program",
     "AsyncStoredTensor": "_tensors",
     "Board": "jobs.results",
@@ -158,6 +165,7 @@ _LAZY = {
     "Implementation": "implementations",
     "ImplementationDetails": "implementations",
     "Job": "_jobs.job",
+    "JobArtefact": "_jobs.artefacts",
     "JobDetails": "jobs",
     "JobEvent": "jobs",
     "JobInfo": "jobs",

@@ -130,7 +130,7 @@ class NotFound(Problem):
 
 
 class OnOtherNode(Problem):
-    """Another server has the stored tensor. The message and the answer's Location have its address.
+    """Another server has the stored tensor or file. The message and the answer's Location have its address.
 
     The SDK follows it if the servers list the address, and otherwise raises this error.
 
@@ -154,7 +154,7 @@ class OnOtherNode(Problem):
 
 
 class NodeGone(Problem):
-    """The server that has the stored tensor is gone; the message says which one and since when."""
+    """The server that has the stored tensor or file is gone; the message says which one."""
 
     status, code, title = 410, "node-gone", "The server is gone"
 

@@ -10,6 +10,7 @@ from warpcall import __version__
 from warpcall_service.api import devices, errors, health, install, kernels, me, openapi
 from warpcall_service.api.metrics import Metrics, lane_metrics, log_metric
 from warpcall_service.api.openapi_route import openapi_json
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth import session_routes
 from warpcall_service.auth.rate_limits import Limits
 from warpcall_service.auth.sync import AccountSync
@@ -43,6 +44,7 @@ from warpcall_service.settings import Settings
 from warpcall_service.shares import routes as share_routes
 from warpcall_service.shares.service import ShareService
 from warpcall_service.summaries import routes as summary_routes
+from warpcall_service.summaries.artefact_routes import artefact_routes
 from warpcall_service.uploads import problem_routes
 from warpcall_service.uploads import routes as upload_routes
 from warpcall_service.uploads.checks import Checks
@@ -63,6 +65,7 @@ def create_app(
     checks: Checks,
     sandbox: Sandbox,
     membership: Membership,
+    artefacts: Artefacts,
     stopping: Callable[[], bool],
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
@@ -76,6 +79,7 @@ def create_app(
         checks: has the metrics of checks of sources.
         sandbox: says whether uploaded code can run.
         membership: knows the servers that share the database.
+        artefacts: has the files of jobs.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
@@ -87,6 +91,7 @@ def create_app(
             *job_service.scheduler.metrics(),
             *checks.metrics(),
             *membership.metrics(),
+            *artefacts.metrics(),
             *account_sync.metrics(),
             log_metric(),
         ]
@@ -126,6 +131,7 @@ def create_app(
         session_routes.sessions_of(settings, account_sync),
         job_routes.jobs(job_service, stopping),
         summary_routes.summaries(job_service),
+        artefact_routes(job_service, artefacts),
         share_routes.shares(shares, job_service),
         upload_routes.implementations(settings, implementations),
         problem_routes.problems(settings, problems),

@@ -169,6 +169,27 @@ class Settings(ServerSettings):
             "administrators can read private jobs; every user can read the others."
         ),
     )
+    artefact_days: float = Field(
+        30.0,
+        gt=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="Days after which the artefacts of a job, such as profiles, are deleted.",
+    )
+    artefact_max_bytes: ByteSize = Field(
+        ByteSize(16 * MIB),
+        ge=1024,
+        le=128 * MIB,
+        description="Largest artefact of a job. A larger one is replaced by an error.",
+    )
+    user_max_artefact_bytes: ByteSize = Field(
+        ByteSize(1024 * MIB),
+        ge=0,
+        description=(
+            "Bytes of artefacts that one user's jobs may have stored. A further artefact is "
+            "replaced by an error until the user deletes some or they expire."
+        ),
+    )
     user_max_jobs: int = Field(1000, ge=1, description="Unfinished jobs that one user may have.")
     user_running_jobs: int = Field(
         2, ge=1, description="Jobs of one user that may run at the same time, on different devices."

@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from warpcall_service.app import create_app
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
@@ -51,6 +52,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
     json = JsonPool(1 << 20)
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
+    artefacts = Artefacts(settings, store, membership)
     gateway = create_app(
         settings,
         engine,
@@ -62,11 +64,13 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
         checks,
         sandbox,
         membership,
+        artefacts,
         lambda: False,
     )
     implementations.close()
     problems.close()
     await jobs.stop()
+    await artefacts.stop()
     json.close()
     app = gateway._app
     assert isinstance(app, FastAPI)

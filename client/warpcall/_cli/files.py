@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 import tokenize
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from warpcall._arrays import Array, Kind
 from warpcall._body import decode, encode
+from warpcall._extras.files import replacing
 from warpcall.errors import InvalidInput, WarpcallError
 
 SUFFIXES = (".npy", ".safetensors")
@@ -197,31 +195,3 @@ def _write(outputs: Mapping[str, Array], path: Path) -> None:
         described = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, described)
         file.write(array.reshape(-1).view(np.uint8))
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[Any]]:
-    """Write a temporary file beside `path`, then rename it. Write directly to a device or pipe."""
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-        return
-    final = path.resolve()
-    with tempfile.NamedTemporaryFile(
-        dir=final.parent, prefix=f".{final.name}.", delete=False
-    ) as file:
-        try:
-            yield file
-            file.flush()
-            mode = final.stat().st_mode & 0o777 if final.exists() else 0o666 & ~_umask()
-            Path(file.name).chmod(mode)
-            Path(file.name).replace(final)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -1,10 +1,12 @@
-"""The commands `jobs`, `watch`, `cancel`, `board`, `devices` and `top`."""
+"""The commands `jobs`, `watch`, `cancel`, `artefacts`, `board`, `devices` and `top`."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,9 +23,11 @@ from warpcall._cli.output import (
     OpName,
     Url,
     console,
+    human_bytes,
     job_ids,
     plural,
     print_json,
+    table_of,
     write_lines,
 )
 from warpcall._cli.tables import (
@@ -33,8 +37,10 @@ from warpcall._cli.tables import (
     lanes_table,
     loads_table,
     nodes_table,
+    one_line,
     queue_table,
 )
+from warpcall._jobs.artefacts import JobArtefact
 from warpcall.jobs import STATES
 from warpcall.nodes import Node
 
@@ -114,6 +120,66 @@ def cancel(id: JobId, as_json: Json = False, url: Url = None) -> None:
     else:
         kept = f"{job.cases_done} of {plural(job.cases_total, 'case')} measured"
         write_lines(f"{job.id} is {'cancelled' if job.ended else 'being cancelled'}; {kept}")
+
+
+@app.command()
+def artefacts(
+    id: JobId,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of an artefact. Default: list all.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Save the artefact here.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the artefact.")] = False,
+    as_json: Json = False,
+    url: Url = None,
+) -> None:
+    """List the artefacts of a job, or download one.
+
+    An artefact is a file that belongs to the job, such as a profile.
+
+    \b
+    warpcall artefacts ID
+    warpcall artefacts ID NAME -o FILE
+    """
+    if name is None and (out is not None or delete):
+        raise UsageError("--out and --delete are for one artefact: give its NAME")
+    if name is not None and (out is not None) is delete:
+        raise UsageError("give either --out FILE or --delete with the name of an artefact")
+    with Client(url) as gpu:
+        found = gpu.jobs.get(id).artefacts()
+        if name is None:
+            _print_artefacts(found, as_json)
+            return
+        one = next((one for one in found if one.name == name), None)
+        if one is None:
+            names = ", ".join(one.name for one in found) or "none"
+            raise NotFound(
+                f"the job {id} has no artefact {name!r:.140}; it has {names}", field="name"
+            )
+        if out is not None:
+            one.download(out)
+        else:
+            one.delete()
+    if as_json:
+        print_json(asdict(one.info))
+    elif out is not None:
+        write_lines(f"{out}: {human_bytes(one.nbytes)}")
+    else:
+        write_lines(f"{name} is deleted")
+
+
+def _print_artefacts(found: Sequence[JobArtefact], as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(one.info) for one in found])
+        return
+    rows = [(one.name, human_bytes(one.nbytes), one.expires_at[:10]) for one in found if one.sha256]
+    if rows:
+        console().print(table_of(("artefact", "size", "kept until"), rows))
+    write_lines(*(f"{one.name}: {one_line(one.error)}" for one in found if one.error))
+    if not found:
+        write_lines("no artefacts")
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 
 from warpcall import Client
 from warpcall._cli.declarations import declaration_of
-from warpcall._cli.files import UsageError, replacing
+from warpcall._cli.files import UsageError
 from warpcall._cli.jobs import JobId, Limit
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import (
@@ -27,6 +27,7 @@ from warpcall._cli.output import (
 )
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import comparison_lines, history_table, one_line
+from warpcall._extras.files import replacing
 from warpcall._jobs.client import Format
 from warpcall.jobs.results import History
 

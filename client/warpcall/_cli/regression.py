@@ -22,13 +22,14 @@ from warpcall._cli.bench import (
     options_named,
 )
 from warpcall._cli.declarations import declaration_of
-from warpcall._cli.files import UsageError, replacing
+from warpcall._cli.files import UsageError
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, OpName, Url, job_ids, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import by_case, interval, microseconds, one_line, ratio
 from warpcall._cli.uploads import described, job_names, upload_of
 from warpcall._config import UNIX, split_urls
+from warpcall._extras.files import replacing
 from warpcall._jobs.names import is_problem, without_version
 from warpcall.jobs import PRECISIONS
 from warpcall.jobs.request import JobRequest

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
 from warpcall._blocking import each_now, run_now
+from warpcall._jobs.artefacts import AsyncJobArtefact, JobArtefact, artefacts_at
 from warpcall._jobs.events import events, quiet_s
 from warpcall._jobs.parse import parse
 from warpcall._jobs.progress import Bar, waiting
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PATH = wire.JOBS_PATH
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # an id of this form cannot lead to another path
+ARTEFACTS = "/artefacts"
 POLL_S = 2.0  # between two requests for the place in the queue
 
 
@@ -153,6 +155,13 @@ class Job(JobHandle):
         """
         return run_now(self._case(position))
 
+    def artefacts(self) -> list[JobArtefact]:
+        """The files that belong to the job, such as profiles, and why some could not be stored.
+
+        Each has the fields of `warpcall.artefacts.Artefact`, and a method `download(path)`.
+        """
+        return run_now(artefacts_at(self._core, path_of(self.id, ARTEFACTS), JobArtefact))
+
     def progress(self) -> JobProgress:
         """Where the time of the job went, and what it does now."""
         return run_now(self._progress())
@@ -212,6 +221,10 @@ class AsyncJob(JobHandle):
     async def case(self, position: int) -> CaseDetails:
         """As `Job.case`, awaited."""
         return await self._case(position)
+
+    async def artefacts(self) -> list[AsyncJobArtefact]:
+        """As `Job.artefacts`, awaited."""
+        return await artefacts_at(self._core, path_of(self.id, ARTEFACTS), AsyncJobArtefact)
 
     async def progress(self) -> JobProgress:
         """As `Job.progress`, awaited."""

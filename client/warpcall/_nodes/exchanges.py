@@ -30,7 +30,7 @@ from warpcall.errors import TransportError
 
 # The server must give up this much earlier, so that its own error arrives before the deadline.
 MAX_MARGIN_S = 1.0
-MOVED = 307  # the status of an answer that another server has a stored tensor
+MOVED = 307  # the status of an answer that another server has a stored tensor or a file
 MAX_MOVES = 3  # of one request
 NODES_S = 3.0  # to wait for the list of servers, where a request cannot do without
 POLL_S = 0.01
@@ -104,9 +104,9 @@ class Exchanges:
             body = json_body(value)
         return json_of(await self._exchange(method, path, sent, body, path, accepted), path)
 
-    async def get_bytes(self, path: str) -> bytes:
-        """Get what is at a path, in whatever format."""
-        reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path)
+    async def get_bytes(self, path: str, route: str = HOME) -> bytes:
+        """Get what is at a path, in whatever format, from a server as in `Targets.choose`."""
+        reply = await self._exchange("GET", path, {"Accept": "*/*"}, None, path, route=route)
         return reply.body.tobytes()
 
     async def open(self, path: str, headers: Mapping[str, str], quiet_s: float) -> Stream | None:
@@ -207,7 +207,7 @@ class Exchanges:
                     raise problem_of(reply)
                 if owner in tried:  # it is listed for some seconds after it was lost
                     failed = owner
-                    raise ConnectionFailed(f"{owner.config.url} has the tensor and does not answer")
+                    raise ConnectionFailed(f"{owner.config.url} has it and does not answer")
                 moved = owner
                 continue
             except MAY_PASS as error:

@@ -31,6 +31,18 @@ class MethodNotAllowed(Problem):
         self.allowed = allowed
 
 
+class RangeNotSatisfiable(Problem):
+    """The range of a request begins behind the end of the file."""
+
+    status, code, title = 416, "range-not-satisfiable", "Range not satisfiable"
+
+    def __init__(self, given: str, nbytes: int) -> None:
+        super().__init__(
+            f"range must begin within the {nbytes} bytes of the file, got {given}", field="range"
+        )
+        self.nbytes = nbytes
+
+
 class HeadTooLarge(Problem):
     """The request line and headers have more bytes, or more lines, than the server accepts."""
 
@@ -74,6 +86,8 @@ def render(problem: Problem, request_id: str | None, path: str = "") -> tuple[in
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(problem, MethodNotAllowed):
         headers.append((b"allow", problem.allowed.encode()))
+    if isinstance(problem, RangeNotSatisfiable):
+        headers.append((b"content-range", f"bytes */{problem.nbytes}".encode()))
     return problem.status, headers, body
 
 

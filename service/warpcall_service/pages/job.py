@@ -10,7 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from warpcall.artefacts import Artefact
 from warpcall.jobs import UNFINISHED, JobActivity, JobDetails
+from warpcall_service.artefacts import database as artefacts
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
@@ -95,12 +97,19 @@ def job_page(
         request=json.dumps(job.request, indent=2, ensure_ascii=False),
         facts=_facts(job),
         sharing=sharing(session, view, job),
+        artefacts=_artefacts(session, view, row),
         colours=results.colours(job.implementations),
         rivals=results.rivals_of(job.implementations),
         lead=answers.lead(job.implementations[0], found),
         FEW_CASES=FEW_CASES,
         HEAT_ROWS=HEAT_ROWS,
     )
+
+
+def _artefacts(session: Session, view: View, row: Job) -> list[Artefact]:
+    """The job's files; none for guests, because a share link does not show them."""
+    found = () if view.is_guest else artefacts.of_job(session, row)
+    return list(map(artefacts.described, found))
 
 
 def _heat(rows: list[HeatRow], all_ratios: bool) -> list[HeatRow]:

@@ -17,6 +17,7 @@ import uvicorn
 from warpcall import wire
 from warpcall_service import logs
 from warpcall_service.app import create_app
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth import users
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
@@ -76,8 +77,10 @@ async def serve_lanes(
     membership = Membership(
         engine, store, identity, url, lambda: stop.requested, supervised=place is not None
     )
+    artefacts = Artefacts(settings, store, membership)
     job_service = JobService(settings, engine, store, modules, sandbox, checks, usage, membership)
     job_service.start()
+    artefacts.start()
     membership.start()
     json = JsonPool(int(settings.max_json_bytes))
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
@@ -94,6 +97,7 @@ async def serve_lanes(
             checks,
             sandbox,
             membership,
+            artefacts,
             lambda: server.should_exit,
         )
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
@@ -143,6 +147,7 @@ async def serve_lanes(
         implementations.close()
         problems.close()
         await job_service.stop()
+        await artefacts.stop()
         await membership.stop()
         await modules.stop()
         await engine.stop()

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from tests.servers import Server, running_server
 from tests.service import job_rows
 from tests.service.app_routes import app_routes
+from tests.service.artefacts.kept import TEXT, keeping
 from tests.service.databases import Database
 from tests.service.job_requests import CASE, client
 from tests.service.requests import problem_of
@@ -100,6 +101,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         session.execute(sa.update(Measurement).values(limit_us=2.0))
         of_secret = Measurement.job_number == number(store, secret)
         session.execute(sa.update(Measurement).where(of_secret).values(limit_us=8.0))
+    here = keeping(database, store)
+    assert [here.add(job, MARK.encode()) for job in (shown, secret)] == ["", ""]
+    here.artefacts._threads.close()
     running = job_rows.submit(store, "alice")
     job_rows.claim(store)
     job_rows.submit(store, "alice")
@@ -131,7 +135,7 @@ def ask(http: httpx.Client, method: str, path: str, *ids: str) -> httpx.Response
     """Send a request about the jobs of these ids, with a body if there may be one."""
     for name, value in zip(("{id}", "{other}"), ids, strict=False):
         path = path.replace(name, value)
-    path = path.replace("{position}", "0")
+    path = path.replace("{position}", "0").replace("{name}", TEXT.name)
     if not path.startswith("/v1"):
         data = {"token": "t"} if method == "POST" else None
         return http.request(method, path, data=data, headers={"accept": "text/html"})

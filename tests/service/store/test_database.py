@@ -19,6 +19,9 @@ from warpcall_service.auth import usage, users
 from warpcall_service.auth.usage import Amount
 from warpcall_service.jobs import queue
 from warpcall_service.migrations import v0001_users_keys_usage as first_revision
+from warpcall_service.store.artefact_table import (
+    ArtefactRow,  # noqa: F401  # so that `Base` knows it
+)
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.node_table import NodeRow  # noqa: F401  # so that `Base` knows it
 from warpcall_service.store.tables import Base, Change, User

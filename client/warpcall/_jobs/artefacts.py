@@ -1,0 +1,124 @@
+"""Artefacts of a job in the SDK: list, download and delete the files that belong to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from warpcall._blocking import run_now
+from warpcall._extras.files import replacing
+from warpcall._jobs.parse import parse
+from warpcall._nodes.targets import HOME
+from warpcall.artefacts import Artefact, ArtefactList
+from warpcall.errors import TransportError
+
+if TYPE_CHECKING:
+    from warpcall._core import Core
+
+NODE = re.compile(r"[0-9a-f]{16}")
+Target = str | os.PathLike[str]
+
+
+class _ArtefactHandle(Artefact):
+    """An artefact on a server.
+
+    Args:
+        path: URL path of the list that it is in.
+    """
+
+    def __init__(self, core: Core, path: str, info: Artefact) -> None:
+        # Users cannot assign to the fields, because Artefact is frozen.
+        self.__dict__.update({field.name: getattr(info, field.name) for field in fields(Artefact)})
+        self.__dict__["info"] = info
+        self.__dict__["_core"] = core
+        self.__dict__["_path"] = f"{path}/{quote(info.name, safe='')}"
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    if TYPE_CHECKING:
+        info: Artefact
+        _core: Core
+        _path: str
+
+    async def _read(self) -> bytes:
+        route = self.node if NODE.fullmatch(self.node) else HOME
+        content = await self._core.get_bytes(self._path, route)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise TransportError(
+                f"the file {self.name} must have the SHA-256 {self.sha256}, and what came has another"
+            )
+        return content
+
+    async def _delete(self) -> None:
+        await self._core.delete_at(self._path)
+
+
+class JobArtefact(_ArtefactHandle):
+    """A file that belongs to a job, with the fields of `warpcall.artefacts.Artefact`.
+
+    Attributes:
+        info: these fields alone.
+    """
+
+    def read(self) -> bytes:
+        """The bytes of the file.
+
+        Raises:
+            NotFound: there is no file, as `error` says, or it has expired.
+            NodeGone: the server that has it is gone.
+        """
+        return run_now(self._read())
+
+    def download(self, path: Target) -> Path:
+        """Save the file at `path`, and return the path. It raises as `read`, and OSError.
+
+        An existing file is replaced once the new one is complete.
+        """
+        return _save(path, self.read())
+
+    def delete(self) -> None:
+        """Delete it on the server.
+
+        Raises:
+            Forbidden: the job belongs to another user, and the caller is no administrator.
+        """
+        run_now(self._delete())
+
+
+class AsyncJobArtefact(_ArtefactHandle):
+    """`JobArtefact` for `AsyncClient`; its methods are awaited."""
+
+    async def read(self) -> bytes:
+        """As `JobArtefact.read`, awaited."""
+        return await self._read()
+
+    async def download(self, path: Target) -> Path:
+        """As `JobArtefact.download`, awaited."""
+        return await asyncio.to_thread(_save, path, await self._read())
+
+    async def delete(self) -> None:
+        """As `JobArtefact.delete`, awaited."""
+        await self._delete()
+
+
+ArtefactT = TypeVar("ArtefactT", bound=_ArtefactHandle)
+
+
+async def artefacts_at(core: Core, path: str, kind: type[ArtefactT]) -> list[ArtefactT]:
+    """The artefacts of the list at a URL path."""
+    found = parse(ArtefactList, await core.get_json(path), "a list of artefacts")
+    return [kind(core, path, info) for info in found.artefacts]
+
+
+def _save(path: Target, content: bytes) -> Path:
+    final = Path(path)
+    with replacing(final) as file:
+        file.write(content)
+    return final

@@ -1,0 +1,43 @@
+"""The types of artefacts: files that belong to a job, such as a profile of an implementation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpcall.jobs import Payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artefact(Payload):
+    """A file that belongs to a job, or the reason why it could not be made or stored."""
+
+    name: str
+    """Name of the file, which no other artefact of the job has."""
+    kind: str
+    """What it is, such as "torch-profile"."""
+    position: int | None
+    """Number of the case that it is about, from 0; null if it is about the whole job."""
+    implementation: str
+    """Name of the implementation that it is about; empty if it is about all."""
+    media_type: str
+    """Media type of the file."""
+    nbytes: int
+    """Size of the file in bytes; 0 if there is none."""
+    sha256: str
+    """SHA-256 of the file in hex; empty if there is none."""
+    node: str
+    """Id of the server that has the file."""
+    created_at: str
+    """When it was stored."""
+    expires_at: str
+    """When it is deleted."""
+    error: str
+    """Why there is no file, for readers; empty if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtefactList(Payload):
+    """The artefacts of a job, by case, implementation and name."""
+
+    artefacts: list[Artefact]
+    """All of them that have not expired, those included that could not be stored."""
