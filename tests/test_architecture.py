@@ -46,6 +46,7 @@ ORDER = (
     "uploads",
     "artefacts",
     "jobs",
+    "monitors",
     "summaries",
     "shares",
     "drawing",

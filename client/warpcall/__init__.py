@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         Measurement,
         Results,
     )
+    from warpcall.monitors import Monitor, MonitorDetails, MonitorStep, NewMonitor
     from warpcall.nodes import Node, NodeList
     from warpcall.ops import OpInfo, OpList
     from warpcall.problems import ProblemDetails, ProblemInfo
@@ -114,6 +115,10 @@ __all__ = [
     "Lane",
     "Me",
     "Measurement",
+    "Monitor",
+    "MonitorDetails",
+    "MonitorStep",
+    "NewMonitor",
     "NewShare",
     "Node",
     "NodeGone",
@@ -174,6 +179,10 @@ _LAZY = {
     "Lane": "health",
     "Me": "users",
     "Measurement": "jobs.results",
+    "Monitor": "monitors",
+    "MonitorDetails": "monitors",
+    "MonitorStep": "monitors",
+    "NewMonitor": "monitors",
     "NewShare": "jobs",
     "Node": "nodes",
     "NodeList": "nodes",

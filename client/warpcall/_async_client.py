@@ -18,6 +18,7 @@ from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.problems import AsyncProblems
 from warpcall._jobs.regressions import AsyncRegressions
+from warpcall._monitors.client import AsyncMonitors
 from warpcall._program import AsyncProgram
 from warpcall._tensors import AsyncStoredTensor, TensorInput
 from warpcall._transport.base import Transport
@@ -112,6 +113,11 @@ class AsyncClient(BaseClient, AsyncOps):
     def problems(self) -> AsyncProblems:
         """Client.problems; the methods of the result are awaited."""
         return AsyncProblems(self._core)
+
+    @property
+    def monitors(self) -> AsyncMonitors:
+        """Client.monitors; the methods of the result are awaited."""
+        return AsyncMonitors(self._core)
 
     @property
     def regressions(self) -> AsyncRegressions:

@@ -19,6 +19,7 @@ from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
 from warpcall._jobs.problems import Problems
 from warpcall._jobs.regressions import Regressions
+from warpcall._monitors.client import Monitors
 from warpcall._program import Program
 from warpcall._progress import Display
 from warpcall._tensors import BaseStoredTensor, StoredTensor, TensorInput
@@ -230,6 +231,11 @@ class Client(BaseClient, Ops):
     def problems(self) -> Problems:
         """Ops of your own that jobs measure: add, list, read and remove them. See Problems."""
         return Problems(self._core)
+
+    @property
+    def monitors(self) -> Monitors:
+        """Measurements that the server repeats: add, list, read, pause and remove them."""
+        return Monitors(self._core)
 
     @property
     def regressions(self) -> Regressions:

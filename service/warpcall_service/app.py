@@ -29,6 +29,8 @@ from warpcall_service.http.direct_routes import DirectRoutes
 from warpcall_service.jobs import routes as job_routes
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.monitors import routes as monitor_routes
+from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes import routes as node_routes
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.oip import routes as oip_routes
@@ -66,6 +68,7 @@ def create_app(
     sandbox: Sandbox,
     membership: Membership,
     artefacts: Artefacts,
+    monitors: MonitorService,
     stopping: Callable[[], bool],
 ) -> Gateway:
     """Build the ASGI application over an engine that was started.
@@ -80,6 +83,7 @@ def create_app(
         sandbox: says whether uploaded code can run.
         membership: knows the servers that share the database.
         artefacts: has the files of jobs.
+        monitors: repeats measurements.
         stopping: returns whether the server is stopping; /readyz is then 503.
     """
     limits = Limits(settings)
@@ -133,6 +137,7 @@ def create_app(
         summary_routes.summaries(job_service),
         artefact_routes(job_service, artefacts),
         share_routes.shares(shares, job_service),
+        monitor_routes.monitors(monitors),
         upload_routes.implementations(settings, implementations),
         problem_routes.problems(settings, problems),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),

@@ -194,6 +194,15 @@ class Settings(ServerSettings):
     user_running_jobs: int = Field(
         2, ge=1, description="Jobs of one user that may run at the same time, on different devices."
     )
+    user_max_monitors: int = Field(
+        20, ge=0, description="Monitors that one user may have. With 0 nobody can add one."
+    )
+    monitor_min_every_s: int = Field(
+        3600,
+        ge=1,
+        le=86_400,
+        description="Shortest time in seconds between two runs of a monitor that a user may ask for.",
+    )
     user_max_streams: int = Field(
         32, ge=1, description="Streams of job events that one user may have open."
     )

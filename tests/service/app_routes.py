@@ -18,6 +18,7 @@ from warpcall_service.auth.users import Snapshot
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.runs.operator_modules import OperatorModules
@@ -65,6 +66,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
         sandbox,
         membership,
         artefacts,
+        MonitorService(settings, jobs),
         lambda: False,
     )
     implementations.close()

@@ -224,13 +224,15 @@ def options_named(options: Mapping[str, str], params: Collection[str]) -> Iterat
     try:
         yield
     except InvalidInput as error:
-        field, _, rest = (error.field or "").partition(".")
+        whole = (error.field or "").removeprefix("job.")  # the job of a monitor
+        field, _, rest = whole.partition(".")
         if rest in params:
             known: str | None = f"--{rest.replace('_', '-')}"
-        elif "sizes" in (error.field or "").split("."):
+        elif "sizes" in whole.split("."):
             known = "--size"
         else:
             known = options.get(field)
         if known is None:
             raise
-        raise UsageError(f"{known}: {error.detail.removeprefix(f'{field}: ')}") from None
+        detail = error.detail.removeprefix("job.").removeprefix(f"{field}: ")
+        raise UsageError(f"{known}: {detail}") from None

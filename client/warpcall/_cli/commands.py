@@ -43,6 +43,7 @@ from warpcall._cli.output import (
 from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._client import TIMEOUT_S
 from warpcall._jobs.names import is_problem
+from warpcall._monitors import commands as monitors
 from warpcall.health import Health
 from warpcall.nodes import Node
 
@@ -62,6 +63,7 @@ app.add_typer(account.app)
 app.add_typer(tensors.app, name="tensors")
 app.add_typer(implementations.app, name="implementations")
 app.add_typer(problems.app, name="problems")
+app.add_typer(monitors.app, name="monitors")
 app.add_typer(bench.app)
 app.add_typer(regression.app)
 app.add_typer(jobs.app)

@@ -70,7 +70,7 @@ def share(
         raise UsageError("give the id of a job, --list or --revoke LINK")
     if id is None and (compare or expires):
         raise UsageError("--compare and --expires are for the id of a job")
-    expires_s = None if expires is None else _seconds(expires)
+    expires_s = None if expires is None else seconds_of("--expires", expires)
     with Client(url) as gpu:
         if id is not None:
             made = gpu.jobs.get(id).share(other=compare, expires_s=expires_s)
@@ -101,13 +101,13 @@ def _print_shares(found: Iterable[Share], as_json: bool) -> None:
         write_lines("no links")
 
 
-def _seconds(text: str) -> float:
+def seconds_of(option: str, text: str) -> float:
     """The seconds of a time such as 7d."""
     found = re.fullmatch(r"([1-9]\d{0,8})([mhdy])", text)
     seconds = int(found[1]) * UNITS_S[found[2]] if found else 0
     if not 0 < seconds <= LONGEST_S:
         raise UsageError(
-            f"--expires must be a number with m, h, d or y, at most 10y, got {text!r:.60}"
+            f"{option} must be a number with m, h, d or y, at most 10y, got {text!r:.60}"
         )
     return float(seconds)
 

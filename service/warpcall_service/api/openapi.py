@@ -13,6 +13,7 @@ from warpcall_service.calls.openapi import Program, Tensor
 from warpcall_service.http.openapi_parts import Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
 from warpcall_service.jobs.models import JobChange, JobRequest
+from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.oip.openapi import (
     InferenceError,
     InferenceRequest,
@@ -29,6 +30,8 @@ MODELS = (
     Program,
     JobChange,
     JobRequest,
+    MonitorChange,
+    MonitorRequest,
     ShareRequest,
     UploadRequest,
     ProblemUpload,

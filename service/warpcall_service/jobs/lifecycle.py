@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from warpcall_service.jobs import queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.orphans import Heartbeat
 from warpcall_service.runs.events import EnvironmentKnown
+from warpcall_service.runs.runner import Outcome
 from warpcall_service.store.tables import Job, JobCase, JobEvent, JobShare, Measurement
 from warpcall_service.store.times import now_ms
 from warpcall_service.uploads import job_uploads
@@ -30,6 +31,14 @@ PROGRESS_KEPT_MS = (
     86_400_000  # after the end of a job; events of states and cases are kept for ever
 )
 PRUNED_JOBS = 200  # jobs whose progress one call of `prune` deletes
+
+# The state of a job that ended with each exit class; "failed" for all others.
+STATES: dict[ExitClass, State] = {
+    "ok": "succeeded",
+    "timeout": "timed_out",
+    "cancelled": "cancelled",
+    "invalid": "invalid",
+}
 
 
 def advance(session: Session, job: Job, state: State) -> None:
@@ -185,6 +194,27 @@ def interrupt(
     advance(session, job, "queued")
 
 
+def end_run(session: Session, job: Job, outcome: Outcome, *, counts: bool) -> None:
+    """Write the end of a run: the job ends, or is queued again if the run was interrupted.
+
+    Args:
+        counts: as for `interrupt`.
+    """
+    took_ms = round(outcome.took_s * 1e3)
+    exit_class, detail = outcome.exit_class, outcome.detail
+    if exit_class == "interrupted":
+        interrupt(session, job, detail, took_ms, counts=counts)
+        return
+    if exit_class == "ok":
+        statuses = session.scalars(
+            sa.select(Measurement.status).where(Measurement.job_number == job.number).distinct()
+        ).all()
+        if "ok" not in statuses:
+            exit_class = _worst(statuses)
+            detail = "no implementation could be measured in any case"
+    end_job(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
+
+
 def take_over(session: Session, number: int, heartbeat: Heartbeat) -> bool:
     """Queue a job again whose server is lost; False if the job has a newer heartbeat or has ended.
 
@@ -253,3 +283,8 @@ def _charge(session: Session, job: Job, took_ms: int) -> None:
     share = session.get(JobShare, job.user_name)
     if share is not None:
         share.end_us += took_ms * 1000 - job.cost_us
+
+
+def _worst(statuses: Iterable[str]) -> ExitClass:
+    order: tuple[ExitClass, ...] = ("error", "wrong_result", "compile_error", "cuda_error", "oom")
+    return next((status for status in order if status in statuses), "invalid")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.jobs import ACTIVE, UNFINISHED
+from warpcall.jobs import ACTIVE, PRIORITIES, UNFINISHED
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.fair_order import QueuedJob, forecast, in_order, virtual_time_us
 from warpcall_service.jobs.orphans import Heartbeat
@@ -22,6 +22,7 @@ from warpcall_service.store.tables import Job, JobClock, JobShare
 from warpcall_service.store.times import now_ms
 
 RESUMED = -1  # priority of jobs that were interrupted: before all others, which count from 0
+BEHIND = len(PRIORITIES)  # priority of the jobs of monitors: behind all others
 
 
 class ClaimLost(Exception):
@@ -90,7 +91,7 @@ def claim(
         left_ms: jobs that are estimated to run longer are left to others; None means no limit.
     """
     lock(session)
-    running = Counter(session.scalars(sa.select(Job.user_name).where(Job.state.in_(ACTIVE))))
+    running = _running(session)
     elsewhere = _elsewhere(session, device, left_ms)
     entries = [entry for entry in _entries(session) if entry.number not in elsewhere]
     ends = _ends(session)
@@ -109,6 +110,22 @@ def claim(
         append_event(session, job, "state", {"state": "preparing"})
         return job
     return None
+
+
+def is_wanted(
+    session: Session, device: Device, user_running: int, left_ms: int | None = None
+) -> bool:
+    """Whether a job that a user submitted waits and could run on a device if the device were free.
+
+    The arguments are those of `claim`. The job of a monitor then gives the device up.
+    """
+    running, elsewhere = _running(session), _elsewhere(session, device, left_ms)
+    return any(
+        entry.priority != BEHIND
+        and entry.number not in elsewhere
+        and running[entry.user] < user_running
+        for entry in _entries(session)
+    )
 
 
 def lock_claimed(session: Session, claim: Claim) -> Job:
@@ -200,14 +217,27 @@ def unfinished(session: Session) -> Sequence[Job]:
 
 
 def _entries(session: Session) -> list[QueuedJob]:
-    """The jobs that wait. Those that were interrupted have a priority above all others."""
-    rank = sa.case((Job.started_ms.is_not(None), RESUMED), else_=Job.priority)
+    """The jobs that wait.
+
+    Those that were interrupted have a priority above all others, those of monitors one below.
+    """
+    rank = sa.case(
+        (Job.monitor.is_not(None), BEHIND),
+        (Job.started_ms.is_not(None), RESUMED),
+        else_=Job.priority,
+    )
     rows = session.execute(
         sa.select(Job.number, Job.user_name, rank, Job.since_us, Job.cost_us).where(
             Job.state == "queued"
         )
     )
     return [QueuedJob(*row) for row in rows]
+
+
+def _running(session: Session) -> Counter[str]:
+    """How many jobs of each user run. Those of monitors do not count: they give way to others."""
+    query = sa.select(Job.user_name).where(Job.state.in_(ACTIVE), Job.monitor.is_(None))
+    return Counter(session.scalars(query))
 
 
 def _elsewhere(session: Session, device: Device, left_ms: int | None) -> set[int]:

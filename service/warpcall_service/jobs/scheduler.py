@@ -17,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall.jobs import ExitClass, State
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
@@ -37,19 +36,11 @@ from warpcall_service.runs.sandbox import memory_bytes
 from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
-from warpcall_service.store.tables import Job, Measurement
+from warpcall_service.store.tables import Job
 from warpcall_service.uploads import job_uploads
 
 POLL_S = 1.0  # between two polls of the queue, unless `wake` calls for one earlier
 PRUNE_POLLS = 600  # polls between two deletions of old progress events
-
-# The state of a job that ended with each exit class; "failed" for all others.
-STATES: dict[ExitClass, State] = {
-    "ok": "succeeded",
-    "timeout": "timed_out",
-    "cancelled": "cancelled",
-    "invalid": "invalid",
-}
 
 log = logging.getLogger("warpcall.jobs")
 
@@ -61,6 +52,7 @@ class _Claimed:
     user: str
     op: str
     task: Task
+    of_monitor: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +61,7 @@ class _Running:
     run: Run
     task: asyncio.Task[None]
     began: float  # by time.monotonic()
+    of_monitor: bool
 
 
 class Scheduler:
@@ -95,6 +88,7 @@ class Scheduler:
         self._membership = membership
         self._identity = membership.identity
         self._runs: dict[str, _Running] = {}  # by lane
+        self._yielding: set[Run] = set()  # that give their devices up to jobs of users
         self._clean: set[str] = set()  # lanes without processes of an earlier server
         self._wake = asyncio.Event()
         self._recovered = False
@@ -231,6 +225,23 @@ class Scheduler:
                 if claimed is None:
                     continue  # another lane may have another model
                 self._start_run(claimed, lane)
+        if self._queued:
+            await self._yield_devices()
+
+    async def _yield_devices(self) -> None:
+        """Put the jobs of monitors back into the queue for whose devices jobs of users wait.
+
+        Their measured cases are kept.
+        """
+        limit = self._settings.user_running_jobs
+        for lane in self._engine.all_lanes:
+            running = self._runs.get(lane.name)
+            if running is None or not running.of_monitor or running.run in self._yielding:
+                continue
+            device = self._membership.device(lane)
+            if await self._database.read(queue.is_wanted, device, limit, self._left_ms()):
+                self._yielding.add(running.run)
+                running.run.stop("interrupted", "a job of a user needs the device")
 
     async def _write_heartbeats(self) -> None:
         """Write the heartbeats of this server's runs, and stop the runs whose claim is lost."""
@@ -288,7 +299,7 @@ class Scheduler:
             "threads": settings.cpu_threads,
         }
         claim = Claim(job.number, self._identity.id, job.fence)
-        return _Claimed(claim, job.id, job.user_name, job.op, task)
+        return _Claimed(claim, job.id, job.user_name, job.op, task, job.monitor is not None)
 
     def _left_ms(self) -> int | None:
         """Milliseconds for which this server will run; None if there is no limit."""
@@ -311,7 +322,9 @@ class Scheduler:
             claimed.task, tag, lane.hello, lane.device_lease, self._settings, recorder.on_event
         )
         task = asyncio.create_task(self._supervise(run, claimed, lane, recorder))
-        self._runs[lane.name] = _Running(claimed.claim, run, task, time.monotonic())
+        self._runs[lane.name] = _Running(
+            claimed.claim, run, task, time.monotonic(), claimed.of_monitor
+        )
         log.info("the job %s starts on %s", claimed.id, lane.name)
 
     async def _supervise(
@@ -324,7 +337,11 @@ class Scheduler:
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
             stopping = self._stopping or self._membership.is_draining
-            recorder.put(lambda session, job: _end(session, job, outcome, stopping), charges=True)
+            counts = not (stopping or run in self._yielding)
+            recorder.put(
+                lambda session, job: lifecycle.end_run(session, job, outcome, counts=counts),
+                charges=True,
+            )
             await recorder.close()
             exit_class = "interrupted" if recorder.claim_lost else outcome.exit_class
             self._ended[exit_class] += 1
@@ -335,6 +352,7 @@ class Scheduler:
                 )
         finally:
             await recorder.abandon()
+            self._yielding.discard(run)
             del self._runs[lane.name]
             self.wake()
 
@@ -368,24 +386,3 @@ class Scheduler:
 
 def _queued(session: Session) -> int:
     return session.scalars(sa.select(sa.func.count(Job.number)).where(Job.state == "queued")).one()
-
-
-def _end(session: Session, job: Job, outcome: Outcome, stopping: bool) -> None:
-    took_ms = round(outcome.took_s * 1e3)
-    exit_class, detail = outcome.exit_class, outcome.detail
-    if exit_class == "interrupted":
-        lifecycle.interrupt(session, job, detail, took_ms, counts=not stopping)
-        return
-    if exit_class == "ok":
-        statuses = session.scalars(
-            sa.select(Measurement.status).where(Measurement.job_number == job.number).distinct()
-        ).all()
-        if "ok" not in statuses:
-            exit_class = _worst(statuses)
-            detail = "no implementation could be measured in any case"
-    lifecycle.end_job(session, job, STATES.get(exit_class, "failed"), exit_class, detail, took_ms)
-
-
-def _worst(statuses: Iterable[str]) -> ExitClass:
-    order: tuple[ExitClass, ...] = ("error", "wrong_result", "compile_error", "cuda_error", "oom")
-    return next((status for status in order if status in statuses), "invalid")

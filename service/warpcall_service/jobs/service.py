@@ -97,8 +97,7 @@ class JobService:
             self._submit, caller, request, checked, idempotency_key
         )
         if not found.reused:
-            self._database.notify(number)
-            self.scheduler.wake()
+            self.has_submitted(number)
         return found
 
     async def preview(self, caller: Caller, request: JobRequest) -> JobPreview:
@@ -125,6 +124,10 @@ class JobService:
     async def write(self, function: Callable[[Session], T]) -> T:
         """Run a function in one transaction. It raises StoreError if the database cannot do it."""
         return await self._database.write(function)
+
+    async def check(self, caller: Caller, request: JobRequest) -> Checked:
+        """Check a request, of which nothing is queued. It raises as `submit`, except Busy."""
+        return await self._checks.check(caller, request)
 
     async def find(self, caller: Caller, job_id: str) -> JobDetails:
         """One job with its details.
@@ -175,9 +178,18 @@ class JobService:
             Forbidden: the caller is neither its user nor an administrator.
         """
         number = await self._database.write(_cancel, caller, job_id)
+        self.has_cancelled(number)
+        return await self.find(caller, job_id)
+
+    def has_submitted(self, number: int) -> None:
+        """Tell readers and the scheduler of a job that was queued by another part of the server."""
+        self._database.notify(number)
+        self.scheduler.wake()
+
+    def has_cancelled(self, number: int) -> None:
+        """Tell readers and the scheduler of a job that another part of the server cancelled."""
         self.scheduler.cancel(number)
         self._database.notify(number)
-        return await self.find(caller, job_id)
 
     async def events(
         self, caller: Caller, job_id: str, after: int, stopping: Callable[[], bool]

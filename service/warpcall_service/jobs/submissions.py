@@ -73,12 +73,13 @@ def submit(
     idempotency_key: str | None,
     max_jobs: int,
     private_by_default: bool = False,
+    monitor: str | None = None,
 ) -> tuple[Job, bool]:
     """Queue a job, or find a job that answers the request.
 
     Args:
-        private_by_default: whether a job is private if neither the request nor the uploads that it
-            times decide.
+        private_by_default: applies if neither the request nor what it times decides.
+        monitor: id of the monitor whose job it is. Such jobs do not count for `max_jobs`.
 
     Returns:
         The job, and whether it is new.
@@ -97,13 +98,12 @@ def submit(
     private = _is_private(request, problem, uploads, private_by_default)
     if not request.fresh and (found := _find_answered(session, caller, request, checked, private)):
         return found, False
-    measured_sha256 = _measured_sha256(request, checked)
     waiting = session.scalars(
         sa.select(sa.func.count(Job.number)).where(
-            Job.user_name == caller.name, Job.state.in_(UNFINISHED)
+            Job.user_name == caller.name, Job.state.in_(UNFINISHED), Job.monitor.is_(None)
         )
     ).one()
-    if waiting >= max_jobs:
+    if waiting >= max_jobs and monitor is None:
         raise Busy(
             f"{caller.name} has {waiting} jobs that are not finished, at most {max_jobs} are allowed",
             retry_after_s=60,
@@ -115,7 +115,7 @@ def submit(
         idempotency_key=idempotency_key,
         request=_text(request.model_dump(mode="json", exclude_unset=True)),
         request_sha256=_sha256(request),
-        question_sha256=measured_sha256,
+        question_sha256=_measured_sha256(request, checked),
         op=without_version(request.op),
         implementations=_text(request.implementations),
         precision=request.precision,
@@ -139,6 +139,7 @@ def submit(
         private=private,
         gpu=request.gpu,
         node=request.node,
+        monitor=monitor,
     )
     session.add(job)
     session.flush()
@@ -217,9 +218,20 @@ def find_answered(
     private_by_default: bool,
 ) -> Job | None:
     """A finished job of the caller that answers the request, or None."""
-    problem, uploads = _uploads_of(session, caller, request, checked)
-    private = _is_private(request, problem, uploads, private_by_default)
+    private = is_private(session, caller, request, checked, private_by_default)
     return _find_answered(session, caller, request, checked, private)
+
+
+def is_private(
+    session: Session,
+    caller: Caller,
+    request: JobRequest,
+    checked: Checked,
+    private_by_default: bool,
+) -> bool:
+    """Whether the job of a request would be private. It raises as `submit`."""
+    used = _uploads_of(session, caller, request, checked)
+    return _is_private(request, *used, private_by_default)
 
 
 def readable(caller: Caller) -> sa.ColumnElement[bool]:

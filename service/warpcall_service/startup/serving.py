@@ -28,6 +28,7 @@ from warpcall_service.http.listen import ServerError, listen_shared
 from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity, own_url
 from warpcall_service.runs.operator_modules import OperatorModules
@@ -82,6 +83,8 @@ async def serve_lanes(
     job_service.start()
     artefacts.start()
     membership.start()
+    monitors = MonitorService(settings, job_service)
+    monitors.start()
     json = JsonPool(int(settings.max_json_bytes))
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
@@ -98,6 +101,7 @@ async def serve_lanes(
             sandbox,
             membership,
             artefacts,
+            monitors,
             lambda: server.should_exit,
         )
         # The objects made so far stay until the end. Without freeze, each full pass of the garbage
@@ -146,6 +150,7 @@ async def serve_lanes(
         await asyncio.wait((watching,))
         implementations.close()
         problems.close()
+        await monitors.stop()
         await job_service.stop()
         await artefacts.stop()
         await membership.stop()

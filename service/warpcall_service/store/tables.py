@@ -135,6 +135,7 @@ class Job(Base):
             only on devices of this model. It is null before the first attempt, and in old rows.
         problem_sha256: version of the problem that it measures; null for an op of the library.
         problem_number: row of that version, which is kept until the job ends; null afterwards.
+        monitor: id of the monitor that repeats it; null for a job that a user submitted.
     """
 
     __tablename__ = "jobs"
@@ -143,6 +144,7 @@ class Job(Base):
         Index("ix_jobs_state", "state", "number"),
         Index("ix_jobs_pace", "op", "precision", "state", "number"),
         Index("ix_jobs_question", "user_name", "question_sha256"),
+        Index("ix_jobs_monitor", "monitor", "number"),
         Index("ix_jobs_idempotency", "user_name", "idempotency_key", unique=True),
     )
 
@@ -189,6 +191,7 @@ class Job(Base):
     model: Mapped[str | None] = mapped_column(String(255))
     problem_sha256: Mapped[str | None] = mapped_column(String(64))
     problem_number: Mapped[int | None] = mapped_column(ForeignKey("problems.number"), index=True)
+    monitor: Mapped[str | None] = mapped_column(String(16))
 
 
 class JobTag(Base):

@@ -23,6 +23,7 @@ from warpcall_service.store.artefact_table import (
     ArtefactRow,  # noqa: F401  # so that `Base` knows it
 )
 from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.monitor_tables import Monitor  # noqa: F401  # so that `Base` knows it
 from warpcall_service.store.node_table import NodeRow  # noqa: F401  # so that `Base` knows it
 from warpcall_service.store.tables import Base, Change, User
 

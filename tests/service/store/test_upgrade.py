@@ -21,6 +21,7 @@ SHARED = NAMES.index("v0008_nodes")  # from here on, several servers share a dat
 VALUES: dict[type, Callable[[], Any]] = {
     str: lambda: secrets.token_hex(3),
     int: lambda: secrets.randbelow(1_000_000),
+    float: lambda: 1.5,
     bool: lambda: True,
     bytes: lambda: secrets.token_bytes(4),
 }

@@ -1,0 +1,1 @@
+"""Monitors: the part of the SDK, and the commands."""

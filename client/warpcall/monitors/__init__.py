@@ -1,0 +1,165 @@
+"""The types of monitors: measurements that the server repeats, and the steps that it finds in them.
+
+The SDK returns these types, and the server builds its answers and its OpenAPI from them. Times of
+day are texts as in RFC 3339, UTC. Every other quantity has its unit in its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from warpcall.jobs import Payload
+
+MonitorState = Literal["active", "paused", "stopped"]
+"""Whether a monitor measures: "stopped" means that its user is disabled."""
+
+DeliveryState = Literal["waiting", "sending", "delivered", "failed"]
+"""Where a call of a monitor's URL stands: the next attempt waits or is under way; the receiver has
+answered with a 2xx status; or all attempts have failed."""
+
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+
+LEAST = 0.03
+"""The smallest step that a monitor reports by default, as a share of the time before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitor(Payload):
+    """A measurement that the server repeats."""
+
+    id: str
+    """Name of the monitor on its server."""
+    user: str
+    """Name of the user who added it, whose jobs its runs are."""
+    op: str
+    """Name of the op that is measured, "user/name" of a problem."""
+    request: dict[str, Any]
+    """The job that is repeated, without the fields that were left out."""
+    every_s: int
+    """Seconds between two runs."""
+    least: float
+    """The smallest step that is reported, as a share of the time before it: 0.03 is 3 %."""
+    private: bool
+    """Whether only its user and administrators can read it; all users can read other monitors."""
+    state: MonitorState
+    """Whether it measures."""
+    detail: str
+    """Why its last run could not be submitted, for readers; empty if it could."""
+    notify: str | None
+    """URL that is called for each step; null if there is none, and for other users."""
+    runs: int
+    """Number of jobs that it has submitted."""
+    steps: int
+    """Number of steps that were found."""
+    created_at: str
+    """When it was added."""
+    next_at: str | None
+    """When its next run is due; null if it is not active."""
+    last_job: str | None
+    """Id of its latest job; null before the first, and if the job is private to another user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMonitor(Monitor):
+    """A monitor that was just added; its other fields are those of Monitor."""
+
+    secret: str | None
+    """With which calls of its URL are signed. It cannot be shown again; null without a URL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorList(Payload):
+    """Monitors, the latest first."""
+
+    monitors: list[Monitor]
+    """Monitors that the user may read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorPoint(Payload):
+    """What one run measured."""
+
+    job: str
+    """Id of the job."""
+    at: str
+    """When it was measured."""
+    median_us: float
+    """Median in microseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorSeries(Payload):
+    """The history of one implementation in one case on devices of one model."""
+
+    case: str
+    """Key of the case, such as "permute x=F32[8,8] dims=1,0"."""
+    implementation: str
+    """Name of the implementation."""
+    model: str
+    """Model of the device; empty if it has no name."""
+    points: list[MonitorPoint]
+    """One for each run that has a time, the earliest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorStep(Payload):
+    """A step in a series: the times changed and stayed so for at least two runs."""
+
+    case: str
+    """Key of the case."""
+    implementation: str
+    """Name of the implementation."""
+    model: str
+    """Model of the device; empty if it has no name."""
+    job: str
+    """Id of the first job at the new level."""
+    found_job: str
+    """Id of the job after which the step was found."""
+    found_at: str
+    """When it was found."""
+    before_us: float
+    """Median of the times before the step, in microseconds."""
+    after_us: float
+    """Median of the times from the step on, in microseconds, when it was found."""
+    ratio: float
+    """`after_us` over `before_us`; above 1 means slower."""
+    noise: float
+    """Standard deviation of a run at one level, as a share of the level."""
+    changed: list[str]
+    """What else changed with the step: "source", "problem", and facts of the environment such as
+    "driver"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorDelivery(Payload):
+    """A call of the monitor's URL for the steps that one run showed."""
+
+    id: str
+    """Sent as the header Warpcall-Delivery, the same in each attempt."""
+    state: DeliveryState
+    """Where it stands."""
+    attempts: int
+    """Number of attempts that began."""
+    status: int | None
+    """Status of the last answer; null if there was none."""
+    detail: str
+    """Why the last attempt failed, for readers; empty if it did not."""
+    created_at: str
+    """When the steps were found."""
+    next_at: str | None
+    """When the next attempt is due; null if there is none."""
+    finished_at: str | None
+    """When it was delivered or given up; null until then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorDetails(Monitor):
+    """A monitor with its history; see Monitor for its other fields."""
+
+    series: list[MonitorSeries]
+    """The times of the latest runs that the user may read, at most 200 of each."""
+    found: list[MonitorStep]
+    """The latest steps, at most 200, the latest first."""
+    deliveries: list[MonitorDelivery]
+    """The latest calls of its URL, at most 50, the latest first; empty for other users."""

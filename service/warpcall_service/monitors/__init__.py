@@ -1,0 +1,1 @@
+"""Monitors: measurements that the server repeats, and steps that it finds in their history."""

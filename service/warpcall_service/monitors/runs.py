@@ -1,0 +1,149 @@
+"""The runs of monitors in the database: which is due, who submits it, and when its job has ended.
+
+A run is claimed as a job is: each claim increments the monitor's `fence`, and the job of the run is
+queued in one transaction with the check that the fence is still the claim's own. However many
+servers share the database, and whenever one of them is killed, a due run is submitted once. Every
+function takes a session and blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.jobs import UNFINISHED
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import queue, submissions
+from warpcall_service.jobs.models import JobRequest
+from warpcall_service.monitors.database import job_request
+from warpcall_service.runs.messages import Checked
+from warpcall_service.store.monitor_tables import Monitor
+from warpcall_service.store.tables import Job, User
+from warpcall_service.store.times import now_ms
+
+LEASE_MS = 120_000  # to submit a run that was claimed
+MAX_DETAIL = 1000
+
+
+class RunLost(Exception):
+    """The run was claimed again, or its monitor was paused or removed: it must not be submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRun:
+    """The right to submit one run of a monitor.
+
+    Attributes:
+        monitor: its number; `monitor_id` is its id.
+        caller: its user, with the role that jobs need.
+        request: the job to submit.
+    """
+
+    monitor: int
+    monitor_id: str
+    fence: int
+    caller: Caller
+    request: JobRequest
+
+
+def is_due(session: Session) -> bool:
+    """Whether a run is due, without claiming it."""
+    query = sa.select(Monitor.number).where(_due(now_ms())).limit(1)
+    return session.scalars(query).first() is not None
+
+
+def claim(session: Session) -> DueRun | None:
+    """Claim a run that is due; None if none is.
+
+    A monitor whose latest job has not ended, or whose user is disabled, has no due run.
+    """
+    now = now_ms()
+    query = (
+        sa.select(Monitor)
+        .where(_due(now))
+        .order_by(Monitor.next_ms, Monitor.number)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    monitor = session.scalars(query).one_or_none()
+    if monitor is None:
+        return None
+    monitor.fence += 1
+    monitor.lease_ms = now + LEASE_MS
+    caller = Caller(monitor.user_name, "bench")
+    return DueRun(monitor.number, monitor.id, monitor.fence, caller, job_request(monitor))
+
+
+def submit(session: Session, due: DueRun, checked: Checked, private_by_default: bool) -> int:
+    """Queue the job of a run that was claimed, and return its number.
+
+    Raises:
+        RunLost: the claim does not hold any more.
+        InvalidInput: what it times was deleted since it was checked.
+    """
+    queue.lock(session)  # before the monitor, as all transactions that lock both
+    monitor = _locked(session, due)
+    job, _ = submissions.submit(
+        session, due.caller, due.request, checked, None, 0, private_by_default, due.monitor_id
+    )
+    monitor.job_number = job.number
+    monitor.runs += 1
+    monitor.detail = ""
+    _plan_next(monitor)
+    return job.number
+
+
+def put_off(session: Session, due: DueRun, why: str) -> None:
+    """Note why a run that was claimed cannot be submitted. The next one is due as usual.
+
+    Raises:
+        RunLost: the claim does not hold any more.
+    """
+    monitor = _locked(session, due)
+    monitor.detail = why[:MAX_DETAIL]
+    _plan_next(monitor)
+
+
+def ended(session: Session) -> Sequence[int]:
+    """Numbers of the monitors whose latest job has ended, and was not searched for steps yet."""
+    query = (
+        sa.select(Monitor.number)
+        .join(Job, Job.number == Monitor.job_number)
+        .where(Job.state.not_in(UNFINISHED))
+        .order_by(Monitor.number)
+    )
+    return session.scalars(query).all()
+
+
+def _due(now: int) -> sa.ColumnElement[bool]:
+    disabled = sa.select(User.name).where(User.disabled_at.is_not(None))
+    return sa.and_(
+        Monitor.next_ms <= now,
+        Monitor.lease_ms <= now,
+        Monitor.paused.is_(False),
+        Monitor.job_number.is_(None),
+        Monitor.user_name.not_in(disabled),
+    )
+
+
+def _plan_next(monitor: Monitor) -> None:
+    """Plan the next run. Runs that were missed, because no server ran, are not made up for."""
+    now, every_ms = now_ms(), 1000 * monitor.every_s
+    monitor.lease_ms = 0
+    monitor.next_ms += every_ms * max(1, (now - monitor.next_ms) // every_ms + 1)
+
+
+def _locked(session: Session, due: DueRun) -> Monitor:
+    query = (
+        sa.select(Monitor)
+        .where(Monitor.number == due.monitor, Monitor.fence == due.fence)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    monitor = session.scalars(query).one_or_none()
+    if monitor is None:
+        raise RunLost
+    return monitor

@@ -1,0 +1,180 @@
+"""What the routes and pages of monitors call, and the loop that keeps monitors running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput, WarpcallError
+from warpcall.monitors import MonitorDetails, MonitorList, NewMonitor
+from warpcall_service.identity import NOBODY, Caller
+from warpcall_service.jobs import submissions
+from warpcall_service.jobs.service import JobService
+from warpcall_service.monitors import database, history, runs, views
+from warpcall_service.monitors.models import MonitorChange, MonitorRequest
+from warpcall_service.monitors.runs import DueRun, RunLost
+from warpcall_service.settings import Settings
+from warpcall_service.store.database import StoreError
+from warpcall_service.store.monitor_tables import Monitor
+
+POLL_S = 1.0  # between two searches for monitors that are due, or whose jobs have ended
+MOST_SERIES = 100  # cases times implementations of a monitor
+
+log = logging.getLogger("warpcall.monitors")
+
+
+class MonitorService:
+    """All operations on monitors, and the task that submits their jobs and finds steps."""
+
+    def __init__(self, settings: Settings, jobs: JobService) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._stopping = asyncio.Event()
+        self._trouble = ""
+        self._working: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to keep monitors running, in the running event loop."""
+        self._working = asyncio.create_task(self._work())
+
+    async def stop(self) -> None:
+        """Stop. A run that was claimed and not submitted is due again after its lease."""
+        self._stopping.set()
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait((self._working,))
+
+    async def add(self, caller: Caller, request: MonitorRequest) -> NewMonitor:
+        """Add a monitor.
+
+        Raises:
+            InvalidInput: it cannot be measured, or too often; the error names the field.
+            TooLarge: the user has too many monitors.
+            Forbidden, Unavailable: as for a job.
+        """
+        least_s = self._settings.monitor_min_every_s
+        if request.every_s < least_s:
+            raise InvalidInput(
+                f"every_s must be at least {least_s} on this server, got {request.every_s}",
+                field="every_s",
+            )
+        try:
+            checked = await self._jobs.check(caller, request.job)
+        except InvalidInput as error:
+            raise InvalidInput(error.detail, field=f"job.{error.field}") from None
+        series = len(checked["cases"]) * len(request.job.implementations)
+        if series > MOST_SERIES:
+            raise InvalidInput(
+                f"a monitor may have at most {MOST_SERIES} cases times implementations, "
+                f"these are {series}",
+                field="job.sweep" if request.job.sweep is not None else "job.cases",
+            )
+
+        def write(session: Session) -> NewMonitor:
+            by_default = self._settings.jobs_private
+            private = submissions.is_private(session, caller, request.job, checked, by_default)
+            most = self._settings.user_max_monitors
+            row = database.add(session, caller, request, private=private, most=most)
+            return views.added(session, caller, row)
+
+        return await self._jobs.write(write)
+
+    async def list(self, caller: Caller, user: str | None) -> MonitorList:
+        """The monitors that the caller may read, of one user if it is given."""
+        return await self._jobs.read(caller, views.monitors, caller, user)
+
+    async def show(self, caller: Caller, monitor_id: str) -> MonitorDetails:
+        """A monitor with its history.
+
+        Raises:
+            NotFound: there is no such monitor, or it is private to another user.
+        """
+        return await self._jobs.read(caller, views.details, caller, monitor_id)
+
+    async def change(
+        self, caller: Caller, monitor_id: str, change: MonitorChange
+    ) -> MonitorDetails:
+        """Pause or resume a monitor.
+
+        Raises:
+            NotFound: there is no such monitor, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
+        """
+
+        def write(session: Session) -> MonitorDetails:
+            row = database.set_paused(session, caller, monitor_id, paused=change.paused)
+            session.flush()
+            return views.details(session, caller, row.id)
+
+        return await self._jobs.write(write)
+
+    async def remove(self, caller: Caller, monitor_id: str) -> None:
+        """Remove a monitor. Its jobs stay, but for one that has not ended, which is cancelled.
+
+        Raises:
+            NotFound: there is no such monitor, or it is private to another user.
+            Forbidden: the caller is neither its user nor an administrator.
+        """
+        number = await self._jobs.write(
+            lambda session: database.remove(session, caller, monitor_id)
+        )
+        if number is not None:
+            self._jobs.has_cancelled(number)
+
+    # Keeping monitors running
+
+    async def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._poll()
+            except StoreError as error:
+                self._log_trouble(error.reason)
+            except Exception:
+                log.exception("monitors cannot be kept running")
+            else:
+                self._log_trouble("")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), POLL_S)
+
+    async def _poll(self) -> None:
+        for number in await self._jobs.read(NOBODY, runs.ended):
+            await self._jobs.write(partial(_search, number=number))
+        if await self._jobs.read(NOBODY, runs.is_due):
+            while (due := await self._jobs.write(runs.claim)) is not None:
+                await self._submit(due)
+
+    async def _submit(self, due: DueRun) -> None:
+        by_default = self._settings.jobs_private
+        with contextlib.suppress(RunLost):
+            try:
+                checked = await self._jobs.check(due.caller, due.request)
+                number = await self._jobs.write(
+                    lambda session: runs.submit(session, due, checked, by_default)
+                )
+                self._jobs.has_submitted(number)
+            except StoreError:
+                raise
+            except WarpcallError as error:
+                why = str(error)
+                await self._jobs.write(lambda session: runs.put_off(session, due, why))
+                log.warning("the monitor %s cannot be measured: %s", due.monitor_id, why)
+
+    def _log_trouble(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.error(trouble)
+        self._trouble = trouble
+
+
+def _search(session: Session, number: int) -> None:
+    """Search the history of a monitor whose latest job has ended, unless another server did."""
+    monitor = session.get(Monitor, number, with_for_update={"skip_locked": True})
+    if monitor is None or monitor.job_number is None:
+        return
+    found = history.find_steps(session, monitor)
+    monitor.job_number = None
+    if found:
+        log.info("the monitor %s has found %d steps", monitor.id, len(found))

@@ -1,0 +1,143 @@
+"""Answers about monitors from the database. Every function takes a session and blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.monitors import (
+    Monitor,
+    MonitorDetails,
+    MonitorList,
+    MonitorPoint,
+    MonitorSeries,
+    MonitorStep,
+    NewMonitor,
+)
+from warpcall_service.formats.payloads import checked
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import submissions
+from warpcall_service.monitors import database
+from warpcall_service.monitors.history import series_of, steps_of
+from warpcall_service.store.monitor_tables import Monitor as Row
+from warpcall_service.store.monitor_tables import MonitorStep as StepRow
+from warpcall_service.store.tables import Job, User
+from warpcall_service.store.times import moment
+
+MOST_STEPS = 200
+
+
+def monitors(session: Session, caller: Caller, user: str | None) -> MonitorList:
+    """The monitors that the caller may read."""
+    rows = database.listed(session, caller, user)
+    return MonitorList(monitors=[checked(Monitor, one) for one in _fields(session, caller, rows)])
+
+
+def added(session: Session, caller: Caller, row: Row) -> NewMonitor:
+    """A monitor that was just added, with its secret."""
+    (fields,) = _fields(session, caller, [row])
+    return checked(NewMonitor, {**fields, "secret": row.secret})
+
+
+def details(session: Session, caller: Caller, monitor_id: str) -> MonitorDetails:
+    """A monitor with its history.
+
+    Raises:
+        NotFound: there is no such monitor, or it is private to another user.
+    """
+    row = database.find(session, caller, monitor_id)
+    (fields,) = _fields(session, caller, [row])
+    series = [
+        MonitorSeries(
+            case=key.case,
+            implementation=key.implementation,
+            model=key.model,
+            points=[
+                MonitorPoint(
+                    job=point.job_id, at=moment(point.finished_ms), median_us=point.median_us
+                )
+                for point in points
+            ],
+        )
+        for key, points in series_of(session, row, caller).items()
+    ]
+    found = steps(session, steps_of(session, row, MOST_STEPS), caller)
+    return checked(MonitorDetails, {**fields, "series": series, "found": found, "deliveries": []})
+
+
+def steps(
+    session: Session, rows: Sequence[StepRow], caller: Caller | None = None
+) -> list[MonitorStep]:
+    """Steps whose jobs the caller may read; None means all."""
+    ids = _job_ids(session, {n for row in rows for n in (row.job_number, row.found_number)}, caller)
+    return [
+        MonitorStep(
+            case=row.case_key,
+            implementation=row.implementation,
+            model=row.model,
+            job=ids[row.job_number],
+            found_job=ids[row.found_number],
+            found_at=moment(row.found_ms),
+            before_us=row.before_us,
+            after_us=row.after_us,
+            ratio=row.after_us / row.before_us,
+            noise=row.noise,
+            changed=json.loads(row.changed),
+        )
+        for row in rows
+        if row.job_number in ids and row.found_number in ids
+    ]
+
+
+def _fields(session: Session, caller: Caller, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The fields of `Monitor`, of each row."""
+    numbers = [row.number for row in rows]
+    found = session.execute(
+        sa.select(StepRow.monitor_number, sa.func.count())
+        .where(StepRow.monitor_number.in_(numbers))
+        .group_by(StepRow.monitor_number)
+    )
+    counts: Mapping[int, int] = {number: count for number, count in found}
+    disabled = sa.select(User.name).where(User.disabled_at.is_not(None))
+    stopped = {*session.scalars(disabled.where(User.name.in_({row.user_name for row in rows})))}
+    latest = session.execute(
+        sa.select(Job.monitor, sa.func.max(Job.number))
+        .where(Job.monitor.in_([row.id for row in rows]), submissions.readable(caller))
+        .group_by(Job.monitor)
+    )
+    last = {monitor: number for monitor, number in latest}
+    ids = _job_ids(session, {*last.values()}, caller)
+    made = []
+    for row in rows:
+        state = "paused" if row.paused else "active"
+        state = "stopped" if row.user_name in stopped else state
+        made.append(
+            {
+                "id": row.id,
+                "user": row.user_name,
+                "op": row.op,
+                "request": json.loads(row.request),
+                "every_s": row.every_s,
+                "least": row.least,
+                "private": row.private,
+                "state": state,
+                "detail": row.detail,
+                "notify": row.notify if database.owns(caller, row) else None,
+                "runs": row.runs,
+                "steps": counts.get(row.number, 0),
+                "created_at": moment(row.created_ms),
+                "next_at": moment(row.next_ms) if state == "active" else None,
+                "last_job": ids.get(last.get(row.id, 0)),
+            }
+        )
+    return made
+
+
+def _job_ids(session: Session, numbers: set[int], caller: Caller | None) -> dict[int, str]:
+    may = sa.true() if caller is None else submissions.readable(caller)
+    query = sa.select(Job.number, Job.id).where(Job.number.in_(numbers), may)
+    return {number: id_ for number, id_ in session.execute(query)}
