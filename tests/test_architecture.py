@@ -47,6 +47,7 @@ ORDER = (
     "artefacts",
     "jobs",
     "monitors",
+    "compile_reports",
     "summaries",
     "shares",
     "drawing",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from warpcall._program import AsyncProgram, Program
     from warpcall._tensors import AsyncStoredTensor, StoredTensor
     from warpcall.artefacts import Artefact
+    from warpcall.compile_reports import CompileReport, KernelReport
     from warpcall.devices import Device
     from warpcall.health import Health, Lane
     from warpcall.implementations import Implementation, ImplementationDetails
@@ -95,6 +96,7 @@ __all__ = [
     "Client",
     "ComparedRow",
     "Comparison",
+    "CompileReport",
     "Device",
     "Forbidden",
     "Health",
@@ -112,6 +114,7 @@ __all__ = [
     "JobPreview",
     "JobRequest",
     "KernelFailed",
+    "KernelReport",
     "Lane",
     "Me",
     "Measurement",
@@ -163,6 +166,7 @@ _LAZY = {
     "Client": "_client",
     "ComparedRow": "jobs.results",
     "Comparison": "jobs.results",
+    "CompileReport": "compile_reports",
     "Device": "devices",
     "Health": "health",
     "History": "jobs.results",
@@ -178,6 +182,7 @@ _LAZY = {
     "JobRequest": "jobs.request",
     "Lane": "health",
     "Me": "users",
+    "KernelReport": "compile_reports",
     "Measurement": "jobs.results",
     "Monitor": "monitors",
     "MonitorDetails": "monitors",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ from warpcall._arrays import Array, ArrayT
 from warpcall._client import BaseClient, is_tensor, only_output
 from warpcall._config import Config
 from warpcall._core import Core
+from warpcall._explain.request import explain
 from warpcall._extras.arguments import split_arguments
 from warpcall._generated.async_ops import AsyncOps
 from warpcall._generated.async_stored_ops import AsyncStoredOps
@@ -18,12 +19,14 @@ from warpcall._jobs.client import AsyncJobs
 from warpcall._jobs.implementations import AsyncImplementations
 from warpcall._jobs.problems import AsyncProblems
 from warpcall._jobs.regressions import AsyncRegressions
+from warpcall._jobs.source import Code
 from warpcall._monitors.client import AsyncMonitors
 from warpcall._program import AsyncProgram
 from warpcall._tensors import AsyncStoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import LoopWaiter
+from warpcall.compile_reports import GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.devices import Device
 from warpcall.health import Health
 from warpcall.nodes import NodeList
@@ -123,6 +126,20 @@ class AsyncClient(BaseClient, AsyncOps):
     def regressions(self) -> AsyncRegressions:
         """Client.regressions; the methods of the result are awaited."""
         return AsyncRegressions(self.jobs)
+
+    async def explain(
+        self,
+        op: str,
+        case: Mapping[str, Any],
+        *,
+        code: Code | None = None,
+        function: str | None = None,
+        implementation: str | None = None,
+        gpu: str = GPU,
+        texts: Collection[TextName] = TEXT_NAMES,
+    ) -> CompileReport:
+        """Client.explain, awaited."""
+        return await explain(self._core, op, case, code, function, implementation, gpu, texts)
 
     async def ops(self) -> OpList:
         """Client.ops, awaited."""

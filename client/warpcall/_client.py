@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -12,6 +12,7 @@ from warpcall._arrays import Array, ArrayT, Kind, is_array
 from warpcall._blocking import run_now
 from warpcall._config import Config, configure
 from warpcall._core import Core
+from warpcall._explain.request import explain
 from warpcall._extras.arguments import check_timeout, split_arguments
 from warpcall._generated.ops import Ops
 from warpcall._generated.stored_ops import StoredOps
@@ -19,6 +20,7 @@ from warpcall._jobs.client import Jobs
 from warpcall._jobs.implementations import Implementations
 from warpcall._jobs.problems import Problems
 from warpcall._jobs.regressions import Regressions
+from warpcall._jobs.source import Code
 from warpcall._monitors.client import Monitors
 from warpcall._program import Program
 from warpcall._progress import Display
@@ -26,6 +28,7 @@ from warpcall._tensors import BaseStoredTensor, StoredTensor, TensorInput
 from warpcall._transport.base import Transport
 from warpcall._transport.socket_transport import SocketTransport
 from warpcall._transport.waiters import BlockingWaiter
+from warpcall.compile_reports import GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.devices import Device
 from warpcall.errors import InvalidInput
 from warpcall.health import Health
@@ -241,6 +244,39 @@ class Client(BaseClient, Ops):
     def regressions(self) -> Regressions:
         """Checks whether one implementation is slower than another. See Regressions."""
         return Regressions(self.jobs)
+
+    def explain(
+        self,
+        op: str,
+        case: Mapping[str, Any],
+        *,
+        code: Code | None = None,
+        function: str | None = None,
+        implementation: str | None = None,
+        gpu: str = GPU,
+        texts: Collection[TextName] = TEXT_NAMES,
+    ) -> CompileReport:
+        """What the Triton kernels of an implementation need on a GPU, and their PTX and SASS.
+
+        The server compiles the kernels and needs no GPU for it. It calls the implementation once,
+        in a sandbox, with launches that compute nothing.
+
+        Args:
+            op: name of the op or the problem.
+            case: one case, as in a job: `{"shape": [4096, 4096], "dtype": "BF16", "params": {...}}`.
+            code: a file, a source or a function, as for `implementations.add`; it is not stored.
+            function: name of the function in `code`. None means the op's name, with `_` for `-`.
+            implementation: "user/name" or "user/name@version". None, without `code`, means the
+                server's own kernels.
+            gpu: the architecture, such as "sm_80", "sm_90" or "sm_100".
+            texts: of "ttir", "ttgir", "ptx" and "sass"; each has up to 256 KiB for a kernel.
+
+        Raises:
+            InvalidInput: there is no such op, case or architecture, or the code cannot be used; the
+                message names the line.
+            Forbidden: the server runs no uploaded code, or your key's role does not allow it.
+        """
+        return run_now(explain(self._core, op, case, code, function, implementation, gpu, texts))
 
     def ops(self) -> OpList:
         """All ops of the server, also those that this client has no method for. See warpcall.ops."""

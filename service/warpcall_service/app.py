@@ -21,6 +21,8 @@ from warpcall_service.calls.tensor_calls import TensorCalls
 from warpcall_service.calls.tensor_nodes import TensorNodes
 from warpcall_service.calls.tensor_registry import TensorRegistry
 from warpcall_service.calls.upload import Uploads
+from warpcall_service.compile_reports.routes import compile_reports
+from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.forms.routes import forms
 from warpcall_service.gateway import Gateway
@@ -65,6 +67,7 @@ def create_app(
     implementations: ImplementationService,
     problems: ProblemService,
     checks: Checks,
+    reports: CompileReports,
     sandbox: Sandbox,
     membership: Membership,
     artefacts: Artefacts,
@@ -80,6 +83,7 @@ def create_app(
         implementations: stores and lists what jobs can time.
         problems: stores and lists ops of users, which jobs can measure.
         checks: has the metrics of checks of sources.
+        reports: makes compile reports.
         sandbox: says whether uploaded code can run.
         membership: knows the servers that share the database.
         artefacts: has the files of jobs.
@@ -140,6 +144,7 @@ def create_app(
         monitor_routes.monitors(monitors),
         upload_routes.implementations(settings, implementations),
         problem_routes.problems(settings, problems),
+        compile_reports(settings, reports),
         tensor_routes.calls(engine.catalog, calls, tensor_calls, direct),
         tensor_routes.tensors(settings, tensors, tensor_calls, direct),
         health.health(engine, metrics, account_sync, sandbox, stopping),

@@ -120,6 +120,21 @@ class Settings(ServerSettings):
             "`busy`."
         ),
     )
+    explain_s: Seconds = Field(
+        30.0,
+        description=(
+            "Seconds that the code of an implementation and compiling its kernels may take in one "
+            "compile report. The time of importing torch and Triton before it does not count."
+        ),
+    )
+    explain_cache_bytes: ByteSize = Field(
+        ByteSize(32 * MIB),
+        ge=0,
+        description=(
+            "Bytes of memory for compile reports, which are kept compressed until others need the "
+            "room. With 0 none is kept."
+        ),
+    )
     sandbox_processes: int = Field(
         2048,
         ge=64,

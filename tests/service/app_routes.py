@@ -15,6 +15,7 @@ from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
+from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
@@ -54,6 +55,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
     artefacts = Artefacts(settings, store, membership)
+    reports = CompileReports(settings, engine, store, sandbox, checks)
     gateway = create_app(
         settings,
         engine,
@@ -63,6 +65,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
         implementations,
         problems,
         checks,
+        reports,
         sandbox,
         membership,
         artefacts,
@@ -71,6 +74,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
     )
     implementations.close()
     problems.close()
+    reports.close()
     await jobs.stop()
     await artefacts.stop()
     json.close()

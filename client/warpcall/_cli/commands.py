@@ -42,6 +42,7 @@ from warpcall._cli.output import (
 )
 from warpcall._cli.tables import LINE_WIDTH, node_state
 from warpcall._client import TIMEOUT_S
+from warpcall._explain import command as explain
 from warpcall._jobs.names import is_problem
 from warpcall._monitors import commands as monitors
 from warpcall.health import Health
@@ -66,6 +67,7 @@ app.add_typer(problems.app, name="problems")
 app.add_typer(monitors.app, name="monitors")
 app.add_typer(bench.app)
 app.add_typer(regression.app)
+app.add_typer(explain.app)
 app.add_typer(jobs.app)
 app.add_typer(measured.app)
 app.add_typer(sharing.app)

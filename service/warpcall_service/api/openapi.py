@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from warpcall import errors
 from warpcall_service.auth.authenticator import is_open, is_shared
 from warpcall_service.calls.openapi import Program, Tensor
+from warpcall_service.compile_reports.models import CompileRequest
 from warpcall_service.http.openapi_parts import Problem, Schema, problem_responses
 from warpcall_service.http.problems import is_oip
 from warpcall_service.jobs.models import JobChange, JobRequest
@@ -29,6 +30,7 @@ MODELS = (
     Tensor,
     Program,
     JobChange,
+    CompileRequest,
     JobRequest,
     MonitorChange,
     MonitorRequest,

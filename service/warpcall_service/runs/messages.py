@@ -128,6 +128,30 @@ class ProblemRequest(TypedDict):
     limit_s: float
 
 
+class ExplainRequest(TypedDict):
+    """The compile report of an implementation in one case; `worker.explain` has the answers.
+
+    Attributes:
+        op: name of the op, also of a problem.
+        problem: the problem that is the op; None for a shipped op.
+        function: name of the function in the `source`.
+        source: of the implementation; None for the op's own kernels.
+        case: as a job's cases are written.
+        gpu: the architecture, such as "sm_90".
+        limit_s: seconds that the code of users and compiling may take.
+        memory_bytes: the most that the inputs and outputs of the case may have.
+    """
+
+    op: str
+    problem: ProblemSource | None
+    function: str
+    source: str | None
+    case: Mapping[str, Any]
+    gpu: str
+    limit_s: float
+    memory_bytes: int
+
+
 class ModuleRequest(TypedDict):
     """The import of one of the operator's modules.
 

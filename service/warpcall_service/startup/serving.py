@@ -22,6 +22,7 @@ from warpcall_service.auth import users
 from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
+from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, listen_shared
@@ -88,6 +89,7 @@ async def serve_lanes(
     json = JsonPool(int(settings.max_json_bytes))
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
+    reports = CompileReports(settings, engine, store, sandbox, checks)
     try:
         app = create_app(
             settings,
@@ -98,6 +100,7 @@ async def serve_lanes(
             implementations,
             problems,
             checks,
+            reports,
             sandbox,
             membership,
             artefacts,
@@ -151,6 +154,7 @@ async def serve_lanes(
         implementations.close()
         problems.close()
         await monitors.stop()
+        reports.close()
         await job_service.stop()
         await artefacts.stop()
         await membership.stop()

@@ -15,6 +15,10 @@ from warpcall_service.runs.results import Strict
 MAX_ENTRIES = 32  # of each list in a declaration
 MAX_DIMS = 64
 MAX_LIST = 64  # entries of a parameter that is a list
+# Of a compile report; `warpcall_kernels.compile.launches` keeps to them.
+MAX_KERNELS = 32
+MAX_ARGUMENTS = 128
+MAX_TEXT_BYTES = 256 << 10
 
 
 def one_line(text: str) -> str:
@@ -176,3 +180,58 @@ class CasesAnswer(Answer):
     @property
     def is_complete(self) -> bool:
         return self.cases is not None
+
+
+class PackedText(Strict):
+    """A text of a kernel: base64 of zlib, and the size of the whole text in bytes."""
+
+    packed: Annotated[str, StringConstraints(max_length=2 * MAX_TEXT_BYTES)]
+    nbytes: Count
+
+
+Words = Annotated[dict[Line, Line], Field(max_length=MAX_ARGUMENTS)]
+Few = Annotated[int, Field(ge=0, le=1 << 31)]
+
+
+class KernelAnswer(Strict):
+    """A kernel of a compile report, as `warpcall.compile_reports.KernelReport`."""
+
+    name: Line
+    config: Line
+    launches: Count
+    grid: Annotated[list[Count], Field(min_length=3, max_length=3)]
+    arguments: Words
+    constants: Words
+    registers: Few
+    spill_store_bytes: Few
+    spill_load_bytes: Few
+    stack_bytes: Few
+    static_shared_bytes: Few
+    dynamic_shared_bytes: Few
+    warps: Few
+    stages: Few
+    ctas: Few
+    resident_blocks: Few
+    resident_warps: Few
+    max_warps: Annotated[int, Field(ge=1, le=1 << 31)]
+    limited_by: Annotated[list[Line], Field(max_length=4, fail_fast=True)]
+    texts: Annotated[dict[Word, PackedText], Field(max_length=4)]
+
+
+class CompileAnswer(Answer):
+    """A compile report, as `warpcall.compile_reports.CompileReport`."""
+
+    case: Annotated[str, StringConstraints(max_length=4096), AfterValidator(one_line)] = ""
+    kernels: Annotated[list[KernelAnswer], Field(max_length=MAX_KERNELS, fail_fast=True)] | None = (
+        None
+    )
+    failures: Annotated[list[Line], Field(max_length=MAX_KERNELS, fail_fast=True)] = Field(
+        default_factory=list
+    )
+    stopped: Line = ""
+    triton: Line = ""
+    ptxas: Line = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.kernels is not None and bool(self.case)

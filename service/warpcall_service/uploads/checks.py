@@ -14,18 +14,20 @@ from pydantic import ValidationError
 
 from warpcall.errors import InvalidInput, Unavailable
 from warpcall_service.lanes.user_admission import UserAdmission
-from warpcall_service.runs.messages import CheckRequest, ProblemRequest
-from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed
+from warpcall_service.runs.messages import CheckRequest, ExplainRequest, ProblemRequest
+from warpcall_service.runs.one_shot import NotStarted, OneShotError, run_sandboxed, run_trusted
 from warpcall_service.settings import Settings
 from warpcall_service.uploads.answers import (
     Answer,
     CasesAnswer,
+    CompileAnswer,
     ImplementationAnswer,
     ProblemAnswer,
 )
 
 IMPLEMENTATION_MODULE = "warpcall_service.worker.upload_check"
 PROBLEM_MODULE = "warpcall_service.worker.problem_check"
+EXPLAIN_MODULE = "warpcall_service.worker.explain"
 MAX_WAITING = 8  # checks of one user, besides the one that runs
 MAX_ANSWER_BYTES = 16 << 10
 MAX_DECLARATION_BYTES = 128 << 10
@@ -45,7 +47,8 @@ A = TypeVar("A", bound=Answer)
 class Checks:
     """Checks sources: one of each user at a time, and `upload_checks` in all.
 
-    Those of uploads count, and those of cases of jobs on a problem, which run its source, too.
+    Those of uploads count, and those of cases of jobs on a problem and of compile reports, which run
+    sources, too.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -119,6 +122,18 @@ class Checks:
         }
         return await self._answer(user, PROBLEM_MODULE, request, CasesAnswer, MAX_CASES_BYTES)
 
+    async def compile(self, user: str, request: ExplainRequest) -> CompileAnswer:
+        """Have an implementation's kernels compiled. The server's own code needs no sandbox.
+
+        Raises:
+            InvalidInput: there are none; the message names the line, or what is wrong with the case.
+            Busy, Unavailable: as `implementation`.
+        """
+        own = request["source"] is None and request["problem"] is None
+        return await self._accepted(
+            user, EXPLAIN_MODULE, request, CompileAnswer, MAX_CASES_BYTES, trusted=own
+        )
+
     def metrics(self) -> Iterable[Metric]:
         """The checks so far, as Prometheus metrics."""
         ended = CounterMetricFamily(
@@ -142,11 +157,14 @@ class Checks:
         request: Mapping[str, Any],
         form: type[A],
         most_bytes: int,
+        *,
+        trusted: bool = False,
     ) -> A:
         """The answer to the check of an upload. Raises InvalidInput if it is a refusal."""
-        answer = await self._answer(user, module, request, form, most_bytes)
+        answer = await self._answer(user, module, request, form, most_bytes, trusted=trusted)
         if answer.error is not None:
-            raise InvalidInput(f"{answer.field}: {answer.error}", field=answer.field)
+            name = answer.field.partition(".")[0]
+            raise InvalidInput(f"{name}: {answer.error}", field=answer.field)
         return answer
 
     async def _answer(
@@ -156,11 +174,13 @@ class Checks:
         request: Mapping[str, Any],
         form: type[A],
         most_bytes: int,
+        *,
+        trusted: bool = False,
     ) -> A:
         async with self._admission.admitted(user):
             outcome = "failed"
             try:
-                answer = await self._ask(module, request, form, most_bytes)
+                answer = await self._ask(module, request, form, most_bytes, trusted=trusted)
                 outcome = "accepted" if answer.error is None else "refused"
             finally:
                 self._ended[outcome] += 1
@@ -172,12 +192,15 @@ class Checks:
         request: Mapping[str, Any],
         form: type[A],
         most_bytes: int,
+        *,
+        trusted: bool,
     ) -> A:
         limit_s = request["limit_s"]
         # Starting the process and importing torch takes as long as the start of a worker.
         whole_s = self._settings.start_timeout_s + limit_s
         try:
-            text = await run_sandboxed(
+            run = run_trusted if trusted else run_sandboxed
+            text = await run(
                 self._settings, module, json.dumps(request).encode(), whole_s, most_bytes
             )
             if len(text) > MAX_DECLARATION_BYTES and _has_many_parts(text):

@@ -18,7 +18,7 @@ from warpcall_service.processes.imports import quick_imports
 from warpcall_service.runs.messages import ModuleAnswer, ModuleRequest
 from warpcall_service.runs.sources import SourceUnknown, package_files
 from warpcall_service.text import error_text
-from warpcall_service.worker.time_limit import end_after
+from warpcall_service.worker.source_check import end_after
 
 MAX_DOC_CHARS = 200
 

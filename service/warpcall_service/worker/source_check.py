@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -25,7 +27,6 @@ from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.runs import temporary
 from warpcall_service.text import error_text
-from warpcall_service.worker.time_limit import end_after, lift
 
 MAX_CHARS = 1000  # of an error, and of a description
 OUTPUT = (1, 2)  # the descriptors to which code prints
@@ -174,6 +175,37 @@ def limited(limit_s: float, file: Path, answers: Answers, what: str) -> Iterator
     timer = end_after(limit_s, refuse)
     yield
     lift(timer)
+
+
+def end_after(limit_s: float, answer: Callable[[], None]) -> threading.Timer:
+    """End this process after `limit_s` seconds, whatever its main thread does.
+
+    A thread does that, since code could catch an exception. If code keeps the interpreter's lock,
+    the thread cannot run. Then the kernel ends this process a second later, without an answer.
+
+    Args:
+        answer: called in that thread before the process ends.
+
+    Returns:
+        The timer. Pass it to `lift` if the process shall go on.
+    """
+
+    def end() -> None:
+        answer()
+        os._exit(0)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(math.ceil(limit_s) + 1)
+    return timer
+
+
+def lift(timer: threading.Timer) -> None:
+    """Let this process go on beyond the limit."""
+    signal.alarm(0)
+    timer.cancel()
 
 
 def _drop_output() -> None:

@@ -36,6 +36,7 @@ NEEDS: dict[str, Role] = {
     "GET /v1/usage": "admin",
     "POST /v1/jobs": "bench",
     "POST /v1/jobs/preview": "bench",
+    "POST /v1/compile-reports": "bench",
     "PATCH /v1/jobs/{id}": "bench",
     "POST /v1/jobs/{id}/shares": "bench",
     **dict.fromkeys(("DELETE /v1/shares/{id}", "POST /v1/jobs/{id}/cancel"), "bench"),

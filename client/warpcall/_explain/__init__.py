@@ -1,0 +1,1 @@
+"""Compile reports in the SDK and on the command line."""

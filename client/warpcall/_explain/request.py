@@ -1,0 +1,43 @@
+"""The request of `explain`: what kernels need on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from warpcall import wire
+from warpcall._jobs.client import given
+from warpcall._jobs.parse import parse
+from warpcall._jobs.source import Code, source_of
+from warpcall.compile_reports import CompileReport, TextName
+from warpcall.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from warpcall._core import Core
+
+
+async def explain(
+    core: Core,
+    op: str,
+    case: Mapping[str, Any],
+    code: Code | None,
+    function: str | None,
+    implementation: str | None,
+    gpu: str,
+    texts: Collection[TextName],
+) -> CompileReport:
+    """As `Client.explain`."""
+    if code is not None and implementation is not None:
+        raise InvalidInput("code and implementation cannot be given together", field="code")
+    source = None if code is None else source_of(code)
+    body = {
+        "op": op,
+        "case": dict(case),
+        "source": None if source is None else source.text,
+        "function": function or (None if source is None else source.function),
+        "implementation": implementation,
+        "gpu": gpu,
+        "texts": list(texts),
+    }
+    payload = await core.request_json("POST", wire.COMPILE_REPORTS_PATH, given(body))
+    return parse(CompileReport, payload, "a compile report")

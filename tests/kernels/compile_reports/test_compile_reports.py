@@ -1,0 +1,92 @@
+"""Compile reports of kernels: their numbers are those of CUDA's tools, on every architecture."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warpcall import compile_reports
+from warpcall_kernels import InvalidInput
+from warpcall_kernels.compile.architectures import ARCHITECTURES, architecture, occupancy
+
+ROOT = Path(__file__).parents[3]
+MAX_SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compile_reports.with_cuobjdump"],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        timeout=MAX_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    kernels: list[dict[str, Any]] = json.loads(done.stdout)
+    return kernels
+
+
+def test_registers_and_stack_of_ptxas_and_cuobjdump_agree(found: list[dict[str, Any]]) -> None:
+    assert len(found) > 2 * len(ARCHITECTURES)
+    for one in found:
+        reported, seen = one["report"], one["cuobjdump"]
+        assert (reported["registers"], reported["stack_bytes"]) == (
+            seen["registers"],
+            seen["stack_bytes"],
+        ), one
+        assert seen["shared_bytes"] - reported["static_shared_bytes"] in (0, 1024), one
+        assert reported["spill_load_bytes"] == 0 or reported["spill_store_bytes"] > 0, one
+
+
+def test_each_architecture_can_be_compiled_for(found: list[dict[str, Any]]) -> None:
+    assert {one["gpu"] for one in found} == {*ARCHITECTURES} == {*compile_reports.ARCHITECTURES}
+    for one in found:
+        assert all(one["texts"][name] > 100 for name in compile_reports.TEXT_NAMES), one
+        assert one["occupancy"]["blocks"] > 0, one
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    for name in ("sm_1", "", None, "sm_90a", "90"):
+        with pytest.raises(InvalidInput, match="gpu must be one of sm_80, sm_86"):
+            architecture(name)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "registers", "shared_bytes", "warps", "blocks", "resident", "limited_by"),
+    [
+        # Worked by hand with the limits of the CUDA C++ Programming Guide.
+        ("sm_80", 32, 0, 8, 8, 64, ["registers", "warps"]),
+        ("sm_80", 33, 0, 8, 6, 48, ["registers"]),  # 40 registers are allocated
+        ("sm_80", 255, 0, 4, 2, 8, ["registers"]),
+        ("sm_80", 16, 0, 1, 32, 32, ["blocks"]),
+        ("sm_86", 16, 0, 1, 16, 16, ["blocks"]),
+        ("sm_86", 40, 49 << 10, 4, 2, 8, ["shared memory"]),
+        ("sm_90", 64, 100 << 10, 4, 2, 8, ["shared memory"]),
+        ("sm_90", 64, 227 << 10, 4, 1, 4, ["shared memory"]),
+        ("sm_90", 64, (227 << 10) + 1, 4, 0, 0, ["shared memory"]),
+        ("sm_90", 168, 0, 12, 1, 12, ["registers"]),
+        ("sm_120", 128, 0, 3, 5, 15, ["registers"]),
+    ],
+)
+def test_the_occupancy_follows_from_registers_shared_memory_and_warps(
+    gpu: str,
+    registers: int,
+    shared_bytes: int,
+    warps: int,
+    blocks: int,
+    resident: int,
+    limited_by: list[str],
+) -> None:
+    found = occupancy(architecture(gpu), registers, shared_bytes, warps)
+
+    assert (found.blocks, found.warps, found.limited_by) == (blocks, resident, limited_by)
