@@ -258,8 +258,7 @@ class Client(BaseClient, Ops):
     ) -> CompileReport:
         """What the Triton kernels of an implementation need on a GPU, and their PTX and SASS.
 
-        The server compiles the kernels and needs no GPU for it. It calls the implementation once,
-        in a sandbox, with launches that compute nothing.
+        The server, which needs no GPU for it, calls the implementation once and only compiles.
 
         Args:
             op: name of the op or the problem.
@@ -272,9 +271,7 @@ class Client(BaseClient, Ops):
             texts: of "ttir", "ttgir", "ptx" and "sass"; each has up to 256 KiB for a kernel.
 
         Raises:
-            InvalidInput: there is no such op, case or architecture, or the code cannot be used; the
-                message names the line.
-            Forbidden: the server runs no uploaded code, or your key's role does not allow it.
+            InvalidInput: the request is wrong, or the code cannot be used; the line is named.
         """
         return run_now(explain(self._core, op, case, code, function, implementation, gpu, texts))
 
