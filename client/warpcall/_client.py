@@ -256,22 +256,19 @@ class Client(BaseClient, Ops):
         gpu: str = GPU,
         texts: Collection[TextName] = TEXT_NAMES,
     ) -> CompileReport:
-        """What the Triton kernels of an implementation need on a GPU, and their PTX and SASS.
-
-        The server, which needs no GPU for it, calls the implementation once and only compiles.
+        """What the Triton kernels of an implementation need on a GPU; the server needs none for it.
 
         Args:
             op: name of the op or the problem.
             case: one case, as in a job: `{"shape": [4096, 4096], "dtype": "BF16", "params": {...}}`.
             code: a file, a source or a function, as for `implementations.add`; it is not stored.
             function: name of the function in `code`. None means the op's name, with `_` for `-`.
-            implementation: "user/name" or "user/name@version". None, without `code`, means the
-                server's own kernels.
+            implementation: "user/name" or "user/name@version"; None, without `code`: the server's.
             gpu: the architecture, such as "sm_80", "sm_90" or "sm_100".
             texts: of "ttir", "ttgir", "ptx" and "sass"; each has up to 256 KiB for a kernel.
 
         Raises:
-            InvalidInput: the request is wrong, or the code cannot be used; the line is named.
+            InvalidInput: the request is wrong, or the code in the line that is named.
         """
         return run_now(explain(self._core, op, case, code, function, implementation, gpu, texts))
 

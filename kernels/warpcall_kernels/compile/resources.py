@@ -6,7 +6,7 @@ Triton's wheel has the tools of CUDA that say it, so no GPU is needed.
 from __future__ import annotations
 
 import re
-import subprocess
+import subprocess  # nosec B404
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,7 +85,9 @@ def sass(cubin: bytes) -> str:
 def _output(command: Sequence[str], *, stderr: bool = False) -> str:
     """What a tool prints. Its path is that of Triton's wheel."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S)  # noqa: PLW1510
+        done = subprocess.run(  # noqa: PLW1510  # nosec B603
+            command, capture_output=True, text=True, timeout=TOOL_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolFailed(f"{Path(command[0]).name}: {error}") from None
     if done.returncode:
