@@ -50,11 +50,13 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
     identity = ServerIdentity.of(settings)
     membership = Membership(engine, store, identity, "http://127.0.0.1:8000", lambda: False)
     usage = account_sync.usage_counter
-    jobs = JobService(settings, engine, store, modules, sandbox, checks, usage, membership)
+    artefacts = Artefacts(settings, store, membership)
+    jobs = JobService(
+        settings, engine, store, modules, sandbox, checks, usage, membership, artefacts
+    )
     json = JsonPool(1 << 20)
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
-    artefacts = Artefacts(settings, store, membership)
     reports = CompileReports(settings, engine, store, sandbox, checks)
     gateway = create_app(
         settings,

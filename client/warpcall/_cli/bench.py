@@ -19,7 +19,7 @@ from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.uploads import described, job_names, upload_of
 from warpcall._jobs.names import is_problem, without_version
 from warpcall.errors import InvalidInput
-from warpcall.jobs import PRECISIONS, PRIORITIES
+from warpcall.jobs import PRECISIONS, PRIORITIES, PROFILES
 from warpcall.jobs.request import JobRequest
 
 OPTIONS = {  # the option for each field that an error of the server can name
@@ -29,6 +29,7 @@ OPTIONS = {  # the option for each field that an error of the server can name
     "sweep": "--shape, --dtype",
     "gpu": "--gpu",
     "node": "--node",
+    "profile": "--profile",
 }
 OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype"}
 
@@ -134,6 +135,14 @@ def bench(
     private: Private = None,
     gpu_model: GpuModel = None,
     node: NodeName = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="torch",
+            help="Run each implementation under torch's profiler, too, after all cases are "
+            "measured. `warpcall artefacts ID` shows the traces.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what you have measured before.")
     ] = False,
@@ -169,6 +178,7 @@ def bench(
         private=private,
         gpu=gpu_model,
         node=node,
+        profile=None if profile is None else one_of("--profile", profile, PROFILES),
     )
     uploads = [upload_of(given) for given in mine or ()]
     implementations_of(op, vs, [])  # refuses a wrong --vs before anything is uploaded

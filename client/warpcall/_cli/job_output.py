@@ -10,7 +10,7 @@ import typer
 from warpcall import JobFailed
 from warpcall._cli.main import INTERRUPTED
 from warpcall._cli.output import human_bytes, plural, print_json, write_lines
-from warpcall._cli.tables import ago, converged, remarks, results_lines
+from warpcall._cli.tables import ago, converged, one_line, remarks, results_lines
 from warpcall._jobs.job import Job
 from warpcall._jobs.progress import span, waiting
 from warpcall.jobs import JobPreview, SubmittedJob
@@ -69,6 +69,16 @@ def wait_and_print(job: Job, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def _artefacts(job: Job) -> list[str]:
+    """What was asked for beside times: how many artefacts there are, and why some are missing."""
+    if getattr(job.info, "request", {}).get("profile") is None:
+        return []
+    found = job.artefacts()
+    stored = sum(not one.error for one in found)
+    lines = [f"{one.name}: {one_line(one.error)}" for one in found if one.error]
+    return [*lines, f"{plural(stored, 'artefact')}: warpcall artefacts {job.id}"]
+
+
 def _print_results(job: Job, results: Results, hint: str) -> None:
     lines = []
     if results.measurements:
@@ -78,4 +88,5 @@ def _print_results(job: Job, results: Results, hint: str) -> None:
     took = span(job.took_s)
     lines.append(f"{job.id} {job.state}{device} in {took}, {when}, {converged(results)}")
     lines += remarks(results)
+    lines += _artefacts(job)
     write_lines(*lines)

@@ -145,7 +145,7 @@ class Jobs(_JobsBase[Job]):
         Args:
             op: name of the op or of a problem, or a whole request.
             options: `implementations`, `cases`, `sweep`, `precision`, `priority`, `tags`, `note`,
-                `fresh`, `private`, `gpu` and `node`, as `warpcall.JobRequest` describes them.
+                `fresh`, `private`, `gpu`, `node` and `profile`, as `warpcall.JobRequest` describes them.
                 Beside a whole request they replace its fields.
             idempotency_key: a second submission with the same key finds the job of the first one.
                 By default each call uses a new key, so that a retry after a lost answer makes no

@@ -50,6 +50,9 @@ Precision = Literal["quick", "standard", "publish"]
 Priority = Literal["high", "normal", "low"]
 """Jobs of a higher priority start first; "high" is for administrators."""
 
+Profile = Literal["torch"]
+"""How implementations are profiled: "torch" makes a Chrome trace with torch's profiler."""
+
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 """What a ratio's interval says, given the margin within which two times are the same."""
 
@@ -59,6 +62,7 @@ STATES: tuple[State, ...] = get_args(State)
 ACTIVE: tuple[State, ...] = ("preparing", "waiting_gpu", "running", "finalizing")
 UNFINISHED: tuple[State, ...] = ("queued", *ACTIVE)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PROFILES: tuple[Profile, ...] = get_args(Profile)
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from warpcall._extras.arguments import check_choice
 from warpcall.dtypes import dtype_code
-from warpcall.jobs import PRECISIONS, PRIORITIES, Precision, Priority
+from warpcall.jobs import PRECISIONS, PRIORITIES, PROFILES, Precision, Priority, Profile
 
 
 class JobOptions(TypedDict, total=False):
@@ -25,6 +25,7 @@ class JobOptions(TypedDict, total=False):
     private: bool | None
     gpu: str | None
     node: str | None
+    profile: Profile | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,9 +57,11 @@ class JobRequest:
         gpu: model of the GPU that it runs on, such as "H200": words of the name that `Client.nodes`
             has. By default any.
         node: id of the server that it runs on, or host name of its machine. By default any.
+        profile: "torch" to run each implementation under torch's profiler, too, after all cases are
+            measured. `Job.artefacts` has the traces. By default there are none.
 
     Raises:
-        InvalidInput: the precision or the priority is none of the choices.
+        InvalidInput: the precision, the priority or the profile is none of the choices.
     """
 
     op: str
@@ -74,10 +77,12 @@ class JobRequest:
     private: bool | None = None
     gpu: str | None = None
     node: str | None = None
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("priority", self.priority, PRIORITIES)
+        check_choice("profile", self.profile, PROFILES)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are given, as the server takes them: dtypes by their codes."""

@@ -17,6 +17,7 @@ from warpcall_kernels.measuring._machine import environment_class, fingerprint, 
 from warpcall_kernels.measuring._measure import Lease, Progress, measure
 from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
+from warpcall_kernels.measuring._profile import ProfileFailed, trace
 from warpcall_kernels.measuring._result import (
     CaseResult,
     ImplementationResult,
@@ -41,6 +42,7 @@ __all__ = [
     "Lease",
     "Masked",
     "Precision",
+    "ProfileFailed",
     "Progress",
     "Ratio",
     "Readings",
@@ -60,4 +62,5 @@ __all__ = [
     "minor_number",
     "register",
     "shipped",
+    "trace",
 ]

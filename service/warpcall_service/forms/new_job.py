@@ -48,7 +48,7 @@ def read_job(form: Form, op: Declared) -> Read:
         _with_error(read, "cases", lambda: given.update(cases=_cases(cases)))
     else:
         given["sweep"] = _sweep(read, form, op)
-    for name in ("precision", "priority", "note"):
+    for name in ("precision", "priority", "note", "profile"):
         if text := form.text(name):
             given[name] = text
     if tags := form.text("tags"):
@@ -88,7 +88,7 @@ def field_of(at_fault: str, op: Declared) -> str:
     "sweep.dims" or "implementations.1"; "" if there is none."""
     parts = re.split(r"[.\s]", at_fault)
     first, last = parts[0], parts[-1]
-    if first in ("implementations", "tags", "note", "precision", "priority", "cases"):
+    if first in ("implementations", "tags", "note", "precision", "priority", "profile", "cases"):
         return first
     if first != "sweep":
         return ""
@@ -123,7 +123,7 @@ def texts_of(request: Mapping[str, Any], op: Declared) -> Form:
             pairs += [(f"sizes.{name}", str(value)) for value in values if isinstance(value, str)]
             numbers = [str(value) for value in values if not isinstance(value, str)]
             pairs += [(f"sizes.{name}", " ".join(numbers))] if numbers else []
-    for name in ("precision", "note"):
+    for name in ("precision", "note", "profile"):
         if value := request.get(name):
             pairs.append((name, value))
     if (private := request.get("private")) is not None:

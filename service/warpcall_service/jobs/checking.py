@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall_service.artefacts import profiles
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import submissions
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import JobRequest, is_problem, without_version
 from warpcall_service.lanes.engine import LocalEngine
@@ -81,6 +81,8 @@ class JobChecks:
             checked["cases"] = await self._problem_cases.make(
                 caller.name, problem, {**cases, **room}
             )
+        if request.profile is not None:
+            profiles.check(len(checked["cases"]), len(names))
         checked["sources"] = {
             **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, source),
             **await self._modules.sources_of(op, names),
@@ -91,7 +93,7 @@ class JobChecks:
             checked["environment"] = known[0] if known else ""
         if request.node is not None:
             checked["nodes"] = sorted({one.node for one in devices})
-        nominal_s = submissions.nominal_s(request, checked)
+        nominal_s = request.nominal_s(len(checked["cases"]), checked["implementation_s"])
         limit_s = self._settings.job_wall_s
         if nominal_s > limit_s:
             raise InvalidInput(

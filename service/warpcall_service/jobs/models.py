@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from warpcall.errors import InvalidInput
-from warpcall.jobs import Precision, Priority
+from warpcall.jobs import Precision, Priority, Profile
 from warpcall.wire import op_name
 from warpcall_service.http.openapi_parts import Model, Text
 from warpcall_service.runs.operator_modules import KERNELS
@@ -28,6 +28,10 @@ MAX_BODY_BYTES = 64 << 10  # 1,000 cases with a shape, a dtype and a parameter t
 MAX_ENTRIES = 64  # entries of a parameter that is a list
 MAX_NAMES = 32  # inputs, parameters or sizes of a case: as many as a problem may have
 MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1,000 cases
+
+START_S = 6.0  # to start a job: its process, torch, the device
+CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
+PROFILE_S = 1.0  # for each profile
 
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
 
@@ -126,7 +130,8 @@ class JobRequest(_Model):
     user and administrators can read a job with `private`. By default a job is private if it is on a
     private problem or times a private upload, or if the server is set so. `gpu` and `node` say which
     devices it may run on: words of the GPU's model such as "H200", and the id of a server or the
-    host name of its machine.
+    host name of its machine. With `profile` each implementation that has a time is also run under
+    a profiler, after all cases are measured; a job with profiles is always a new one.
     """
 
     op: OpName
@@ -143,6 +148,7 @@ class JobRequest(_Model):
     private: bool | None = None
     gpu: GpuModel | None = None
     node: NodeName | None = None
+    profile: Profile | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -152,6 +158,12 @@ class JobRequest(_Model):
             if len(set(given)) < len(given):
                 raise ValueError(f"{name} must name each once")
         return self
+
+    def nominal_s(self, cases: int, implementation_s: float) -> float:
+        """Duration of the job in seconds if each measurement uses all the time that it may."""
+        profile_s = PROFILE_S if self.profile is not None else 0.0
+        per_case_s = len(self.implementations) * (implementation_s + profile_s) + CASE_S
+        return START_S + cases * per_case_s
 
     def check_form(self) -> None:
         """Check that the cases are given in the form that the op takes.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.orm import Session
 
 from warpcall.jobs import State
+from warpcall_service.artefacts.profiles import ProfileWriter
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.events import append_event
@@ -24,6 +25,7 @@ from warpcall_service.jobs.queue import Claim
 from warpcall_service.runs.events import (
     CaseMeasured,
     EnvironmentKnown,
+    ProfileMade,
     Progress,
     RunEvent,
     StateChanged,
@@ -58,18 +60,24 @@ class RunRecorder:
 
     Args:
         on_claim_lost: called once, when a transaction finds that the claim does not hold any more.
+        profiles: stores the profiles of the run; None if it makes none.
 
     Attributes:
         claim_lost: whether the claim is known to be lost. Then nothing more is written.
     """
 
     def __init__(
-        self, database: JobDatabase, claim: Claim, on_claim_lost: Callable[[], None]
+        self,
+        database: JobDatabase,
+        claim: Claim,
+        on_claim_lost: Callable[[], None],
+        profiles: ProfileWriter | None = None,
     ) -> None:
         self.claim_lost = False
         self._database = database
         self._claim = claim
         self._on_claim_lost = on_claim_lost
+        self._profiles = profiles
         self._trouble = ""
         self._state: State = "preparing"
         self._phase: tuple[object, ...] = ()
@@ -88,6 +96,9 @@ class RunRecorder:
                 self.put(lambda session, job: lifecycle.set_environment(session, job, event))
             case CaseMeasured(position, result):
                 self.put(lambda session, job: lifecycle.save_case(session, job, position, result))
+            case ProfileMade():
+                if self._profiles is not None:
+                    self._profiles.put(event)
             case Progress(fields):
                 self._put_progress(fields)
 
@@ -101,13 +112,20 @@ class RunRecorder:
         """
         self._changes.put_nowait(_Waiting(change, charges, repeats))
 
+    async def store_profiles(self) -> None:
+        """Wait until all profiles are stored. They cannot be after the end of the job is written."""
+        if self._profiles is not None:
+            await self._profiles.close()
+
     async def close(self) -> None:
         """Wait until all changes are written."""
         await self._changes.join()
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop writing. Changes that wait are dropped."""
+        """Stop writing. Changes and profiles that wait are dropped."""
+        if self._profiles is not None:
+            await self._profiles.abandon()
         self._writing.cancel()
         await asyncio.wait((self._writing,))
 

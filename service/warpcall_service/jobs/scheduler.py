@@ -17,6 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall_service.artefacts import profiles
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.database import JobDatabase
@@ -79,6 +81,7 @@ class Scheduler:
         modules: OperatorModules,
         usage_counter: UsageCounter,
         membership: Membership,
+        artefacts: Artefacts,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -86,6 +89,7 @@ class Scheduler:
         self._modules = modules
         self._usage_counter = usage_counter
         self._membership = membership
+        self._artefacts = artefacts
         self._identity = membership.identity
         self._runs: dict[str, _Running] = {}  # by lane
         self._yielding: set[Run] = set()  # that give their devices up to jobs of users
@@ -297,6 +301,7 @@ class Scheduler:
             "cases": lifecycle.unmeasured_cases(session, job),
             "memory_bytes": memory_bytes(settings),
             "threads": settings.cpu_threads,
+            "profile": profiles.left(session, job, int(settings.artefact_max_bytes)),
         }
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(claim, job.id, job.user_name, job.op, task, job.monitor is not None)
@@ -316,7 +321,12 @@ class Scheduler:
         def claim_lost() -> None:
             run.stop("interrupted", "another server has taken the job over")
 
-        recorder = RunRecorder(self._database, claimed.claim, claim_lost)
+        writer = profiles.ProfileWriter(
+            self._artefacts,
+            lambda session: queue.lock_claimed(session, claimed.claim),
+            claimed.task["implementations"],
+        )
+        recorder = RunRecorder(self._database, claimed.claim, claim_lost, writer)
         tag = f"{self._identity.id}/{lane.name}/{claimed.id}"
         run = Run(
             claimed.task, tag, lane.hello, lane.device_lease, self._settings, recorder.on_event
@@ -336,6 +346,7 @@ class Scheduler:
             self._usage_counter.add_device_time(claimed.user, claimed.op, outcome.device_s)
             if outcome.left:
                 await self._quarantine(lane, set(outcome.left))
+            await recorder.store_profiles()
             stopping = self._stopping or self._membership.is_draining
             counts = not (stopping or run in self._yielding)
             recorder.put(

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.jobs import UNFINISHED, JobDetails, JobList, JobPreview, Queue, SubmittedJob
 from warpcall.jobs.results import CaseDetails, History
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import comparison, events, exports, results, submissions, views
@@ -52,6 +53,7 @@ class JobService:
         checks: Checks,
         usage_counter: UsageCounter,
         membership: Membership,
+        artefacts: Artefacts,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -60,7 +62,7 @@ class JobService:
             settings, engine, self._database, modules, sandbox, checks, membership
         )
         self.scheduler = Scheduler(
-            settings, engine, self._database, modules, usage_counter, membership
+            settings, engine, self._database, modules, usage_counter, membership, artefacts
         )
         self._heavy = ReadAdmission(settings.queue_timeout_s)
         self._comparing = asyncio.Lock()  # one lane works on one comparison at a time

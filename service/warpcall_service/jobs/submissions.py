@@ -28,8 +28,6 @@ from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
 from warpcall_service.uploads import job_uploads
 
-START_S = 6.0  # to start a job: its process, torch, the device
-CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
 ID = re.compile(r"[0-9a-f]{4,12}")  # the whole id has 12 digits
 PACE_JOBS = 20  # the latest finished jobs, whose mean pace (actual over nominal) is the estimate's
 SLOWEST_PACE, FASTEST_PACE = 20.0, 0.05
@@ -185,7 +183,7 @@ def find_repeated(
 
 def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimate:
     """The expected duration of a job, from the latest jobs of its op and precision."""
-    nominal = nominal_s(request, checked)
+    nominal = request.nominal_s(len(checked["cases"]), checked["implementation_s"])
     last = (
         sa.select(Job.took_ms, Job.nominal_ms)
         .where(
@@ -202,12 +200,6 @@ def estimate(session: Session, request: JobRequest, checked: Checked) -> Estimat
     ).one()
     pace = float(took_ms) / float(nominal_ms) if took_ms and nominal_ms else 1.0
     return Estimate(nominal, nominal * min(max(pace, FASTEST_PACE), SLOWEST_PACE))
-
-
-def nominal_s(request: JobRequest, checked: Checked) -> float:
-    """Duration of a job in seconds if each measurement uses all the time that it may."""
-    per_case_s = len(request.implementations) * checked["implementation_s"] + CASE_S
-    return START_S + len(checked["cases"]) * per_case_s
 
 
 def find_answered(
@@ -361,8 +353,10 @@ def _find_answered(
     """A finished job of the caller that measured the same in the same environment, or None.
 
     A job that others may read does not answer a private request, and a private one does not answer
-    a request that is explicitly not private.
+    a request that is explicitly not private. A request for profiles is answered by a new job only.
     """
+    if request.profile is not None:
+        return None
     query = sa.select(Job).where(
         Job.user_name == caller.name,
         Job.question_sha256 == _measured_sha256(request, checked),
@@ -391,7 +385,9 @@ def _measured_sha256(request: JobRequest, checked: Checked) -> str:
 
 def _sha256(request: JobRequest) -> str:
     # Without these fields, the hash is that of a server which did not know them.
-    unset = {name for name in ("private", "gpu", "node") if getattr(request, name) is None}
+    unset = {
+        name for name in ("private", "gpu", "node", "profile") if getattr(request, name) is None
+    }
     shown = request.model_dump(mode="json", exclude=unset)
     return hashlib.sha256(_text(shown).encode()).hexdigest()
 

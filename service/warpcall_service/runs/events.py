@@ -51,4 +51,19 @@ class CaseMeasured:
     result: Mapping[str, Any]
 
 
-RunEvent = StateChanged | EnvironmentKnown | Progress | CaseMeasured
+@dataclass(frozen=True, slots=True)
+class ProfileMade:
+    """A profile of an implementation in the case at `position`, or why there is none.
+
+    Attributes:
+        content: the file; empty if there is an error. Code of users may have written it.
+        error: for readers; empty if there is a profile.
+    """
+
+    position: int
+    implementation: str
+    content: bytes
+    error: str
+
+
+RunEvent = StateChanged | EnvironmentKnown | Progress | CaseMeasured | ProfileMade

@@ -14,7 +14,8 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from warpcall.jobs import ExitClass
 from warpcall_service.lanes.messages import LENGTH
-from warpcall_service.runs.messages import Task
+from warpcall_service.runs.messages import PIECE_BYTES, Task
+from warpcall_service.runs.profile_pieces import PieceRefused, ProfilePieces
 from warpcall_service.runs.results import MAX_IMPLEMENTATIONS, CaseModel, Name, Number, Strict
 
 MAX_BYTES = 2 << 20  # of a frame; the largest honest one, 9 x 7,000 samples, has 1.3 MB
@@ -64,6 +65,14 @@ class _Result(Strict):
     case: CaseModel
 
 
+class _Profile(Strict):
+    position: int
+    implementation: Name
+    data: Annotated[str, StringConstraints(max_length=-(-PIECE_BYTES // 3) * 4)]
+    last: bool
+    error: Annotated[str, StringConstraints(max_length=1000)]
+
+
 class _Ended(Strict):
     exit_class: Annotated[ExitClass, Field(alias="class")]
     detail: Annotated[str, StringConstraints(max_length=4000)]
@@ -77,11 +86,15 @@ class _Frame(Strict):
     release: bool | None = None
     progress: _Progress | None = None
     result: _Result | None = None
+    profile: _Profile | None = None
     ended: _Ended | None = None
 
 
 class Frame(NamedTuple):
-    """A frame that was checked: its kind, and the value as plain data."""
+    """A frame that was checked: its kind, and the value as plain data.
+
+    The value of a `profile` is a `ProfileMade`, or None while more pieces follow.
+    """
 
     kind: str
     value: Any
@@ -99,6 +112,7 @@ class FrameReader:
         self._reader = reader
         self._specs = dict(task["cases"])  # by position, of cases without a result
         self._names = task["implementations"]
+        self._profiles = ProfilePieces(task)
         self._ready = self._leased = self._ended = False
         self._tokens = PROGRESS_BURST
         self._filled_at = time.monotonic()
@@ -121,10 +135,15 @@ class FrameReader:
                 raise FrameRefused("a frame of too many parts")
             frame = await asyncio.to_thread(_parse, text)
         self._check(frame)
-        if nbytes > SMALL_BYTES and frame.kind != "result":
+        if nbytes > SMALL_BYTES and frame.kind not in ("result", "profile"):
             raise FrameRefused(f"a {frame.kind} of {nbytes} bytes")
         if frame.kind == "progress":
             await self._pace()
+        if frame.kind == "profile":
+            try:
+                return Frame("profile", self._profiles.take(frame.value))
+            except PieceRefused as refused:
+                raise FrameRefused(str(refused)) from None
         return frame
 
     def _check(self, frame: Frame) -> None:

@@ -9,6 +9,7 @@ work that a block may have. It sends frames with one member each:
 - `want`: it requests the device, and waits for `go`; `release`: it returns the device;
 - `progress`: what the sampler does now;
 - `result`: the sampler's whole result of the case at `position`;
+- `profile`: a piece of a profile, PIECE_BYTES long unless it is the `last` one, or an `error`;
 - `ended`: the exit class and a `detail`; the last frame, also after success.
 
 The reaper, the parent of that process, has a control socket. The server sends `stop` on it or
@@ -22,6 +23,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
+PIECE_BYTES = 512 << 10  # of a profile, in each frame but the last
 TAG_VARIABLE = (
     "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
 )
@@ -178,6 +180,19 @@ class ModuleAnswer(TypedDict):
     error: str
 
 
+class ProfileTask(TypedDict):
+    """The profiles that a job's process makes after it has measured all cases.
+
+    Attributes:
+        cases: position and spec of each case, and the implementations to profile. Those that the
+            process has found to fail are left out.
+        most_bytes: size of the largest profile.
+    """
+
+    cases: list[tuple[int, Any, list[str]]]
+    most_bytes: int
+
+
 class Task(TypedDict):
     """The work of a job's process.
 
@@ -191,6 +206,7 @@ class Task(TypedDict):
         cases: position and spec of each case.
         memory_bytes: the most memory that the job may use.
         threads: threads of the CPU's kernels; 0 means all CPUs.
+        profile: absent or None if nothing is profiled.
     """
 
     device: str
@@ -205,6 +221,7 @@ class Task(TypedDict):
     cases: list[tuple[int, Any]]
     memory_bytes: int
     threads: int
+    profile: NotRequired[ProfileTask | None]
 
 
 class Launch(TypedDict):

@@ -230,6 +230,9 @@ class Run:
             case "result":
                 case = {**value["case"], "device": self._task["device"]}
                 self._on_event(CaseMeasured(value["position"], case))
+            case "profile":
+                if value is not None:
+                    self._on_event(value)
             case "ended":
                 self._reported_end = value["class"], value["detail"]
                 self._on_event(StateChanged("finalizing"))

@@ -80,7 +80,9 @@ async def serve_lanes(
         engine, store, identity, url, lambda: stop.requested, supervised=place is not None
     )
     artefacts = Artefacts(settings, store, membership)
-    job_service = JobService(settings, engine, store, modules, sandbox, checks, usage, membership)
+    job_service = JobService(
+        settings, engine, store, modules, sandbox, checks, usage, membership, artefacts
+    )
     job_service.start()
     artefacts.start()
     membership.start()

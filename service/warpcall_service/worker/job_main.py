@@ -5,7 +5,9 @@ It measures the cases of its `Task` in one thread, and returns the device after 
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -18,8 +20,8 @@ from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.runs import temporary
-from warpcall_service.runs.messages import Task, version_of
-from warpcall_service.text import error_text
+from warpcall_service.runs.messages import PIECE_BYTES, Task, version_of
+from warpcall_service.text import MAX_ERROR_CHARS, error_text
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +73,14 @@ class _ServerConnection:
         if what != self._progress or now > self._progress_at + PROGRESS_S:
             self._progress, self._progress_at = what, now
             self.send("progress", {"position": position, **event})
+
+    def send_profile(self, position: int, implementation: str, content: bytes, error: str) -> None:
+        """Send a profile in pieces, or why there is none."""
+        for begin in range(0, max(1, len(content)), PIECE_BYTES):
+            data = base64.b64encode(content[begin : begin + PIECE_BYTES]).decode()
+            last = begin + PIECE_BYTES >= len(content)
+            piece = {"position": position, "implementation": implementation, "data": data}
+            self.send("profile", {**piece, "last": last, "error": error[:MAX_ERROR_CHARS]})
 
     @contextlib.contextmanager
     def lease(self, settle: Callable[[], None]) -> Iterator[float | None]:
@@ -145,6 +155,7 @@ def _measure_cases(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
+    timed: dict[int, set[str]] = {}  # by position
     for position, spec in task["cases"]:
         result = measuring.measure(
             measuring.make_case(op, spec),
@@ -158,6 +169,38 @@ def _measure_cases(
         server.send("result", {"position": position, "case": result.to_json()})
         if result.device_lost:
             raise DeviceLost("an error that sticks ended the use of the device")
+        timed[position] = {one.name for one in result.implementations if one.status == "ok"}
+    if (wanted := task.get("profile")) is not None:
+        for position, spec, names in wanted["cases"]:
+            for name in names:
+                if name in timed.get(position, names):
+                    profile = _profile(op, spec, name, device, wanted["most_bytes"], server, settle)
+                    server.send_profile(position, name, *profile)
+
+
+def _profile(
+    op: Op | str,
+    spec: Any,
+    name: str,
+    device: torch.device,
+    most_bytes: int,
+    server: _ServerConnection,
+    settle: Callable[[], None],
+) -> tuple[bytes, str]:
+    """The profile of an implementation in a case, and why there is none.
+
+    All times have been measured before: the profiler would slow down what follows it.
+    """
+    from warpcall_kernels import measuring
+
+    try:
+        case = measuring.make_case(op, spec)
+        lease = functools.partial(server.lease, settle)
+        return measuring.trace(case, name, device, most_bytes=most_bytes, lease=lease), ""
+    except measuring.ProfileFailed as error:
+        return b"", str(error)
+    except Exception as error:  # noqa: BLE001  # such as too little memory for the inputs
+        return b"", error_text(error)
 
 
 class DeviceLost(Exception):

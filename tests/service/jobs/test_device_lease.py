@@ -22,6 +22,7 @@ from tests.service.job_requests import JOB, client, ended, reached, results, sho
 from tests.service.requests import well
 from warpcall.errors import Unavailable
 from warpcall.wire import TensorInfo
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.identity import LOCAL
 from warpcall_service.jobs.models import JobRequest
@@ -277,6 +278,7 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
         store.migrate()
         identity = ServerIdentity(tmp_path)
         tag = f"{identity.acquire()}/cpu/a job of before"
+        membership = Membership(engine, store, identity, "http://x", lambda: False)
         job_service = JobService(
             settings,
             engine,
@@ -285,7 +287,8 @@ def test_a_device_on_which_something_cannot_be_ended_is_used_no_more_and_says_wh
             Sandbox(settings),
             Checks(settings),
             UsageCounter(),
-            Membership(engine, store, identity, "http://x", lambda: False),
+            membership,
+            Artefacts(settings, store, membership),
         )
         await engine.start()
         try:

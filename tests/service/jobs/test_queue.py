@@ -16,6 +16,7 @@ from tests.service.databases import Database
 from tests.service.job_rows import RUNNER, caller, checked, claim, finish, request, submit
 from warpcall.errors import Busy
 from warpcall.jobs import UNFINISHED
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.auth.usage import UsageCounter
 from warpcall_service.jobs import lifecycle, queue, submissions, views
 from warpcall_service.jobs.database import JobDatabase
@@ -175,13 +176,16 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
         database = SlowDatabase(store)
         settings = Settings.load(data_dir=tmp_path)
         modules = OperatorModules(settings)
+        identity = ServerIdentity(tmp_path)
+        membership = Membership(engine, store, identity, "http://x", lambda: False)
         scheduler = Scheduler(
             settings,
             engine,
             database,
             modules,
             UsageCounter(),
-            Membership(engine, store, ServerIdentity(tmp_path), "http://x", lambda: False),
+            membership,
+            Artefacts(settings, store, membership),
         )
         scheduler.start()
         while (await database.read(state_of, job))[0] != "preparing":

@@ -1,0 +1,164 @@
+"""Profiles of implementations, as artefacts of a job: which ones it still has to make, and storing
+them while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from warpcall.errors import InvalidInput
+from warpcall_service.artefacts.service import Artefacts, NewArtefact, file_name
+from warpcall_service.runs.events import ProfileMade
+from warpcall_service.runs.messages import ProfileTask
+from warpcall_service.store.artefact_table import ArtefactRow
+from warpcall_service.store.database import StoreError
+from warpcall_service.store.tables import Job, JobCase, Measurement
+
+MOST = 64  # profiles of one job
+RETRY_S = 1.0  # between two attempts to store one
+MAX_WAITING_BYTES = 64 << 20  # of profiles that wait to be stored
+
+log = logging.getLogger("warpcall.artefacts")
+
+
+def check(cases: int, implementations: int) -> None:
+    """Check that a job does not have too many profiles.
+
+    Raises:
+        InvalidInput: it does.
+    """
+    if cases * implementations > MOST:
+        raise InvalidInput(
+            f"profile: a job with profiles may have at most {MOST} pairs of a case and an "
+            f"implementation, got {cases} x {implementations}",
+            field="profile",
+        )
+
+
+def left(session: Session, job: Job, most_bytes: int) -> ProfileTask | None:
+    """The profiles that a job has yet to make; None if it makes none.
+
+    An implementation that has no time in a case is not profiled there.
+    """
+    if json.loads(job.request).get("profile") is None:
+        return None
+    implementations = json.loads(job.implementations)
+    of_job = ArtefactRow.job_number == job.number
+    made = set(session.scalars(sa.select(ArtefactRow.name).where(of_job)))
+    measured = Measurement.job_number == job.number, Measurement.status != "ok"
+    failed = {
+        (position, name)
+        for position, name in session.execute(
+            sa.select(Measurement.position, Measurement.implementation).where(*measured)
+        )
+    }
+    cases = session.execute(
+        sa.select(JobCase.position, JobCase.spec)
+        .where(JobCase.job_number == job.number)
+        .order_by(JobCase.position)
+    )
+    return {
+        "cases": [
+            (position, json.loads(spec), names)
+            for position, spec in cases
+            if (
+                names := [
+                    name
+                    for name in implementations
+                    if (position, name) not in failed
+                    and described(implementations, position, name).name not in made
+                ]
+            )
+        ],
+        "most_bytes": most_bytes,
+    }
+
+
+def described(implementations: Sequence[str], position: int, name: str) -> NewArtefact:
+    """The artefact of a profile.
+
+    Args:
+        implementations: all of the job.
+    """
+    number = implementations.index(name)
+    return NewArtefact(
+        name=file_name(f"case-{position}", f"{number}-{name}"[:80], "trace.json"),
+        kind="torch-profile",
+        media_type="application/json",
+        position=position,
+        implementation=name,
+    )
+
+
+class ProfileWriter:
+    """Stores the profiles of one run, in order and without delaying the run.
+
+    While the database cannot be written, it tries again until it can.
+
+    Args:
+        job_of: as `Artefacts.add` takes it. If it raises an exception, nothing more is stored.
+        implementations: all of the job.
+    """
+
+    def __init__(
+        self,
+        artefacts: Artefacts,
+        job_of: Callable[[Session], Job],
+        implementations: Sequence[str],
+    ) -> None:
+        self._artefacts = artefacts
+        self._job_of = job_of
+        self._implementations = implementations
+        self._made: asyncio.Queue[ProfileMade] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self._writing = asyncio.create_task(self._write())
+
+    def put(self, made: ProfileMade) -> None:
+        """Append a profile to those that wait to be stored."""
+        if self._waiting_bytes + len(made.content) > MAX_WAITING_BYTES:
+            why = "the server could not store it in time"
+            made = ProfileMade(made.position, made.implementation, b"", why)
+        self._waiting_bytes += len(made.content)
+        self._made.put_nowait(made)
+
+    async def close(self) -> None:
+        """Wait until all profiles are stored."""
+        await self._made.join()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Stop. Profiles that wait are dropped."""
+        self._writing.cancel()
+        await asyncio.wait((self._writing,))
+
+    async def _write(self) -> None:
+        usable = True
+        while True:
+            made = await self._made.get()
+            try:
+                if usable:
+                    await self._store(made)
+            except Exception:  # such as a claim that is lost
+                log.info("profiles of a job are dropped", exc_info=True)
+                usable = False
+            self._waiting_bytes -= len(made.content)
+            self._made.task_done()
+
+    async def _store(self, made: ProfileMade) -> None:
+        new = described(self._implementations, made.position, made.implementation)
+        while True:
+            try:
+                if made.error:
+                    await self._artefacts.add_error(self._job_of, new, made.error)
+                else:
+                    await self._artefacts.add(self._job_of, new, made.content)
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

@@ -1,0 +1,148 @@
+"""Profiles between a job's process and the database: pieces, what is left to make, lost claims."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.service import job_rows
+from tests.service.artefacts.kept import keeping
+from tests.service.databases import Database
+from tests.service.runs.test_frames import HELLO, TASK, case
+from tests.service.stored import number, result
+from warpcall_service.artefacts import profiles
+from warpcall_service.artefacts.profiles import ProfileWriter
+from warpcall_service.jobs import lifecycle, queue
+from warpcall_service.jobs.queue import Claim, ClaimLost
+from warpcall_service.lanes.messages import frame
+from warpcall_service.runs.events import ProfileMade
+from warpcall_service.runs.frames import FrameReader, FrameRefused
+from warpcall_service.runs.messages import PIECE_BYTES, Task
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import Job
+
+MOST = 2 * PIECE_BYTES
+WITH_PROFILE: Task = {
+    **TASK,
+    "profile": {"cases": [(3, {}, ["torch", "ann/mine"])], "most_bytes": MOST},
+}
+RESULT = {"result": {"position": 3, "case": case()}}
+FULL = bytes(range(256)) * (PIECE_BYTES // 256)
+
+
+def piece(content: bytes, last: bool = True, **change: Any) -> dict[str, Any]:
+    text = base64.b64encode(content).decode()
+    made = {"position": 3, "implementation": "torch", "data": text, "last": last, "error": ""}
+    return {"profile": {**made, **change}}
+
+
+def read(*sent: dict[str, Any], task: Task = WITH_PROFILE) -> list[Any]:
+    """The values of the frames about profiles."""
+
+    async def play() -> list[Any]:
+        reader = asyncio.StreamReader(limit=1 << 30)
+        for one in sent:
+            reader.feed_data(frame(one))
+        frames = FrameReader(task, reader)
+        return [(await frames.read()) for _ in sent]
+
+    return [found.value for found in asyncio.run(play()) if found.kind == "profile"]
+
+
+def test_pieces_are_joined() -> None:
+    other = piece(b"", implementation="ann/mine", error="it raised an error")
+
+    found = read(HELLO, RESULT, piece(FULL, last=False), piece(b"end"), other)
+
+    assert found == [
+        None,
+        ProfileMade(3, "torch", FULL + b"end", ""),
+        ProfileMade(3, "ann/mine", b"", "it raised an error"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ([piece(b"x", position=4)], "was not asked"),
+        ([piece(b"x", implementation="warpcall")], "was not asked"),
+        ([piece(b"x"), piece(b"x")], "or was sent before"),
+        ([piece(FULL, last=False), piece(b"x", implementation="ann/mine")], "was not asked"),
+        ([piece(b"x", last=False)], "a piece of a profile of 1 bytes"),
+        ([piece(FULL, last=False)] * 2 + [piece(b"x")], f"of more than {MOST} bytes"),
+        ([piece(b"", data="a*==")], "not in base64"),
+        ([piece(b"", data="=" * 2_000_000)], "a fault at profile.data"),
+        ([piece(b"", error="x" * 1001)], "a fault at profile.error"),
+        ([piece(b"", more=1)], "a fault at profile.more"),
+    ],
+)
+def test_what_no_honest_process_sends_is_refused(pieces: list[dict[str, Any]], why: str) -> None:
+    with pytest.raises(FrameRefused, match=why):
+        read(HELLO, RESULT, *pieces)
+
+
+def test_a_profile_that_no_job_asked_for_is_refused() -> None:
+    with pytest.raises(FrameRefused, match="was not asked"):
+        read(HELLO, piece(b"x"), task=TASK)
+
+
+def test_what_is_left_after_an_interruption(database: Database, store: Store) -> None:
+    names = ["warpcall", "torch"]
+    job_id = job_rows.submit(store, "ann", cases=2, implementations=names, profile="torch")
+    plain = job_rows.submit(store, "ann")
+    measured = result(3, 0)
+    measured["implementations"] = measured["implementations"][:2]
+    for one, name, status in zip(measured["implementations"], names, ("ok", "error"), strict=True):
+        one |= {"name": name, "status": status}
+    job_rows.claim(store)
+    with store.write() as session:
+        job = session.get_one(Job, number(store, job_id))
+        lifecycle.save_case(session, job, 0, measured)
+    here = keeping(database, store)
+
+    with store.read() as session:
+        job = session.get_one(Job, number(store, job_id))
+        before = profiles.left(session, job, 9)
+        none = profiles.left(session, session.get_one(Job, number(store, plain)), 9)
+    here.add(job_id, b"{}", profiles.described(names, 0, "warpcall"))
+    with store.read() as session:
+        after = profiles.left(session, session.get_one(Job, number(store, job_id)), 9)
+    here.artefacts._threads.close()
+
+    whole = (1, {"n": 1}, names)
+    assert none is None
+    assert before == {"cases": [(0, {"n": 0}, ["warpcall"]), whole], "most_bytes": 9}
+    assert after == {"cases": [whole], "most_bytes": 9}
+
+
+def test_profiles_of_a_run_that_lost_its_claim_are_dropped(
+    database: Database, store: Store
+) -> None:
+    job_id = job_rows.submit(store, "ann", profile="torch")
+    job_rows.claim(store)
+    here = keeping(database, store)
+    job_number = number(store, job_id)
+
+    async def play(fence: int) -> None:
+        claim = Claim(job_number, job_rows.RUNNER, fence)
+        writer = ProfileWriter(
+            here.artefacts, lambda session: queue.lock_claimed(session, claim), ["torch"]
+        )
+        writer.put(ProfileMade(0, "torch", b"{}", ""))
+        await writer.close()
+
+    with store.read() as session:
+        fence = session.scalars(sa.select(Job.fence)).one()
+    with pytest.raises(ClaimLost), store.write() as session:
+        queue.lock_claimed(session, Claim(job_number, job_rows.RUNNER, fence + 1))
+    asyncio.run(play(fence + 1))
+    dropped = here.rows()
+    asyncio.run(play(fence))
+    here.artefacts._threads.close()
+
+    assert dropped == []
+    assert [row.name for row in here.rows()] == ["case-0.0-torch.trace.json"]
