@@ -99,6 +99,7 @@ def create_app(
             *job_service.scheduler.metrics(),
             *checks.metrics(),
             *membership.metrics(),
+            *monitors.metrics(),
             *artefacts.metrics(),
             *account_sync.metrics(),
             log_metric(),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 from typing import Any, Literal, Self
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, field_validator
 
 from warpcall_service.server_settings import MIB, PREFIX, Seconds, ServerSettings
 
@@ -218,9 +219,28 @@ class Settings(ServerSettings):
         le=86_400,
         description="Shortest time in seconds between two runs of a monitor that a user may ask for.",
     )
+    webhook_networks: str = Field(
+        "none",
+        description=(
+            "Networks that monitors may call although they are not public, separated by commas, "
+            "such as `10.0.0.0/8,192.168.7.5/32`. Only there URLs may begin with `http://`."
+        ),
+    )
     user_max_streams: int = Field(
         32, ge=1, description="Streams of job events that one user may have open."
     )
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _check_networks(cls, given: str) -> str:
+        for part in given.split(",") if given != "none" else []:
+            try:
+                ipaddress.ip_network(part.strip())
+            except ValueError:
+                raise ValueError(
+                    "must be networks such as 10.0.0.0/8,192.168.7.5/32, or none"
+                ) from None
+        return given
 
     @property
     def modules(self) -> list[str]:

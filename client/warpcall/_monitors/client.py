@@ -63,6 +63,7 @@ class Monitors(_MonitorsBase):
         *,
         every_s: int,
         least: float | None = None,
+        notify: str | None = None,
         **options: Unpack[JobOptions],
     ) -> NewMonitor:
         """Repeat a job, for the first time at once. Its jobs run after all others.
@@ -71,13 +72,15 @@ class Monitors(_MonitorsBase):
             op: name of the op or of a problem, or a whole request.
             every_s: seconds between two runs. The server sets a lower limit.
             least: the smallest step to report, as a share of the time before it. None means 0.03.
+            notify: URL that the server calls for each step. The answer has the `secret` with which
+                these calls are signed, which cannot be shown again.
             options: as for `Jobs.submit`, but neither `priority` nor `fresh`.
 
         Raises:
             InvalidInput: the job cannot be measured, or not so often; `field` names the reason.
             TooLarge: the user has too many monitors.
         """
-        wanted = {"every_s": every_s, "least": least}
+        wanted = {"every_s": every_s, "least": least, "notify": notify}
         return run_now(self._add(requested(op, options), wanted))
 
     def list(self, *, user: str | None = None) -> list[Monitor]:
@@ -122,10 +125,11 @@ class AsyncMonitors(_MonitorsBase):
         *,
         every_s: int,
         least: float | None = None,
+        notify: str | None = None,
         **options: Unpack[JobOptions],
     ) -> NewMonitor:
         """As `Monitors.add`, awaited."""
-        wanted = {"every_s": every_s, "least": least}
+        wanted = {"every_s": every_s, "least": least, "notify": notify}
         return await self._add(requested(op, options), wanted)
 
     async def list(self, *, user: str | None = None) -> list[Monitor]:

@@ -78,6 +78,13 @@ def add(
             metavar="PERCENT", help="Smallest step to report, in percent of the time before it."
         ),
     ] = 100 * LEAST,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="URL that the server calls for each step, signed with a secret that is shown once.",
+        ),
+    ] = None,
     shape: Shapes = None,
     dtype: Dtypes = None,
     vs: Annotated[
@@ -127,13 +134,17 @@ def add(
         declaration = declaration_of(gpu, op)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
         options = OF_PROBLEMS if is_problem(op) else OPTIONS
-        options = {**options, "every_s": "--every", "least": "--least"}
+        options = {**options, "every_s": "--every", "least": "--least", "notify": "--notify"}
         with options_named(options, [p["name"] for p in declaration["params"]]):
-            added = gpu.monitors.add(chosen, every_s=every_s, least=least / 100, sweep=sweep)
+            added = gpu.monitors.add(
+                chosen, every_s=every_s, least=least / 100, notify=notify, sweep=sweep
+            )
     if as_json:
         print_json(asdict(added))
     else:
         write_lines(f"{added.id} measures every {span(added.every_s)}, for the first time now")
+        if added.secret is not None:
+            write_lines(f"secret of its calls, shown only now: {added.secret}")
 
 
 @app.command("list")
@@ -201,6 +212,8 @@ def _lines(found: MonitorDetails) -> Iterator[str]:
     yield f"{plural(found.runs, 'run')}, {plural(found.steps, 'step')} of at least {found.least:.1%}"
     if found.detail:
         yield f"the last run could not be submitted: {one_line(found.detail)}"
+    if found.notify:
+        yield f"calls {found.notify}"
     if found.series:
         rows = []
         for one in found.series:
@@ -220,3 +233,8 @@ def _lines(found: MonitorDetails) -> Iterator[str]:
             steps.append((step.case, step.implementation, shown))
         yield "steps, the latest first"
         yield from by_case(STEPS, steps)
+    if found.deliveries:
+        yield "calls, the latest first"
+        for call in found.deliveries:
+            why = f": {one_line(call.detail)}" if call.detail else ""
+            yield f"  {call.id} {call.state}, {plural(call.attempts, 'attempt')}{why}"

@@ -50,6 +50,8 @@ def add(
         private=private,
         every_s=request.every_s,
         least=request.least,
+        notify=request.notify,
+        secret=None if request.notify is None else secrets.token_hex(32),
         paused=False,
         detail="",
         created_ms=now,

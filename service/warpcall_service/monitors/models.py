@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StringConstraints
 
 from warpcall.errors import InvalidInput
 from warpcall.monitors import LEAST
-from warpcall_service.http.openapi_parts import Model
+from warpcall_service.http.openapi_parts import Model, Text
 from warpcall_service.jobs.models import JobRequest
 
 LONGEST_S = 30 * 86_400
@@ -21,7 +21,8 @@ NOT_FOR_MONITORS = {
 class MonitorRequest(Model):
     """A job that the server repeats every `every_s` seconds, for the first time at once.
 
-    `least` is the smallest step to report, as a share of the time before it.
+    `least` is the smallest step to report, as a share of the time before it. `notify` is a URL that
+    the server calls for each step; it must be https, unless the operator allows others.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -29,6 +30,7 @@ class MonitorRequest(Model):
     job: JobRequest
     every_s: Annotated[int, Field(ge=1, le=LONGEST_S)]
     least: Annotated[float, Field(ge=0.005, le=1)] = LEAST
+    notify: Annotated[Text, StringConstraints(min_length=1, max_length=2000)] | None = None
 
     def check_form(self) -> None:
         """Check what follows from the op, as `JobRequest.check_form`.

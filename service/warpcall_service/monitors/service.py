@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
+from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput, WarpcallError
@@ -14,15 +17,19 @@ from warpcall.monitors import MonitorDetails, MonitorList, NewMonitor
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.service import JobService
-from warpcall_service.monitors import database, history, runs, views
+from warpcall_service.monitors import database, deliveries, history, runs, views
+from warpcall_service.monitors.addresses import check_url, networks_of
+from warpcall_service.monitors.deliveries import Attempt
 from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.monitors.runs import DueRun, RunLost
+from warpcall_service.monitors.sender import Sender
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.monitor_tables import Monitor
 
 POLL_S = 1.0  # between two searches for monitors that are due, or whose jobs have ended
 MOST_SERIES = 100  # cases times implementations of a monitor
+MOST_SENDING = 8  # attempts at the same time
 
 log = logging.getLogger("warpcall.monitors")
 
@@ -36,17 +43,40 @@ class MonitorService:
         self._stopping = asyncio.Event()
         self._trouble = ""
         self._working: asyncio.Task[None] | None = None
+        self._networks = networks_of(settings.webhook_networks)
+        self._sender = Sender(self._networks)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._steps = 0
+        self._attempts: Counter[str] = Counter()
 
     def start(self) -> None:
         """Begin to keep monitors running, in the running event loop."""
         self._working = asyncio.create_task(self._work())
 
     async def stop(self) -> None:
-        """Stop. A run that was claimed and not submitted is due again after its lease."""
+        """Stop. A run or an attempt that was claimed and not finished is due again after its lease."""
         self._stopping.set()
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait((self._working,))
+        tasks = [*self._sending, *filter(None, [self._working])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def metrics(self) -> Iterable[Metric]:
+        """What this server has found and sent, as Prometheus metrics."""
+        steps = CounterMetricFamily(
+            "warpcall_monitor_steps", "Steps that were found in histories of monitors"
+        )
+        steps.add_metric([], self._steps)
+        attempts = CounterMetricFamily(
+            "warpcall_monitor_attempts",
+            "Attempts to call URLs of monitors that have ended, by what follows: delivered, waiting "
+            "for another attempt, or failed for ever",
+            labels=["state"],
+        )
+        for state, number in self._attempts.items():
+            attempts.add_metric([state], number)
+        return steps, attempts
 
     async def add(self, caller: Caller, request: MonitorRequest) -> NewMonitor:
         """Add a monitor.
@@ -62,6 +92,8 @@ class MonitorService:
                 f"every_s must be at least {least_s} on this server, got {request.every_s}",
                 field="every_s",
             )
+        if request.notify is not None:
+            check_url(request.notify, self._networks)
         try:
             checked = await self._jobs.check(caller, request.job)
         except InvalidInput as error:
@@ -142,10 +174,38 @@ class MonitorService:
 
     async def _poll(self) -> None:
         for number in await self._jobs.read(NOBODY, runs.ended):
-            await self._jobs.write(partial(_search, number=number))
+            self._steps += await self._jobs.write(partial(_search, number=number))
         if await self._jobs.read(NOBODY, runs.is_due):
             while (due := await self._jobs.write(runs.claim)) is not None:
                 await self._submit(due)
+        if await self._jobs.read(NOBODY, deliveries.is_due):
+            await self._jobs.write(deliveries.give_up)
+            while len(self._sending) < MOST_SENDING:
+                attempt = await self._jobs.write(deliveries.claim)
+                if attempt is None:
+                    break
+                task = asyncio.create_task(self._send(attempt))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
+
+    async def _send(self, attempt: Attempt) -> None:
+        status, detail = await self._sender.send(attempt)
+        try:
+            state = await self._jobs.write(
+                lambda session: deliveries.finish(session, attempt, status, detail)
+            )
+        except StoreError as error:  # the attempt is repeated after its lease
+            self._log_trouble(error.reason)
+            return
+        if state is not None:
+            self._attempts[state] += 1
+        log.info(
+            "attempt %d of the delivery %s of the monitor %s: %s",
+            attempt.attempts,
+            attempt.id,
+            attempt.monitor_id,
+            detail or state,
+        )
 
     async def _submit(self, due: DueRun) -> None:
         by_default = self._settings.jobs_private
@@ -169,12 +229,19 @@ class MonitorService:
         self._trouble = trouble
 
 
-def _search(session: Session, number: int) -> None:
-    """Search the history of a monitor whose latest job has ended, unless another server did."""
+def _search(session: Session, number: int) -> int:
+    """Search the history of a monitor whose latest job has ended, unless another server did.
+
+    Returns:
+        The number of steps that were found.
+    """
     monitor = session.get(Monitor, number, with_for_update={"skip_locked": True})
     if monitor is None or monitor.job_number is None:
-        return
+        return 0
     found = history.find_steps(session, monitor)
+    if found and monitor.notify is not None:
+        deliveries.add(session, monitor, found)
     monitor.job_number = None
     if found:
         log.info("the monitor %s has found %d steps", monitor.id, len(found))
+    return len(found)

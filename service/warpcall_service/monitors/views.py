@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.monitors import (
     Monitor,
+    MonitorDelivery,
     MonitorDetails,
     MonitorList,
     MonitorPoint,
@@ -24,11 +25,13 @@ from warpcall_service.jobs import submissions
 from warpcall_service.monitors import database
 from warpcall_service.monitors.history import series_of, steps_of
 from warpcall_service.store.monitor_tables import Monitor as Row
+from warpcall_service.store.monitor_tables import MonitorDelivery as DeliveryRow
 from warpcall_service.store.monitor_tables import MonitorStep as StepRow
 from warpcall_service.store.tables import Job, User
 from warpcall_service.store.times import moment
 
 MOST_STEPS = 200
+MOST_DELIVERIES = 50
 
 
 def monitors(session: Session, caller: Caller, user: str | None) -> MonitorList:
@@ -66,7 +69,15 @@ def details(session: Session, caller: Caller, monitor_id: str) -> MonitorDetails
         for key, points in series_of(session, row, caller).items()
     ]
     found = steps(session, steps_of(session, row, MOST_STEPS), caller)
-    return checked(MonitorDetails, {**fields, "series": series, "found": found, "deliveries": []})
+    return checked(
+        MonitorDetails,
+        {
+            **fields,
+            "series": series,
+            "found": found,
+            "deliveries": _deliveries(session, caller, row),
+        },
+    )
 
 
 def steps(
@@ -90,6 +101,34 @@ def steps(
         )
         for row in rows
         if row.job_number in ids and row.found_number in ids
+    ]
+
+
+def _deliveries(session: Session, caller: Caller, row: Row) -> list[MonitorDelivery]:
+    """The latest calls of a monitor's URL, for those who may change the monitor."""
+    if not database.owns(caller, row):
+        return []
+    query = (
+        sa.select(DeliveryRow)
+        .where(DeliveryRow.monitor_number == row.number)
+        .order_by(DeliveryRow.number.desc())
+        .limit(MOST_DELIVERIES)
+    )
+    return [
+        checked(
+            MonitorDelivery,
+            {
+                "id": one.id,
+                "state": one.state,
+                "attempts": one.attempts,
+                "status": one.status,
+                "detail": one.detail,
+                "created_at": moment(one.created_ms),
+                "next_at": moment(one.next_ms) if one.state == "waiting" else None,
+                "finished_at": None if one.finished_ms is None else moment(one.finished_ms),
+            },
+        )
+        for one in session.scalars(query)
     ]
 
 

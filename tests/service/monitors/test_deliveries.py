@@ -1,0 +1,320 @@
+"""Calls of monitors' URLs by a real server: signed, retried, once for each step, nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import signal
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.client.certificate import certificate, tls  # noqa: F401  # fixtures
+from tests.servers import Server, running_server
+from tests.service.databases import Database
+from tests.service.job_requests import BRIEF, client
+from tests.service.monitors.lab import HOUR_S, JOB, add, add_runs, show
+from tests.service.monitors.receiver import Receiver
+from tests.service.monitors.series import quiet, times
+from tests.service.requests import log_of, problem_of
+from tests.waiting import until
+
+LOCAL = {"WARPCALL_WEBHOOK_NETWORKS": "127.0.0.0/8"}
+STEP = times(quiet, 0, 12, 10, 1.05)
+
+
+@pytest.fixture
+def settings(sqlite: Database) -> dict[str, str]:
+    return {**sqlite.settings, **BRIEF, **LOCAL}
+
+
+@pytest.fixture
+def server(settings: dict[str, str]) -> Iterator[Server]:
+    with running_server(settings) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with client(server) as http:
+        yield http
+
+
+def added(http: httpx.Client, url: str) -> dict[str, Any]:
+    """A paused monitor with this URL, so that only a test gives it runs."""
+    monitor = add(http, notify=url)
+    until(lambda: show(http, monitor)["series"])
+    http.patch(f"/v1/monitors/{monitor['id']}", json={"paused": True})
+    return monitor
+
+
+def show_step(database: Database, monitor: dict[str, Any]) -> None:
+    """Let the latest run of a monitor show a step."""
+    store = database.store()
+    add_runs(store, monitor["id"], STEP, newest=True)
+    store.close()
+
+
+def delivery(http: httpx.Client, monitor: dict[str, Any]) -> dict[str, Any]:
+    found = show(http, monitor)["deliveries"]
+    assert len(found) <= 1
+    return found[0] if found else {"state": "", "attempts": 0, "status": None, "detail": ""}
+
+
+def due_now(database: Database) -> None:
+    database.sql("UPDATE monitor_deliveries SET next_ms = 0 WHERE finished_ms IS NULL")
+
+
+def test_a_step_is_delivered_once_and_signed(http: httpx.Client, sqlite: Database) -> None:
+    with Receiver() as receiver:
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["state"] == "delivered")
+        store = sqlite.store()
+        add_runs(store, monitor["id"], [105.0] * 3, newest=True)
+        store.close()
+        until(lambda: _searched(sqlite))
+        (call,) = receiver.calls
+    found = show(http, monitor)
+
+    assert call.json["steps"] == found["found"]
+    assert (call.json["monitor"], call.json["op"]) == (monitor["id"], "permute")
+    assert (
+        call.json["delivery"] == call.headers["warpcall-delivery"] == found["deliveries"][0]["id"]
+    )
+    assert found["deliveries"][0]["attempts"] == 1
+    assert found["deliveries"][0]["status"] == 204
+    signed = call.headers["warpcall-timestamp"].encode() + b"." + call.body
+    digest = hmac.new(monitor["secret"].encode(), signed, hashlib.sha256).hexdigest()
+    assert call.headers["warpcall-signature"] == f"sha256={digest}"
+    assert call.headers["content-type"] == "application/json"
+    assert "secret" not in found
+
+
+def _searched(database: Database) -> bool:
+    store = database.store()
+    with store.read() as session:
+        left = session.connection().exec_driver_sql(
+            "SELECT count(*) FROM monitors WHERE job_number IS NOT NULL"
+        )
+        waits = left.scalar_one()
+    store.close()
+    return not waits
+
+
+def test_a_receiver_that_is_down_is_called_again_with_the_same_id(
+    http: httpx.Client, sqlite: Database
+) -> None:
+    with Receiver() as receiver:
+        port = receiver.port
+    monitor = added(http, receiver.url)
+    show_step(sqlite, monitor)
+    until(lambda: delivery(http, monitor)["attempts"] == 1)
+    until(lambda: delivery(http, monitor)["state"] == "waiting")
+    waiting = delivery(http, monitor)
+    with Receiver(port) as receiver:
+        receiver.status = 503
+        due_now(sqlite)
+        until(lambda: delivery(http, monitor)["status"] == 503)
+        receiver.status = 200
+        due_now(sqlite)
+        until(lambda: delivery(http, monitor)["state"] == "delivered")
+        ids = {call.headers["warpcall-delivery"] for call in receiver.calls}
+        bodies = {call.body for call in receiver.calls}
+
+    assert waiting["next_at"] > waiting["created_at"]
+    assert waiting["detail"]
+    assert delivery(http, monitor)["attempts"] == 3
+    assert ids == {waiting["id"]}
+    assert len(bodies) == 1
+
+
+def test_after_the_last_attempt_a_delivery_has_failed(http: httpx.Client, sqlite: Database) -> None:
+    with Receiver() as receiver:
+        receiver.status = 500
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        for attempt in range(1, 8):
+            until(lambda attempt=attempt: delivery(http, monitor)["attempts"] == attempt)  # type: ignore[misc]
+            until(lambda: delivery(http, monitor)["state"] in ("waiting", "failed"))
+            due_now(sqlite)
+    found = delivery(http, monitor)
+
+    assert (found["state"], found["attempts"], found["status"]) == ("failed", 7, 500)
+    assert "500" in found["detail"]
+
+
+def test_a_receiver_that_is_gone_is_not_called_again(http: httpx.Client, sqlite: Database) -> None:
+    with Receiver() as receiver:
+        receiver.status = 410
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["state"] == "failed")
+
+        assert len(receiver.calls) == 1
+
+
+def test_a_slow_receiver_is_given_up_and_called_again_later(
+    http: httpx.Client, sqlite: Database
+) -> None:
+    with Receiver() as receiver:
+        receiver.slow = True
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["state"] == "waiting" and receiver.calls)
+        until(lambda: delivery(http, monitor)["detail"])
+
+    assert "no answer within 10 s" in delivery(http, monitor)["detail"]
+
+
+def test_a_redirect_is_not_followed(http: httpx.Client, sqlite: Database) -> None:
+    with Receiver() as receiver, Receiver() as elsewhere:
+        receiver.status, receiver.headers = 307, {"location": elsewhere.url}
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["status"] == 307)
+        found = delivery(http, monitor)
+
+        assert found["state"] == "waiting"
+        assert (len(receiver.calls), elsewhere.calls) == (1, [])
+
+
+def test_a_certificate_that_nobody_signed_is_refused(
+    http: httpx.Client,
+    sqlite: Database,
+    tls: ssl.SSLContext,  # noqa: F811
+) -> None:
+    with Receiver(context=tls) as receiver:
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["detail"])
+
+        assert "certificate" in delivery(http, monitor)["detail"].lower()
+        assert receiver.calls == []
+
+
+def test_a_certificate_that_the_operator_trusts_is_accepted(
+    settings: dict[str, str],
+    sqlite: Database,
+    certificate: Path,  # noqa: F811
+    tls: ssl.SSLContext,  # noqa: F811
+) -> None:
+    trusting = {**settings, "SSL_CERT_FILE": str(certificate)}
+    with (
+        running_server(trusting) as server,
+        client(server) as http,
+        Receiver(context=tls) as receiver,
+    ):
+        monitor = added(http, receiver.url)
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["state"] == "delivered")
+
+        assert len(receiver.calls) == 1
+
+
+def test_a_name_that_means_a_private_address_is_not_called(sqlite: Database) -> None:
+    with (
+        running_server({**sqlite.settings, **BRIEF}) as server,
+        client(server) as http,
+        Receiver() as receiver,
+    ):
+        monitor = added(http, f"https://localhost:{receiver.port}/hook")
+        show_step(sqlite, monitor)
+        until(lambda: delivery(http, monitor)["detail"])
+
+        assert "an address that this server may not call" in delivery(http, monitor)["detail"]
+        assert receiver.calls == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://example.org/", "https://127.0.0.1/", "https://10.1.2.3/", "https://[::1]/"),
+        *("https://169.254.169.254/latest", "https://[::ffff:10.0.0.1]/", "https://0.0.0.0/"),
+        *("https://[64:ff9b::a00:1]/", "https://[fe80::1]/", "https://[fd00::1]/"),
+        *("https://ann:secret@example.org/", "ftp://example.org/", "example.org", "https://"),
+        *("https://example.org:99999/", "https://example.org/\n", "https://exa mple.org/"),
+        *("https://[2002:a00:1::]/", "https://224.0.0.1/", f"https://{'x' * 2000}/"),
+    ],
+)
+def test_a_url_that_may_never_be_called_is_refused_at_once(server: Server, url: str) -> None:
+    with (
+        client(server) as http,
+    ):
+        answer = http.post(
+            "/v1/monitors", json={"job": JOB, "every_s": HOUR_S, "notify": _beyond(url)}
+        )
+
+    problem_of(answer, 422, "invalid-input", "notify")
+
+
+def _beyond(url: str) -> str:
+    """The server of these tests may call 127.0.0.0/8, so another address stands for it."""
+    return url.replace("127.0.0.1", "192.168.0.1").replace("http://example", "gopher://example")
+
+
+def test_kill_9_between_the_measurement_and_the_delivery_delivers_once(
+    settings: dict[str, str], sqlite: Database
+) -> None:
+    with Receiver() as receiver:
+        receiver.slow = True
+        with running_server(settings) as server, client(server) as http:
+            monitor = added(http, receiver.url)
+            os.kill(server.process.pid, signal.SIGKILL)
+            server.process.wait()
+        show_step(sqlite, monitor)  # as the killed server would have left it
+        with running_server(settings) as server, client(server) as http:
+            until(lambda: receiver.calls)
+            os.kill(server.process.pid, signal.SIGKILL)  # in the middle of an attempt
+            server.process.wait()
+        receiver.slow = False
+        due_now(sqlite)
+        with running_server(settings) as server, client(server) as http:
+            until(lambda: delivery(http, monitor)["state"] == "delivered")
+            found = show(http, monitor)
+            log = log_of(server)
+
+        ids = {call.headers["warpcall-delivery"] for call in receiver.calls}
+        assert len(found["found"]) == 1
+        assert len(receiver.calls) == 2, "the attempt that was cut off, and the next one"
+        assert ids == {found["deliveries"][0]["id"]}
+        assert monitor["secret"] not in log
+
+
+def test_nothing_is_sent_for_a_disabled_user(settings: dict[str, str], sqlite: Database) -> None:
+    key = sqlite.key("alice", "bench")
+    root = sqlite.key("root", "admin")
+    with Receiver() as receiver, running_server(settings) as server:
+        with client(server, key) as http:
+            monitor = added(http, receiver.url)
+        sqlite.command("users", "disable", "alice")
+        with client(server, root) as http:
+            show_step(sqlite, monitor)
+            until(lambda: delivery(http, monitor)["state"] == "waiting")
+            due_now(sqlite)
+            until(lambda: _searched(sqlite))
+            before = len(receiver.calls)
+            sqlite.command("users", "enable", "alice")
+            until(lambda: delivery(http, monitor)["state"] == "delivered")
+
+        assert (before, len(receiver.calls)) == (0, 1)
+
+
+def test_others_see_neither_url_nor_deliveries(settings: dict[str, str], sqlite: Database) -> None:
+    alice, bob = sqlite.key("alice", "bench"), sqlite.key("bob", "bench")
+    with Receiver() as receiver, running_server(settings) as server:
+        with client(server, alice) as http:
+            monitor = added(http, receiver.url)
+            show_step(sqlite, monitor)
+            until(lambda: delivery(http, monitor)["state"] == "delivered")
+            assert show(http, monitor)["notify"] == receiver.url
+        with client(server, bob) as http:
+            found = show(http, monitor)
+
+    assert (found["notify"], found["deliveries"]) == (None, [])
+    assert len(found["found"]) == 1
