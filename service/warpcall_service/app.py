@@ -161,7 +161,16 @@ def create_app(
         ),
         shared_memory_routes.routes(settings, shared),
         pages(engine, job_service, implementations, problems, shares, membership),
-        forms(settings, engine, job_service, implementations, problems, account_sync, shares),
+        forms(
+            settings,
+            engine,
+            job_service,
+            implementations,
+            problems,
+            account_sync,
+            shares,
+            monitors,
+        ),
     ):
         app.include_router(router)
     errors.add_handlers(app)

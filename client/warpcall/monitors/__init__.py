@@ -100,6 +100,14 @@ class MonitorSeries(Payload):
     """Model of the device; empty if it has no name."""
     points: list[MonitorPoint]
     """One for each run that has a time, the earliest first."""
+    level_us: float | None
+    """The present level in microseconds; null until it has 8 runs, as the three fields below."""
+    low_us: float | None
+    """A run counts towards a step down if it takes less than this, in microseconds."""
+    high_us: float | None
+    """A run counts towards a step up if it takes longer than this, in microseconds."""
+    noise: float | None
+    """Standard deviation of a run at one level, as a share of the level."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,14 @@ from fastapi import APIRouter
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.forms import account, admin, call
 from warpcall_service.forms import jobs as job_forms
+from warpcall_service.forms import monitors as monitor_forms
 from warpcall_service.forms import problems as problem_forms
 from warpcall_service.forms import shares as share_forms
 from warpcall_service.forms import uploads as upload_forms
 from warpcall_service.forms.ops import Ops
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.monitors.service import MonitorService
 from warpcall_service.settings import Settings
 from warpcall_service.shares.service import ShareService
 from warpcall_service.uploads.problems import ProblemService
@@ -27,6 +29,7 @@ def forms(
     problems: ProblemService,
     account_sync: AccountSync,
     shares: ShareService,
+    monitors: MonitorService,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
@@ -38,4 +41,5 @@ def forms(
     router.include_router(account.routes(jobs))
     router.include_router(call.routes(settings, engine, ops))
     router.include_router(share_forms.routes(jobs, shares))
+    router.include_router(monitor_forms.routes(monitors))
     return router

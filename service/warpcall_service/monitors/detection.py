@@ -50,6 +50,21 @@ class Found:
         return self.after / self.before
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The present level of a series, and what a run must exceed to count towards a step.
+
+    Attributes:
+        level, low, high: in the unit of the values.
+        noise: standard deviation of a run at one level, as a log ratio.
+    """
+
+    level: float
+    low: float
+    high: float
+    noise: float
+
+
 def find_step(
     values: Sequence[float], least: float, earlier: Sequence[Sequence[float]] = ()
 ) -> Found | None:
@@ -65,12 +80,7 @@ def find_step(
         earlier: the values at earlier levels, which tell only the noise.
     """
     logs = [math.log(value) for value in values]
-    deviations: list[float] = []
-    for level_values in earlier:
-        known = [math.log(value) for value in level_values]
-        if len(known) >= BASELINE:
-            middle = statistics.median(known)
-            deviations += [abs(value - middle) for value in known]
+    deviations = _deviations(earlier)
     smallest = math.log1p(least) / 2
     ordered: list[float] = sorted(logs[:BASELINE])
     up = down = 0.0
@@ -93,6 +103,31 @@ def find_step(
             after = statistics.median(logs[at:])
             return Found(at, math.exp(level), math.exp(after), noise)
     return None
+
+
+def limits_of(
+    values: Sequence[float], least: float, earlier: Sequence[Sequence[float]] = ()
+) -> Limits | None:
+    """What is expected of the next run; None if the level has too few runs.
+
+    The arguments are those of `find_step`.
+    """
+    if len(values) < BASELINE:
+        return None
+    level, noise = _level(sorted(math.log(value) for value in values), _deviations(earlier))
+    reference = max(math.log1p(least) / 2, REFERENCE * noise)
+    return Limits(math.exp(level), math.exp(level - reference), math.exp(level + reference), noise)
+
+
+def _deviations(earlier: Sequence[Sequence[float]]) -> list[float]:
+    """How far the runs at earlier levels were from these."""
+    found: list[float] = []
+    for values in earlier:
+        known = [math.log(value) for value in values]
+        if len(known) >= BASELINE:
+            middle = statistics.median(known)
+            found += [abs(value - middle) for value in known]
+    return found
 
 
 def _level(ordered: Sequence[float], deviations: Sequence[float]) -> tuple[float, float]:

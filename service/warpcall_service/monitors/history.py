@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.results import differences
-from warpcall_service.monitors.detection import RUNS, Found, find_step
+from warpcall_service.monitors.detection import RUNS, Found, Limits, find_step, limits_of
 from warpcall_service.runs.operator_modules import LIMIT
 from warpcall_service.store.monitor_tables import Monitor, MonitorStep
 from warpcall_service.store.tables import Job, JobCase, Measurement
@@ -125,6 +125,16 @@ def steps_of(session: Session, monitor: Monitor, most: int | None) -> Sequence[M
     """The latest steps of a monitor, the latest first. None means all."""
     query = sa.select(MonitorStep).where(MonitorStep.monitor_number == monitor.number)
     return session.scalars(query.order_by(MonitorStep.number.desc()).limit(most)).all()
+
+
+def limits(points: Sequence[Point], begins: Sequence[int], least: float) -> Limits | None:
+    """What is expected of the next run of a series; None if its present level has too few runs.
+
+    Args:
+        begins: numbers of the jobs at which levels begin.
+    """
+    times = [[point.median_us for point in level] for level in _levels(points, begins)]
+    return limits_of(times[-1], least, times[:-1])
 
 
 def _levels(points: Sequence[Point], begins: Sequence[int]) -> list[list[Point]]:

@@ -23,7 +23,7 @@ from warpcall_service.formats.payloads import checked
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.monitors import database
-from warpcall_service.monitors.history import series_of, steps_of
+from warpcall_service.monitors.history import Key, Point, limits, series_of, steps_of
 from warpcall_service.store.monitor_tables import Monitor as Row
 from warpcall_service.store.monitor_tables import MonitorDelivery as DeliveryRow
 from warpcall_service.store.monitor_tables import MonitorStep as StepRow
@@ -54,6 +54,7 @@ def details(session: Session, caller: Caller, monitor_id: str) -> MonitorDetails
     """
     row = database.find(session, caller, monitor_id)
     (fields,) = _fields(session, caller, [row])
+    rows = steps_of(session, row, None)
     series = [
         MonitorSeries(
             case=key.case,
@@ -65,10 +66,11 @@ def details(session: Session, caller: Caller, monitor_id: str) -> MonitorDetails
                 )
                 for point in points
             ],
+            **_limits(key, points, rows, row.least),
         )
         for key, points in series_of(session, row, caller).items()
     ]
-    found = steps(session, steps_of(session, row, MOST_STEPS), caller)
+    found = steps(session, rows[:MOST_STEPS], caller)
     return checked(
         MonitorDetails,
         {
@@ -102,6 +104,24 @@ def steps(
         for row in rows
         if row.job_number in ids and row.found_number in ids
     ]
+
+
+def _limits(
+    key: Key, points: Sequence[Point], rows: Sequence[StepRow], least: float
+) -> dict[str, float | None]:
+    """The fields of `MonitorSeries` about its present level."""
+    begins = [
+        row.job_number for row in rows if Key(row.case_key, row.implementation, row.model) == key
+    ]
+    found = limits(points, begins, least)
+    if found is None:
+        return dict.fromkeys(("level_us", "low_us", "high_us", "noise"))
+    return {
+        "level_us": found.level,
+        "low_us": found.low,
+        "high_us": found.high,
+        "noise": found.noise,
+    }
 
 
 def _deliveries(session: Session, caller: Caller, row: Row) -> list[MonitorDelivery]:

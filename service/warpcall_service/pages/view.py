@@ -42,6 +42,7 @@ YEAR_S = 31_536_000
 SECTIONS = {
     "compare": "jobs",
     "history": "jobs",
+    "monitors": "jobs",
     "implementations": "kernels",
     "problems": "kernels",
     "shares": "jobs",

@@ -261,14 +261,15 @@ def _beyond(url: str) -> str:
 def test_kill_9_between_the_measurement_and_the_delivery_delivers_once(
     settings: dict[str, str], sqlite: Database
 ) -> None:
+    killed = pytest.raises(RuntimeError, match="ended with status -9")
     with Receiver() as receiver:
         receiver.slow = True
-        with running_server(settings) as server, client(server) as http:
+        with killed, running_server(settings) as server, client(server) as http:
             monitor = added(http, receiver.url)
             os.kill(server.process.pid, signal.SIGKILL)
             server.process.wait()
         show_step(sqlite, monitor)  # as the killed server would have left it
-        with running_server(settings) as server, client(server) as http:
+        with killed, running_server(settings) as server:
             until(lambda: receiver.calls)
             os.kill(server.process.pid, signal.SIGKILL)  # in the middle of an attempt
             server.process.wait()
