@@ -74,7 +74,7 @@ class Monitors(_MonitorsBase):
             least: the smallest step to report, as a share of the time before it. None means 0.03.
             notify: URL that the server calls for each step. The answer has the `secret` with which
                 these calls are signed, which cannot be shown again.
-            options: as for `Jobs.submit`, but neither `priority` nor `fresh`.
+            options: as for `Jobs.submit`, but not `priority`, `fresh` or `profile`.
 
         Raises:
             InvalidInput: the job cannot be measured, or not so often; `field` names the reason.

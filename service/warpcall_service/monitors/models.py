@@ -15,6 +15,7 @@ LONGEST_S = 30 * 86_400
 NOT_FOR_MONITORS = {
     "priority": "the jobs of a monitor run after all others",
     "fresh": "each run of a monitor measures",
+    "profile": "each run would store one",
 }
 
 
