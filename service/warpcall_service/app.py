@@ -170,6 +170,7 @@ def create_app(
             account_sync,
             shares,
             monitors,
+            reports,
         ),
     ):
         app.include_router(router)

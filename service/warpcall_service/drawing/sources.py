@@ -64,6 +64,12 @@ def highlighted(text: str) -> Markup:
     return Markup("").join(Markup("<span>{}\n</span>").format(line) for line in lines)
 
 
+def plain(text: str) -> Markup:
+    """Another text as HTML, with the lines of `highlighted`."""
+    lines = text.expandtabs().splitlines()
+    return Markup("").join(Markup("<span>{}\n</span>").format(line) for line in lines)
+
+
 def difference(before: str, after: str) -> list[DiffLine] | None:
     """The lines that differ, with some around them; None if the sources are too long for it."""
     old, new = before.splitlines(), after.splitlines()

@@ -47,7 +47,7 @@ def read_job(form: Form, op: Declared) -> Read:
     if cases := form.text("cases"):
         _with_error(read, "cases", lambda: given.update(cases=_cases(cases)))
     else:
-        given["sweep"] = _sweep(read, form, op)
+        given["sweep"] = read_sweep(read, form, op)
     for name in ("precision", "priority", "note", "profile"):
         if text := form.text(name):
             given[name] = text
@@ -154,7 +154,8 @@ def empty(op: Declared, uploaded: str = "") -> Form:
     )
 
 
-def _sweep(read: Read, form: Form, op: Declared) -> dict[str, Any]:
+def read_sweep(read: Read, form: Form, op: Declared) -> dict[str, Any]:
+    """The sweep that a form describes. Errors are added to `read`."""
     sweep: dict[str, Any] = {}
 
     if not is_problem(op):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from warpcall_service.auth.sync import AccountSync
-from warpcall_service.forms import account, admin, call
+from warpcall_service.compile_reports.service import CompileReports
+from warpcall_service.forms import account, admin, call, compiled
 from warpcall_service.forms import jobs as job_forms
 from warpcall_service.forms import monitors as monitor_forms
 from warpcall_service.forms import problems as problem_forms
@@ -30,6 +31,7 @@ def forms(
     account_sync: AccountSync,
     shares: ShareService,
     monitors: MonitorService,
+    reports: CompileReports,
 ) -> APIRouter:
     """The pages with forms, and what they post to."""
     router = APIRouter(include_in_schema=False)
@@ -42,4 +44,5 @@ def forms(
     router.include_router(call.routes(settings, engine, ops))
     router.include_router(share_forms.routes(jobs, shares))
     router.include_router(monitor_forms.routes(monitors))
+    router.include_router(compiled.routes(ops, implementations, reports))
     return router

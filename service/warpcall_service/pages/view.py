@@ -41,6 +41,7 @@ YEAR_S = 31_536_000
 # Pages that have no place in the navigation, with the one that leads to them.
 SECTIONS = {
     "compare": "jobs",
+    "compiled": "kernels",
     "history": "jobs",
     "monitors": "jobs",
     "implementations": "kernels",

@@ -1,0 +1,109 @@
+"""The page of compile reports: its form, its tables, texts beside the source, two versions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
+from tests.service.compile_reports.sources import STOPS, TUNED
+
+CASE = {"dtype": "F32", "shape": "64x256", "params.dims": "1,0"}
+
+
+def compiled(lab: FormsLab, **query: Any) -> httpx.Response:
+    return lab.bench.get("/compiled", params={"op": "permute", **query})
+
+
+def uploaded(lab: FormsLab, source: str, name: str, **fields: Any) -> str:
+    """The name of a new version of an upload, with the version."""
+    given = {"op": "permute", "source": source, "name": name, **fields}
+    answer = lab.upload.post("/v1/implementations", json=given)
+    assert answer.status_code == 201, answer.text
+    return f"{answer.json()['name']}@{answer.json()['version']}"
+
+
+def text_of(page: httpx.Response) -> str:
+    """The text of a page, without its markup."""
+    assert page.status_code == 200, page.text
+    return re.sub(r"<[^>]+>", "", page.text)
+
+
+def test_without_a_case_the_page_is_a_form(lab: FormsLab) -> None:
+    for op in lab.bench.get("/v1/kernels").json()["kernels"]:
+        page = compiled(lab, op=op["name"])
+
+        assert page.status_code == 200
+        fields = fields_of(page)
+        assert fields["gpu"] == ["sm_90"]
+        assert {f"params.{one['name']}" for one in op["params"]} <= {*fields}
+        assert "<h2>" not in page.text
+    assert ">Registers, PTX and SASS</a>" in lab.bench.get("/kernels/permute").text
+
+
+def test_a_shipped_op_is_shown_with_its_source_and_its_ptx(lab: FormsLab) -> None:
+    page = compiled(lab, **CASE, gpu="sm_80")
+    sass = compiled(lab, **CASE, gpu="sm_80", text="sass")
+
+    assert "permute x=F32[64,256] dims=1,0" in text_of(page)
+    assert ".target sm_80" in page.text
+    assert "EXIT ;" in sass.text
+    assert page.text.count('<pre class="code"') == 2
+
+
+def test_two_versions_of_an_upload_are_compared(lab: FormsLab) -> None:
+    name = new_word()
+    old = uploaded(lab, TUNED, name)
+    new = uploaded(lab, TUNED.replace("mask=inside)", "mask=inside) + 1.0", 1), name)
+    link = lab.bench.get(f"/implementations/{new.partition('@')[0]}").text
+
+    alone = compiled(lab, **CASE, implementation=new, kernel=1)
+    both = compiled(lab, **CASE, implementation=new, against=old)
+
+    assert f"implementation={new.replace('/', '%2F').replace('@', '%40')}" in link
+    assert "num_warps: 4" in text_of(alone)
+    assert "def permute(x, dims)" in text_of(alone)
+    assert f'<option value="{old}" selected>' in both.text
+    assert '<span class="added">' in both.text
+    assert "0f3F800000" in text_of(both)
+
+
+def test_what_is_wrong_stands_at_its_field(lab: FormsLab) -> None:
+    two = errors_of(compiled(lab, **{**CASE, "shape": "8x8 9x9"}))
+
+    assert two["shape"] == "a report is on one case, 2 values came"
+    for name, text in (("params.dims", "1,5"), ("gpu", MARKUP), ("dtype", MARKUP)):
+        page = compiled(lab, **{**CASE, name: text})
+        assert {*errors_of(page)} == {"", name}, text_of(page)
+        assert MARKUP not in page.text
+    for query in ({"kernel": "-1"}, {"kernel": "99"}, {"text": MARKUP}, {MARKUP: MARKUP}):
+        page = compiled(lab, **CASE, **query)
+        assert page.status_code == 200
+        assert MARKUP not in page.text
+
+
+def test_text_of_users_stays_text(lab: FormsLab) -> None:
+    source = STOPS.replace("<b>no</b>", MARKUP.replace('"', "")) + f"# {MARKUP}\n"
+
+    page = compiled(lab, **CASE, implementation=uploaded(lab, source, new_word()))
+
+    assert "ended early" in text_of(page)
+    assert "<img" not in page.text
+
+
+def test_a_private_upload_is_not_found_by_others(lab: FormsLab) -> None:
+    hidden = uploaded(lab, TUNED, new_word(), private=True)
+
+    page = compiled(lab, **CASE, implementation=hidden)
+
+    assert page.status_code == 404
+    assert "_copy" not in page.text
+
+
+@pytest.mark.parametrize(("role", "status"), [("call", 403), ("bench", 200)])
+def test_the_page_needs_the_role_bench(role: str, status: int, lab: FormsLab) -> None:
+    with browser(lab.server, lab.keys[role]) as http:
+        assert http.get("/compiled").status_code == status
