@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -182,6 +185,21 @@ def test_the_first_page_follows_the_queue(live_server: Server, browser: Browser)
 
         assert tab.page.evaluate("window.notReloaded")
         assert tab.faults == []
+
+
+def test_a_time_is_shown_in_the_zone_of_the_reader(pages_lab: Lab, browser: Browser) -> None:
+    with opened(browser, timezone_id="Asia/Tokyo", locale="de-DE") as tab:
+        tab.page.goto(pages_lab.server.url + "/jobs")
+        time = tab.page.locator("time").first
+        before = time.get_attribute("title")
+        time.hover()
+        expect(time).to_have_attribute("title", re.compile(r"^\d+\.\d+\.\d{4}, \d\d:\d\d:\d\d$"))
+        shown = time.get_attribute("title")
+
+    assert before is not None
+    assert shown is not None
+    moment = datetime.fromisoformat(before).astimezone(ZoneInfo("Asia/Tokyo"))
+    assert shown == f"{moment.day}.{moment.month}.{moment.year}, {moment:%H:%M:%S}"
 
 
 def test_everything_is_there_without_scripts(pages_lab: Lab, browser: Browser) -> None:

@@ -49,12 +49,12 @@ document.addEventListener("change", (event) => {
   if (form && event.target.tagName === "SELECT") form.requestSubmit();
 });
 
-// Times are shown in the reader's time zone on demand.
-function localTimes(root) {
-  for (const time of root.querySelectorAll("time[datetime]")) {
-    time.title = new Date(time.dateTime).toLocaleString();
-  }
-}
+// The title of a time is in the reader's time zone. It is written when the cursor reaches the time:
+// a browser needs some 20 ms for the first one, which would delay the first paint of the page.
+document.addEventListener("pointerover", (event) => {
+  const time = event.target.closest("time[datetime]");
+  if (time) time.title = new Date(time.dateTime).toLocaleString();
+});
 
 // Addresses to be copied are shown as the browser sees them, with the path prefix of a proxy.
 function wholeAddresses() {
@@ -63,7 +63,6 @@ function wholeAddresses() {
 
 document.addEventListener("DOMContentLoaded", () => {
   wholeAddresses();
-  localTimes(document);
   follow();
 });
 // What a reader has opened stays open when its part of the page is replaced.
@@ -75,7 +74,4 @@ document.addEventListener("htmx:afterSwap", () => {
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
 });
 
-document.addEventListener("htmx:afterSettle", (event) => {
-  localTimes(event.target);
-  follow();
-});
+document.addEventListener("htmx:afterSettle", follow);
