@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from tests.service.job_rows import DEVICE, MANY, RUNNER, caller
 from warpcall_service.auth import users
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.pages.job import job_frame, job_rest
+from warpcall_service.pages.view import REST, View
 from warpcall_service.runs.events import EnvironmentKnown
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job, JobCase, User
@@ -313,3 +316,9 @@ def upload(
     with store.write() as session:
         checked = {"doc": "Rows in registers."}
         IMPLEMENTATIONS.store(session, caller(user, "upload"), new, checked, QUOTA)
+
+
+def job_page(session: Session, view: View, job_id: str) -> str:
+    """The page of a job as a reader gets it."""
+    frame = job_frame(session, view, job_id, devices=1)
+    return frame.replace(REST, job_rest(session, view, job_id, first=0))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import zlib
+from pathlib import Path
 from urllib.parse import urljoin
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
-from tests.pages.conftest import Lab
+from tests.pages import lab
+from tests.pages.conftest import SETTINGS, Lab
 from tests.pages.test_pages import links_of
+from tests.servers import Server, running_server
+from tests.service.requests import log_of
 from warpcall_service.pages import static
 from warpcall_service.pages.sizes import MOST_DOTS, Line
+from warpcall_service.store.database import Store
+from warpcall_service.store.tables import JobCase
 
 
 def test_a_first_visit_transfers_less_than_60_kb(
@@ -30,6 +40,75 @@ def test_the_documentation_is_compressed_too(browser_http: httpx.Client) -> None
 
     assert sum(len(one.content) for one in loaded) > 1_000_000
     assert sum(one.num_bytes_downloaded for one in loaded) < 600_000
+
+
+def chunks_of(server: Server, path: str, coding: str) -> tuple[str, list[bytes]]:
+    """The head of a response and its chunks, which a client for HTTP might join."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: a\r\nAccept: text/html\r\n"
+            f"Accept-Encoding: {coding}\r\nConnection: close\r\n\r\n".encode()
+        )
+        head, _, rest = b"".join(iter(lambda: connection.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+    chunks = []
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        chunks.append(rest[: int(size, 16)])
+        rest = rest[int(size, 16) + 2 :]
+    assert chunks.pop() == b"", "the response has its end"
+    return head.decode().lower(), chunks
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+@pytest.mark.parametrize("kind", ["job", "compare"])
+def test_what_takes_long_follows_a_part_that_can_be_painted(
+    pages_lab: Lab, kind: str, coding: str
+) -> None:
+    path = f"/jobs/{pages_lab.many}"
+    if kind == "compare":
+        path = f"/compare?a={pages_lab.earlier}&b={pages_lab.later}"
+
+    head, chunks = chunks_of(pages_lab.server, path, coding)
+
+    assert ("content-encoding: gzip" in head) == (coding == "gzip")
+    assert "vary: accept-encoding" in head
+    assert "cache-control: no-store" in head
+    unpacked = zlib.decompressobj(31)
+    parts = [one if coding == "identity" else unpacked.decompress(one) for one in chunks]
+    first, rest = parts[0].decode(), b"".join(parts[1:]).decode()
+    assert "<h1>permute" in first
+    assert "app.css" in first
+    assert 'class="results' not in first
+    assert 'class="results' in rest
+    assert rest.endswith("</html>")
+    assert coding == "identity" or unpacked.eof
+
+
+def test_a_page_whose_rest_fails_says_so_at_its_end(tmp_path: Path) -> None:
+    store = Store(None, tmp_path)
+    store.migrate()
+    lab.submit(store, "ann", "permute", lab.permute_cases((64,)), ["warpcall", "torch"])
+    job = lab.measure(store, {"warpcall": 0.9, "torch": 0.5})
+    with store.write() as session:
+        session.execute(sa.update(JobCase).values(result=b"no zlib"))
+    store.close()
+
+    with running_server({**SETTINGS, "WARPCALL_DATA_DIR": str(tmp_path)}) as server:
+        headers = {"accept": "text/html", "x-request-id": "the-broken-page"}
+        found = httpx.get(f"{server.url}/jobs/{job}", headers=headers)
+        missing = httpx.get(f"{server.url}/jobs/0123456789ab", headers=headers)
+        log = log_of(server)
+
+    assert found.status_code == 200
+    assert "<h1>permute</h1>" in found.text
+    assert 'role="alert"' in found.text
+    assert "The rest of this page is missing." in found.text
+    assert "Status 500, request the-broken-page." in found.text
+    assert not re.search("Traceback|zlib", found.text)
+    assert found.text.rstrip().endswith("</html>")
+    assert missing.status_code == 404
+    assert "zlib.error" in log
+    assert re.search(r'"path": "/jobs/\w+", .*"status": 200, "outcome": "internal"', log)
 
 
 @pytest.mark.parametrize("path", ["/login", "/docs", "/docs/swagger-ui.css", "app.css"])

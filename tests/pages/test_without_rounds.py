@@ -17,7 +17,6 @@ from warpcall_service.drawing.plots import log_axis
 from warpcall_service.pages.answers import Answer, failures, lead
 from warpcall_service.pages.board import board_page
 from warpcall_service.pages.case import case_page
-from warpcall_service.pages.job import job_page
 from warpcall_service.pages.sizes import Line, Panel
 from warpcall_service.pages.view import View, _environment
 from warpcall_service.store.database import Store
@@ -33,10 +32,10 @@ def test_published_medians_are_shown_without_a_verdict(tmp_path: Path) -> None:
     published = h200.load(store, "carol")
     view = View("./", "/jobs", caller("carol"))
     with store.read() as session:
-        medians = text_of(job_page(session, view, published["conv"], 1, 0))
-        sweep = job_page(session, view, published["permute"], 1, 0)
+        medians = text_of(lab.job_page(session, view, published["conv"]))
+        sweep = lab.job_page(session, view, published["permute"])
         case = case_page(session, view, published["conv"], 0)
-        table = text_of(job_page(session, view, published["table"], 1, 0))
+        table = text_of(lab.job_page(session, view, published["table"]))
         with_intervals = text_of(case_page(session, view, published["table"], 0))
         board = text_of(board_page(session, view, ["permute"], "permute", "NVIDIA H200", ""))
     store.close()
@@ -67,7 +66,7 @@ def test_failures_are_named_at_the_top_of_a_job(tmp_path: Path) -> None:
     job = lab.submit(store, "ann", "permute", cases, ["warpcall", "torch", "torch.compile"])
     lab.measure(store, {"warpcall": 0.9, "torch": 0.5})
     with store.read() as session:
-        page = job_page(session, View("./", "/jobs", caller("ann")), job, 1, 0)
+        page = lab.job_page(session, View("./", "/jobs", caller("ann")), job)
     store.close()
 
     text = text_of(page.partition("<h2>")[0])
@@ -112,7 +111,7 @@ def test_an_undecided_ratio_says_why(tmp_path: Path, spread: float, says: str) -
     change = {"margin": margin, "implementations": made["implementations"]}
     lab.measure(store, {"warpcall": 0.9, "torch": 0.89}, changes={0: change, 1: change})
     with store.read() as session:
-        page = text_of(job_page(session, View("./", "/jobs", caller("ann")), job, 1, 0))
+        page = text_of(lab.job_page(session, View("./", "/jobs", caller("ann")), job))
     store.close()
 
     assert f"undecided: its interval 1.005 to 1.016 {says}" in page

@@ -23,13 +23,11 @@ from warpcall_service.jobs.service import JobService
 from warpcall_service.jobs.submissions import Filter
 from warpcall_service.pages import results
 from warpcall_service.pages.sharing import sharing
-from warpcall_service.pages.view import View, render
+from warpcall_service.pages.view import REST, View, render
 from warpcall_service.summaries.regression import regression
 
 LATEST = 30  # jobs that the form proposes
 MOST_ROWS = 500  # of the table
-# Where the rows stand in the page, which is sent up to here before they are compared.
-ROWS = "<!-- rows -->"
 ORDER = {"slower": 0, "faster": 1, "inconclusive": 2, "same": 3}
 NO_MARGIN = 4  # the order of rows without a margin: nothing can be said of them
 
@@ -56,7 +54,7 @@ def form_page(session: Session, view: View, a: str, b: str, devices: int) -> str
 
 async def comparison_page(
     jobs: JobService, caller: Caller, view: View, a: str, b: str
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[str, None]:
     """The page in two parts. The first one, with what differs between the machines, comes at once;
     then a lane compares the samples, which takes some 5 ms for each case.
 
@@ -70,14 +68,14 @@ async def comparison_page(
         empty = pydantic_core.from_json(head + b'],"only_a":[],"only_b":[]}')
         devices = jobs.scheduler.devices
         frame = await jobs.read(caller, _frame, view, empty, devices)
-        before, _, after = frame.partition(ROWS)
-        yield before.encode()
+        before, _, after = frame.partition(REST)
+        yield before
         text = bytearray(head)
         async for part in parts:
             text += part
     finally:
         await parts.aclose()
-    yield (await jobs.read(caller, _rows, view, bytes(text))).encode() + after.encode()
+    yield await jobs.read(caller, _rows, view, bytes(text)) + after
 
 
 def regression_page(session: Session, view: View, job_id: str, allowed: float) -> str:
@@ -109,7 +107,6 @@ def _frame(session: Session, view: View, empty: dict[str, Any], devices: int) ->
         pair=pair,
         same=empty["same_environment"],
         differences=_differences(empty["differences"], pair),
-        rows_here=ROWS,
         sharing=sharing(session, view, *pair),
     )
 

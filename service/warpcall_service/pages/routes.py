@@ -93,11 +93,10 @@ def pages(
         first: From = 0,
         ratios: Ratios = "",
     ) -> Response:
-        devices = jobs.scheduler.devices
         hosts = servers(membership).hosts
         view = View.of(request)
-        text = await jobs.read(caller, job_page, view, id, devices, first, bool(ratios), hosts)
-        return page(request, text)
+        parts = job_page(jobs, view, id, first, bool(ratios), hosts)
+        return await streamed_page(request, view, parts)
 
     @router.get("/jobs/{id}/cases/{position}")
     async def show_case(
@@ -121,7 +120,7 @@ def pages(
         view = View.of(request)
         if a and b:
             parts = comparison_page(jobs, caller, view, a, b)
-            return await streamed_page(request, parts)
+            return await streamed_page(request, view, parts)
         text = await jobs.read(caller, form_page, view, a, b, jobs.scheduler.devices)
         return page(request, text)
 

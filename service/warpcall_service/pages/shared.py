@@ -37,11 +37,9 @@ def shared_routes(jobs: JobService, shares: ShareService) -> APIRouter:
         view = _view_of(request, found, token)
         if found.other_id is not None:
             parts = comparison_page(jobs, found.caller, view, found.job_id, found.other_id)
-            return await streamed_page(request, parts)
-        devices = jobs.scheduler.devices
-        asked = (found.job_id, devices, first, bool(ratios))
-        text = await jobs.read(found.caller, job_page, view, *asked)
-        return page(request, text)
+        else:
+            parts = job_page(jobs, view, found.job_id, first, bool(ratios))
+        return await streamed_page(request, view, parts)
 
     @router.get("/share/{token}/cases/{position}")
     async def show_shared_case(request: Request, token: Token, position: Position) -> Response:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -17,8 +19,10 @@ from warpcall import __version__
 from warpcall.errors import Problem
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.compiled_templates import CompiledTemplates
-from warpcall_service.formats.compressed import Compressed
+from warpcall_service.formats.compressed import Compressed, PartsCompressor, accepts_gzip
 from warpcall_service.http.caller import caller_of
+from warpcall_service.http.exchange import ClientGone, Exchange
+from warpcall_service.http.problems import Internal
 from warpcall_service.http.route_io import path_of
 from warpcall_service.http.streamed import Streamed
 from warpcall_service.identity import LOCAL, Caller
@@ -38,6 +42,9 @@ HEADERS = {
     "cache-control": "no-store",
 }
 YEAR_S = 31_536_000
+# Where the rest stands in a page that is sent up to here before the rest is made. No text of a user
+# has it, because these are escaped.
+REST = "<!-- rest -->"
 # Pages that have no place in the navigation, with the one that leads to them.
 SECTIONS = {
     "compare": "jobs",
@@ -49,6 +56,9 @@ SECTIONS = {
     "shares": "jobs",
     "upload": "kernels",
 }
+
+
+log = logging.getLogger("warpcall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,7 @@ def _environment() -> Environment:
         )
     }
     made.globals["plus_minus"] = numbers.plus_minus
+    made.globals["rest_here"] = REST
     return made
 
 
@@ -173,13 +184,60 @@ def page(request: Request, text: str, status: int = 200) -> Response:
     return Compressed(text, status, _headers(request), "text/html")
 
 
-async def streamed_page(request: Request, parts: AsyncGenerator[bytes, None]) -> Response:
+async def streamed_page(request: Request, view: View, parts: AsyncGenerator[str, None]) -> Response:
     """The response with a page whose first part is sent before the others are made.
 
-    If the first part raises a problem, that is the response.
+    If the first part raises a problem, that is the response. If a later one does, the page ends with
+    the problem as a text, because the status has been sent.
     """
-    first = await anext(parts)
-    return Streamed(first, parts, "text/html; charset=utf-8", _headers(request))
+    headers = _headers(request) | {"vary": "accept-encoding"}
+    made = _shown_to_the_end(request, view, parts)
+    if accepts_gzip(request):
+        headers["content-encoding"] = "gzip"
+        pieces = _compressed(made)
+    else:
+        pieces = _encoded(made)
+    return Streamed(await anext(pieces), pieces, "text/html; charset=utf-8", headers)
+
+
+async def _shown_to_the_end(
+    request: Request, view: View, parts: AsyncGenerator[str, None]
+) -> AsyncGenerator[str, None]:
+    """The parts of a page. A failure after the first one becomes a text in the page."""
+    exchange: Exchange = request.scope["state"]["exchange"]
+    problem: Problem | None = None
+    async with contextlib.aclosing(parts):
+        yield await anext(parts)
+        try:
+            async for part in parts:
+                yield part
+        except Problem as found:
+            problem = found
+            log.warning(
+                "the rest of a page failed: %s", found.detail, extra={"id": exchange.request_id}
+            )
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("the rest of a page failed", extra={"id": exchange.request_id})
+            problem = Internal()
+    if problem is not None:
+        exchange.outcome = problem.code
+        yield render("cut_short.html", view, problem=problem, request_id=exchange.request_id)
+
+
+async def _encoded(parts: AsyncGenerator[str, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(parts):
+        async for part in parts:
+            yield part.encode()
+
+
+async def _compressed(parts: AsyncGenerator[str, None]) -> AsyncGenerator[bytes, None]:
+    compressor = PartsCompressor()
+    async with contextlib.aclosing(parts):
+        async for part in parts:
+            yield await compressor.part(part.encode())
+    yield compressor.end()
 
 
 def _headers(request: Request) -> dict[str, str]:
