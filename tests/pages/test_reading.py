@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.pages import lab
 from tests.pages.conftest import CASE, Lab
 from tests.service.job_requests import client
+from tests.service.job_rows import caller
 from warpcall.jobs.results import BoardEntry, Readings
 from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
+from warpcall_service.pages import history
 from warpcall_service.pages.case import TICK_ROOM, _spaced
+from warpcall_service.pages.view import View
+from warpcall_service.store.database import Store
 from warpcall_service.summaries.board import ranked
 
 
@@ -143,6 +149,26 @@ def test_a_comparison_can_be_chosen_from_a_list(pages_lab: Lab, browser_http: ht
     assert f"?a={pages_lab.later}&amp;b={pages_lab.earlier}" in page.text
     assert browser_http.get("/compare?a=0123456789ab&b=0123456789ab").status_code == 404
     assert browser_http.get("/compare?a=0123456789ab").status_code == 404
+
+
+def test_the_earlier_measurements_of_a_history_are_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "LATEST", 2)
+    store = Store(None, tmp_path)
+    store.migrate()
+    for seed in range(3):
+        lab.submit(store, "ann", "permute", lab.permute_cases((4096,)), ["warpcall", "copy"])
+        lab.measure(store, {"warpcall": 0.9, "copy": 1.0}, rounds=40, seed=seed)
+    with store.read() as session:
+        view = View("./", "/history", caller("ann"))
+        page = history.history_page(session, view, "permute", "warpcall", CASE)
+    store.close()
+
+    before, _, folded = page.partition("<details>")
+    assert "<summary>1 earlier measurement</summary>" in folded
+    assert [part.count('<td class="fit"><time') for part in (before, folded)] == [2, 1]
+    assert before.count("<circle") == 3  # all are drawn
 
 
 def test_a_history_says_when_the_level_changed_and_why(browser_http: httpx.Client) -> None:

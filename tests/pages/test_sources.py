@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
-from warpcall_service.drawing.sources import FAMILY, files_of_op, highlighted
+from warpcall_service.drawing.sources import FAMILY, PART_LINES, STYLED, files_of_op, highlighted
+from warpcall_service.pages.static import static_files
 
 ROOT = Path(__file__).parents[2] / "kernels/warpcall_kernels"
 
@@ -39,4 +41,25 @@ def test_each_line_of_a_source_is_an_element() -> None:
     text = highlighted('def f(x):\n\n    """<b>\n    two"""\n    return x\n')
 
     assert text.count("\n</span>") == 5
+    assert [f'<span data-n="{number}">' in text for number in (1, 5, 6)] == [True, True, False]
     assert "<b>" not in text
+
+
+def test_the_lines_of_a_source_are_in_parts_that_are_laid_out_together() -> None:
+    text = highlighted("x = 1\n" * (2 * PART_LINES + 1))
+
+    parts = [part.count("data-n=") for part in text.split("\n</span></span>")]
+    assert parts == [PART_LINES, PART_LINES, 1, 0]
+    assert re.findall(r'data-n="(\d+)"', text) == [str(n + 1) for n in range(2 * PART_LINES + 1)]
+    rules = static_files()["app.css"].content.decode()
+    assert f"contain-intrinsic-height: auto {1.5 * PART_LINES:g}em" in rules
+
+
+def test_only_tokens_that_the_style_draws_in_another_way_are_elements() -> None:
+    rules = static_files()["app.css"].content.decode()
+    text = highlighted("def f(x):  # two\n    return max(x, 1) < 2.0\n")
+
+    assert set(re.findall(r"\.code \.(\w+)", rules)) == STYLED
+    assert set(re.findall(r'<span class="(\w+)">', text)) == {"k", "nf", "c1", "nb", "mi", "mf"}
+    assert "(x, " in text
+    assert " &lt; " in text

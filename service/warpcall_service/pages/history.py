@@ -15,6 +15,9 @@ from warpcall_service.pages import results
 from warpcall_service.pages.view import View, render
 
 MOST = 200  # points
+# Measurements in the table. A browser lays out the earlier ones only when a reader opens them: the
+# rows of 200 would take most of the time until the first paint.
+LATEST = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def history_page(session: Session, view: View, op: str, implementation: str, cas
         diagram=diagram,
         intervals=any(point.measurement.ci_low_us for point in found.points),
         lead=lead,
+        LATEST=LATEST,
         data=view.url(
             "v1", "jobs", "history", op=op, implementation=implementation, case=case, limit=MOST
         ),
