@@ -226,8 +226,8 @@ def test_the_usage_of_each_user_is_seen(lab: FormsLab) -> None:
         page = lab.admin.get("/admin").text
         return re.search(r"<tr><td>other.*?</tr>", page, re.DOTALL)
 
-    until(lambda: (found := row()) is not None and '<rect class="blocks"' in found[0])
-    page = lab.admin.get("/admin").text
+    until(lambda: (found := row()) is not None and 'class="blocks" d="M29 ' in found[0])
+    page = lab.admin.get("/admin?by=day").text
 
     assert "WARPCALL_USER_MAX_JOBS" in page
     assert re.search(r"<td>other</td><td class=\"num\">\d", page)

@@ -57,17 +57,23 @@ def test_every_page_is_made(on_postgresql: Lab) -> None:
 
 def test_the_usage_of_each_user_and_day_is_drawn(on_postgresql: Lab) -> None:
     with httpx.Client(base_url=on_postgresql.server.url, headers=HTML, timeout=30) as http:
-        page = http.get("/admin").text
+        page = http.get("/admin?by=day").text
+        short = http.get("/admin").text
 
+    assert 'href="./admin?by=day#days"' in short
+    assert ">ann</td><td class" in page
+    assert ">ann</td><td class" not in short
     found = {}
     for user in ("ann", "zoe"):
         row = re.search(rf"<tr><td>{user}\b.*?</tr>", page, re.DOTALL)
         assert row is not None
-        bars = re.findall(
-            r'height="([\d.]+)"><title>[\d-]+: (.*?) requests?, (.*?) of device time<', row[0]
-        )
+        bars = re.findall(r"M(\d+) 27v-([\d.]+)h", row[0])
         cells = re.findall(r"<td[^>]*>(.*?)</td>", row[0])
         found[user] = (bars, cells)
-    assert found["ann"][0] == [("13.0", "9", "20 s"), ("26.0", "3", "40 s")]
-    assert found["zoe"][0] == [("3.2", "1", "5 s")]
+    assert found["ann"][0] == [("26", "13"), ("27", "26")]
+    assert found["zoe"][0] == [("27", "3.2")]
+    rows = re.findall(
+        r"<td>(ann|zoe)</td><td class=\"num\">(.*?)</td><td class=\"num\">(.*?)</td>", page
+    )
+    assert rows == [("ann", "40 s", "3"), ("zoe", "5 s", "1"), ("ann", "20 s", "9")]
     assert found["ann"][1][-6:-2] == ["<b>60 s</b>", "12", "3", "conv"]

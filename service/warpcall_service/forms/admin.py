@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
@@ -34,6 +34,7 @@ LIFETIMES = {"7 days": 7, "30 days": 30, "90 days": 90, "1 year": 365, "never": 
 DEFAULT_LIFETIME = "90 days"
 
 Id = Annotated[str, Path(max_length=64)]
+By = Literal["", "day"]  # whether the page has the table of all days, which is long
 log = logging.getLogger("warpcall.auth")
 
 
@@ -107,8 +108,9 @@ class Administration:
         form: Form | None = None,
         errors: Mapping[str, str] | None = None,
         status: int = 200,
+        by_day: bool = False,
     ) -> Response:
-        """The whole page."""
+        """The whole page; with `by_day`, also the table of what each user has used on each day."""
         shown = await self._jobs.read(caller, admin_data.read)
         text = render(
             "admin.html",
@@ -121,6 +123,7 @@ class Administration:
             lifetimes=[*LIFETIMES],
             default_lifetime=DEFAULT_LIFETIME,
             days=DAYS,
+            by_day=by_day,
             may_change=caller is not LOCAL,
             token=new_token(),
         )
@@ -221,9 +224,9 @@ def routes(settings: Settings, account_sync: AccountSync, jobs: JobService) -> A
     administration = Administration(settings, account_sync, jobs)
 
     @router.get("/admin")
-    async def show(request: Request, caller: CurrentCaller) -> Response:
+    async def show(request: Request, caller: CurrentCaller, by: By = "") -> Response:
         _check(request, caller)
-        return await administration.render(request, caller)
+        return await administration.render(request, caller, by_day=bool(by))
 
     @router.post("/admin/users")
     async def add_user(request: Request, caller: CurrentCaller) -> Response:

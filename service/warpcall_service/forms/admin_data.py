@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from warpcall.jobs import UNFINISHED
 from warpcall_service.auth import sessions, users
 from warpcall_service.auth.usage import Amount
-from warpcall_service.drawing.numbers import count, nbytes, span
+from warpcall_service.drawing.numbers import nbytes
 from warpcall_service.settings import Settings
 from warpcall_service.store.tables import ApiKey, BrowserSession, Job, UploadedVersion, Usage, User
 from warpcall_service.store.times import moment
@@ -27,16 +27,6 @@ MOST_ROWS = 500  # of one table
 QUOTAS = ("user_", "tensor_user_")  # how the names of settings begin that limit one user
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A day in the strip of a user: its place and width in percent, its height in pixels."""
-
-    at: float
-    width: float
-    height: float
-    text: str
-
-
 @dataclass(slots=True)
 class UserRow:
     """A user with what they have and what they have used lately.
@@ -44,6 +34,7 @@ class UserRow:
     Attributes:
         state: "active" or "disabled"; empty for a name in the usage that is no user.
         mostly: the op that took most device time, or else most requests.
+        bars: path of a bar for each day; a day is 1 wide, and the height is in pixels.
     """
 
     name: str
@@ -54,7 +45,7 @@ class UserRow:
     upload_bytes: int = 0
     used: Amount = field(default_factory=Amount)
     mostly: str = ""
-    bars: list[Bar] = field(default_factory=list)
+    bars: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +173,11 @@ def _add_usage(session: Session, rows: dict[str, UserRow], now: float) -> list[D
     most_us = max((used.kernel_us for used in days.values()), default=0.0)
     most = max((used.requests for used in days.values()), default=0)
     for row in rows.values():
-        row.bars = [
-            _bar(i, name, days[name, row.name], most_us, most)
+        row.bars = "".join(
+            _bar(i, days[name, row.name], most_us, most)
             for i, name in enumerate(names)
             if (name, row.name) in days
-        ]
+        )
     ordered = sorted(days.items(), key=lambda item: item[0][1])
     ordered.sort(key=lambda item: item[0][0], reverse=True)
     return [DayRow(day, user, used) for (day, user), used in ordered]
@@ -199,14 +190,10 @@ def _sums(session: Session, by: Any, since: Any) -> Iterable[tuple[str, str, Amo
         yield first, second, Amount(*map(int, sums))
 
 
-def _bar(position: int, day: str, used: Amount, most_us: float, most: int) -> Bar:
+def _bar(position: int, used: Amount, most_us: float, most: int) -> str:
     share = used.kernel_us / most_us if most_us else used.requests / most
-    seconds = used.kernel_us / 1e6
-    text = f"{day}: {count(used.requests, 'request')}, {span(seconds)} of device time"
-    width = 100 / DAYS
-    return Bar(
-        round(position * width, 3), round(0.8 * width, 3), round(max(1.5, STRIP * share), 1), text
-    )
+    height = round(max(1.5, STRIP * share), 1)
+    return f"M{position} {STRIP + 1}v-{height:g}h.8v{height:g}z"
 
 
 def _key(key: ApiKey, owner: User, now: float) -> KeyRow:
