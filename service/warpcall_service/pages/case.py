@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -205,7 +207,7 @@ def _spread(case: CaseDetails, row: Measurement, chosen: dict[str, int]) -> Spre
     low, high = ordered[cut], ordered[-1 - cut]
     margin = math.exp(case.margin)
     axis = log_axis([low, high, row.ratio], least_room=1.001)
-    inside = [ratio for ratio in ratios if axis.low <= ratio <= axis.high]
+    inside = ordered[bisect_left(ordered, axis.low) : bisect_right(ordered, axis.high)]
     return Spread(
         name=row.implementation,
         colour=chosen[row.implementation],
@@ -237,13 +239,16 @@ def _ratios(case: CaseDetails, name: str) -> list[float]:
     ]
 
 
-def _bars(ratios: Sequence[float], axis: LogAxis) -> list[Bar]:
-    width = 100 / BINS
-    counts = Counter(min(BINS - 1, int(axis.at(ratio) / width)) for ratio in ratios)
-    most = max(counts.values())
+def _bars(ordered: Sequence[float], axis: LogAxis) -> list[Bar]:
+    """A bar for each of BINS equal parts of the axis in which ratios lie."""
+    width, factor = 100 / BINS, (axis.high / axis.low) ** (1 / BINS)
+    ends = [bisect_left(ordered, axis.low * factor**number) for number in range(1, BINS)]
+    counts = [end - begin for begin, end in pairwise([0, *ends, len(ordered)])]
+    most = max(counts)
     return [
         Bar(round(number * width, 2), round(width * 0.92, 2), round(100 * count / most, 1))
-        for number, count in sorted(counts.items())
+        for number, count in enumerate(counts)
+        if count
     ]
 
 
