@@ -37,7 +37,7 @@ class Artefact(Payload):
 
 @dataclass(frozen=True, kw_only=True)
 class ArtefactList(Payload):
-    """The artefacts of a job, by case, implementation and name."""
+    """The artefacts of a job, by case and name."""
 
     artefacts: list[Artefact]
     """All of them that have not expired, those included that could not be stored."""

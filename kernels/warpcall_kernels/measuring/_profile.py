@@ -60,7 +60,8 @@ def trace(
         try:
             call = _call(case, implementation, on, seed)
             took_s = [_timed(call, on) for _ in range(WARM_CALLS)][-1]
-            with lease(), torch_profile(activities=activities, record_shapes=True) as recorded:
+            recorder = torch_profile(activities=activities, record_shapes=True, acc_events=True)
+            with lease(), recorder as recorded:
                 for number in range(1 if took_s > LONG_S else CALLS):
                     with record_function(f"call {number} of {implementation}"):
                         _timed(call, on)

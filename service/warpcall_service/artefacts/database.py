@@ -37,7 +37,7 @@ def used_bytes(session: Session, user: str) -> int:
 
 
 def of_job(session: Session, job: Job) -> Sequence[ArtefactRow]:
-    """The artefacts of a job that have not expired, by case, implementation and name.
+    """The artefacts of a job that have not expired, by case and name.
 
     Those that are about the whole job come first.
     """
@@ -100,5 +100,5 @@ def adopt(session: Session, names: Collection[str], node: str) -> None:
     session.execute(update.execution_options(synchronize_session=False))
 
 
-def _place(row: ArtefactRow) -> tuple[int, str, str]:
-    return -1 if row.position is None else row.position, row.implementation, row.name
+def _place(row: ArtefactRow) -> tuple[int, str]:
+    return -1 if row.position is None else row.position, row.name

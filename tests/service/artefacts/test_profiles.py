@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.e2e.command import command_for
+from tests.servers import running_server
 from tests.service.databases import Database
-from tests.service.job_requests import BRIEF, CASE, JOB, ended, results, submit
+from tests.service.job_requests import BRIEF, CASE, JOB, client, ended, results, submit
+from tests.service.nodes.test_nodes import killed
 from tests.service.requests import problem_of
 from tests.service.runs.sandboxes import needs_bubblewrap
-from tests.service.uploads.requests import Lab, running_lab, uploaded
+from tests.service.uploads.requests import SETTINGS, Lab, running_lab, uploaded
 from tests.service.uploads.sources import SHORT, TRITON
 from tests.waiting import until
 from warpcall_service.artefacts import profiles
 
-# Fails after it has been measured: the pass under the profiler is not the first in its process.
-FAILS_UNDER_THE_PROFILER = """
+FAILS_AFTER_A_PROFILED_CALL = """
+import torch
+
+profiled = False
+
+def permute(x, dims):
+    global profiled
+    if profiled:
+        raise ValueError("<b>not now</b>")
+    profiled = torch.autograd._profiler_enabled()
+    return x.permute(dims).contiguous()
+"""
+WAITS_UNDER_THE_PROFILER = """
+import pathlib
+import time
 import torch
 
 def permute(x, dims):
-    if torch.autograd._profiler_enabled():
-        raise ValueError("<b>not now</b>")
+    while torch.autograd._profiler_enabled() and not pathlib.Path({0!r}).exists():
+        time.sleep(0.1)
     return x.permute(dims).contiguous()
 """
 LARGE_TRACE = """
@@ -83,12 +101,19 @@ def test_each_implementation_of_each_case_has_a_trace(lab: Lab) -> None:
         assert all({"name", "pid", "tid", "ts", "dur"} <= event.keys() for event in spans)
         assert {f"call {i} of {name}" for i in range(3)} <= {event["name"] for event in spans}
         assert any(event["name"].startswith("aten::") for event in spans)
-    assert "case-1.1-torch.trace.json" in page
+    assert [one["name"] for one in found.values()][:3] == [
+        "case-0.0-warpcall.trace.json",
+        "case-0.1-torch.trace.json",
+        "case-0.2-copy.trace.json",
+    ]
+    listed_on_page = page.partition('id="artefacts"')[2].partition("</table>")[0]
+    assert "case-1.1-torch.trace.json" in listed_on_page
+    assert found[1, "torch"]["expires_at"][:10] in listed_on_page
 
 
 def test_nothing_is_profiled_before_all_is_measured(lab: Lab) -> None:
     with lab.http("ann") as http:
-        uploaded(http, FAILS_UNDER_THE_PROFILER, name="fails")
+        uploaded(http, FAILS_AFTER_A_PROFILED_CALL, name="fails")
         cases = [CASE, {**CASE, "shape": [4, 4]}]
         names = ["torch", "ann/fails"]
         job = ended(http, submit(http, cases=cases, implementations=names, profile="torch"))
@@ -97,7 +122,7 @@ def test_nothing_is_profiled_before_all_is_measured(lab: Lab) -> None:
         page = http.get(f"/jobs/{job['id']}", headers={"accept": "text/html"}).text
 
     assert job["state"] == "succeeded", job
-    assert [row["status"] for row in rows] == ["ok"] * 4, "measured without the profiler"
+    assert [row["status"] for row in rows] == ["ok"] * 4
     for position in (0, 1):
         assert found[position, "torch"]["error"] == ""
         assert found[position, "ann/fails"]["error"] == "it raised ValueError: <b>not now</b>"
@@ -198,6 +223,33 @@ def test_the_form_of_a_job_asks_for_profiles(lab: Lab) -> None:
     assert job["request"]["profile"] == "torch"
     assert found.keys() == {(0, "torch")}
     assert '<option value="torch" selected>' in like
+
+
+def test_a_job_whose_server_is_killed_makes_the_missing_profiles_later(
+    sqlite: Database, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
+    waits = WAITS_UNDER_THE_PROFILER.format(str(go_on))
+    with killed(), running_lab(sqlite, "ann") as lab, lab.http("ann") as http:
+        uploaded(http, waits, name="waits")
+        job = submit(http, implementations=["torch", "ann/waits"], profile="torch")
+        until(lambda: (0, "torch") in listed(http, job))
+        before = listed(http, job), results(http, job)["measurements"]
+        os.kill(lab.server.process.pid, signal.SIGKILL)
+    go_on.touch()
+    with (
+        running_server({**SETTINGS, **sqlite.settings}) as server,
+        client(server, lab.keys["ann"]) as http,
+    ):
+        job = ended(http, job)
+        after = listed(http, job), results(http, job)["measurements"]
+
+    assert (job["state"], job["attempts"]) == ("succeeded", 2), job
+    assert [row["status"] for row in before[1]] == ["ok", "ok"]
+    assert after[1] == before[1], "nothing was measured again"
+    assert before[0].keys() == {(0, "torch")}
+    assert after[0][0, "torch"] == before[0][0, "torch"], "nor made again"
+    assert after[0][0, "ann/waits"]["error"] == ""
 
 
 @needs_bubblewrap

@@ -96,6 +96,7 @@ def test_the_quota_counts_all_jobs_of_a_user_and_no_expired_files(here: Here) ->
     here.add(first, bytes(2000))
 
     refused = here.add(second, bytes(100))
+    files_after_refusal = here.files()
     other_user = here.add(of_bob, bytes(100))
     expire(here.store)
     afterwards = here.add(second, bytes(100))
@@ -103,6 +104,7 @@ def test_the_quota_counts_all_jobs_of_a_user_and_no_expired_files(here: Here) ->
     assert refused == (
         "alice may have 2 KiB of artefacts, with this one it would be 2.051 KiB; delete some"
     )
+    assert len(files_after_refusal) == 1
     assert [other_user, afterwards] == ["", ""]
 
 
