@@ -26,7 +26,7 @@ ON_THE_WIRE = frozenset(dtype.name for dtype in DTYPES)
 # Names of the clients' and programs' own members, which no op may take.
 RESERVED = {"call", "run", "kernels", "kernel", "health", "close", "url", "jobs", "me"}
 RESERVED |= {"put", "tensors", "stored", "program", "step", "op", "ops", "nodes", "devices"}
-RESERVED |= {"implementations", "problems"}
+RESERVED |= {"implementations", "problems", "explain"}
 TIMEOUT_DOC = "seconds that this call may take, its retries included; None means the client's."
 ARGUMENTS = {"self", "timeout_s"}  # arguments of every method
 PARAM_TYPES = {"bool": "bool", "int": "int", "float": "float", "ints": "Sequence[int]"}

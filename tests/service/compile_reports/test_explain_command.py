@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import jsonschema_rs
 import pytest
 
 from tests.servers import Server, running_server
@@ -116,11 +118,19 @@ def test_two_versions_are_shown_with_their_differences(warpcall: Command) -> Non
     assert other.count("absent") == 4  # no configuration is in both
 
 
-def test_json_has_every_text(warpcall: Command) -> None:
+def test_json_has_every_text_and_fits_the_published_schema(
+    warpcall: Command, server: Server
+) -> None:
     code, out, _ = warpcall("explain", "permute", *OPTIONS, "--json")
 
     found = json.loads(out)
     assert code == 0
+    with httpx.Client(base_url=server.url) as http:
+        published = http.get("/openapi.json").json()
+    schema = {"components": published["components"], "$ref": "#/components/schemas/CompileReport"}
+    validator = jsonschema_rs.validator_for(schema)
+    assert validator.is_valid(found)
+    assert not validator.is_valid({**found, "kernels": [{}]})
     assert [*found["kernels"][0]["texts"]] == ["ttir", "ttgir", "ptx", "sass"]
 
 
