@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
-from warpcall_service.drawing.sources import FAMILY, PART_LINES, STYLED, files_of_op, highlighted
+import pytest
+from markupsafe import Markup
+
+from warpcall_service.drawing.sources import (
+    FAMILY,
+    PART_LINES,
+    STYLED,
+    files_of_op,
+    highlighted,
+    plain,
+)
 from warpcall_service.pages.static import static_files
 
 ROOT = Path(__file__).parents[2] / "kernels/warpcall_kernels"
@@ -45,8 +56,11 @@ def test_each_line_of_a_source_is_an_element() -> None:
     assert "<b>" not in text
 
 
-def test_the_lines_of_a_source_are_in_parts_that_are_laid_out_together() -> None:
-    text = highlighted("x = 1\n" * (2 * PART_LINES + 1))
+@pytest.mark.parametrize("shown", [highlighted, plain])
+def test_the_lines_of_a_source_are_in_parts_that_are_laid_out_together(
+    shown: Callable[[str], Markup],
+) -> None:
+    text = shown("x = 1\n" * (2 * PART_LINES + 1))
 
     parts = [part.count("data-n=") for part in text.split("\n</span></span>")]
     assert parts == [PART_LINES, PART_LINES, 1, 0]

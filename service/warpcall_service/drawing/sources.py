@@ -75,14 +75,7 @@ def highlighted(text: str) -> Markup:
     else:
         marked = TOKEN.sub(_styled, highlight(text, *_highlighter()))
         lines = [Markup(line) for line in marked.splitlines()]  # nosec B704  # it is escaped
-    numbered = [
-        Markup('<span data-n="{}">{}\n</span>').format(number, line)
-        for number, line in enumerate(lines, 1)
-    ]
-    return Markup("").join(
-        Markup("<span>{}</span>").format(Markup("").join(numbered[begin : begin + PART_LINES]))
-        for begin in range(0, len(numbered), PART_LINES)
-    )
+    return _numbered(lines)
 
 
 def _styled(token: re.Match[str]) -> str:
@@ -92,8 +85,18 @@ def _styled(token: re.Match[str]) -> str:
 
 def plain(text: str) -> Markup:
     """Another text as HTML, with the lines of `highlighted`."""
-    lines = text.expandtabs().splitlines()
-    return Markup("").join(Markup("<span>{}\n</span>").format(line) for line in lines)
+    return _numbered(text.expandtabs().splitlines())
+
+
+def _numbered(lines: Sequence[str]) -> Markup:
+    numbered = [
+        Markup('<span data-n="{}">{}\n</span>').format(number, line)
+        for number, line in enumerate(lines, 1)
+    ]
+    return Markup("").join(
+        Markup("<span>{}</span>").format(Markup("").join(numbered[begin : begin + PART_LINES]))
+        for begin in range(0, len(numbered), PART_LINES)
+    )
 
 
 def difference(before: str, after: str) -> list[DiffLine] | None:
