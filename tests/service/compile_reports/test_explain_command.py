@@ -16,7 +16,7 @@ import pytest
 from tests.servers import Server, running_server
 from tests.service.compile_reports import sources
 from tests.service.uploads.requests import SETTINGS
-from warpcall import AsyncClient, Client, CompileReport, InvalidInput
+from warpcall import AsyncClient, Client, CompileReport, Forbidden, InvalidInput
 from warpcall._cli import main
 
 Command = Callable[..., tuple[int, str, str]]
@@ -181,3 +181,35 @@ def test_the_asynchronous_client_explains(server: Server) -> None:
 
     assert found.implementation == "warpcall"
     assert found.kernels[0].texts == {}
+
+
+def test_the_same_report_is_made_once(server: Server) -> None:
+    def checks(http: httpx.Client) -> str:
+        lines = http.get("/metrics").text.splitlines()
+        return next(one for one in lines if 'checks_total{outcome="accepted"}' in one)
+
+    case = {**CASE, "shape": [32, 128]}
+    with Client(server.url) as gpu, httpx.Client(base_url=server.url) as http:
+        first = gpu.explain("permute", case, code=sources.TUNED, texts=["ptx"])
+        before = checks(http)
+        second = gpu.explain("permute", case, code=sources.TUNED, texts=["sass"])
+        after = checks(http)
+        other = gpu.explain("permute", case, code=f"{sources.TUNED}#", texts=[])
+
+        assert before == after != checks(http)
+    assert first.to_rows() == second.to_rows() == other.to_rows()
+    assert [*second.kernels[0].texts] == ["sass"]
+
+
+def test_a_server_without_uploads_explains_its_own_ops_only() -> None:
+    with (
+        running_server({"WARPCALL_ARENA_BYTES": "16MiB"}) as without,
+        Client(without.url) as gpu,
+    ):
+        own = gpu.explain("permute", CASE, texts=[])
+
+        with pytest.raises(Forbidden, match="this server runs no uploaded code"):
+            gpu.explain("permute", CASE, code=sources.TUNED)
+        with pytest.raises(Forbidden, match="this server runs no uploaded code"):
+            gpu.explain("permute", CASE, implementation="local/mine")
+    assert own.kernels
