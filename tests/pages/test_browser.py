@@ -240,7 +240,7 @@ def test_a_page_is_used_by_keyboard_alone(pages_lab: Lab, browser: Browser) -> N
         tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
         tab.page.keyboard.press("Enter")
-        for _ in range(6):  # the share links, the op, the state, the user, the tag, the button
+        for _ in range(7):  # monitors, share links, op, state, user, tag, and the button
             tab.page.keyboard.press("Tab")
         assert tab.page.evaluate("document.activeElement.tagName") == "BUTTON"
         tab.page.keyboard.press("Tab")
