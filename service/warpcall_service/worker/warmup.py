@@ -19,6 +19,7 @@ LOG_S = 5.0  # between two lines of the log about it
 OLDEST = 80  # compute capability, times ten: bfloat16 needs it
 
 log = logging.getLogger("warpcall.warm")
+log.setLevel(logging.INFO)  # a worker's log has warnings only, apart from this
 
 
 def warm(
@@ -78,7 +79,7 @@ def warm_lane(device: str, report: Callable[[int, int], None]) -> None:
     done = _warm.warm(on_progress=on_progress)
     for failure in done.failed:
         log.error("cannot compile ahead: %s", failure)
-    log.warning("%s is warm: %s", device, _summary(done, time.monotonic() - began))
+    log.info("%s is warm: %s", device, _summary(done, time.monotonic() - began))
 
 
 def _capability(gpu: str) -> int | None:
