@@ -28,6 +28,8 @@ FORMS: dict[str, Role | None] = {
     "/jobs/{id}/private": "bench",
     "/jobs/{id}/shares": "bench",
     "/shares/{id}/revoke": "bench",
+    "/monitors/{id}/pause": "bench",
+    "/monitors/{id}/remove": "bench",
     "/upload": "upload",
     "/upload/problem": "upload",
     "/admin/users": "admin",

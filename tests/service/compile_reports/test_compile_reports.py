@@ -201,5 +201,5 @@ def test_a_source_needs_the_role_upload_and_the_rest_the_role_bench(lab: Lab) ->
         own, source, refused = ask(ben), ask(ben, source="x = 1"), ask(cal)
 
     assert own.status_code == 200
-    assert "the role upload" in problem_of(source, 403, "forbidden", "")
-    assert "the role bench" in problem_of(refused, 403, "forbidden", "")
+    assert "the role upload" in problem_of(source, 403, "forbidden", None)
+    assert "the role bench" in problem_of(refused, 403, "forbidden", None)
