@@ -22,7 +22,7 @@ from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.runs.messages import Checked
-from warpcall_service.store.ids import begins_with
+from warpcall_service.store import ids
 from warpcall_service.store.tables import Job, JobCase, JobTag, StoredProblem, UploadedVersion
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
@@ -246,11 +246,9 @@ def find(session: Session, caller: Caller, job_id: str) -> Job:
         NotFound: there is no such job, or it is private to another user.
         InvalidInput: the ids of several jobs that the caller may read begin so.
     """
-    query = sa.select(Job).where(begins_with(Job.id, job_id), readable(caller)).limit(2)
-    found = session.scalars(query).all() if ID.fullmatch(job_id) else []
-    if len(found) > 1:
-        raise InvalidInput(f"several jobs have ids that begin with {job_id}, give more", field="id")
-    if not found:
+    query = sa.select(Job).where(readable(caller))
+    found = ids.find(session, query, Job.id, job_id, ID, "jobs")
+    if found is None:
         raise NotFound(
             f"there is no job {brief(job_id)}, or it is private to another user", field="id"
         )

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge
+from warpcall.errors import Forbidden, NotFound, TooLarge
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.monitors.models import MonitorRequest
-from warpcall_service.store.ids import begins_with
+from warpcall_service.store import ids
 from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery, MonitorStep
 from warpcall_service.store.tables import Job
 from warpcall_service.store.times import now_ms
@@ -101,13 +101,9 @@ def find(session: Session, caller: Caller, monitor_id: str) -> Monitor:
         NotFound: there is no such monitor, or it is private to another user.
         InvalidInput: the ids of several monitors that the caller may read begin so.
     """
-    query = sa.select(Monitor).where(begins_with(Monitor.id, monitor_id), readable(caller)).limit(2)
-    found = session.scalars(query).all() if ID.fullmatch(monitor_id) else []
-    if len(found) > 1:
-        raise InvalidInput(
-            f"several monitors have ids that begin with {monitor_id}, give more", field="id"
-        )
-    if not found:
+    query = sa.select(Monitor).where(readable(caller))
+    found = ids.find(session, query, Monitor.id, monitor_id, ID, "monitors")
+    if found is None:
         raise NotFound(
             f"there is no monitor {brief(monitor_id)}, or it is private to another user",
             field="id",

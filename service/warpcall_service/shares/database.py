@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, aliased
 from warpcall.errors import InvalidInput, NotFound, TooLarge
 from warpcall_service.identity import Caller, guest
 from warpcall_service.jobs import submissions
-from warpcall_service.store.ids import begins_with
+from warpcall_service.store import ids
 from warpcall_service.store.tables import Job, ShareLink, User
 from warpcall_service.text import brief
 
@@ -117,15 +117,11 @@ def revoke(session: Session, caller: Caller, share_id: str) -> None:
         NotFound: there is no such link, or the caller may not revoke it.
         InvalidInput: the ids of several links that the caller may revoke begin so.
     """
-    query = _links().where(_revocable(caller), begins_with(ShareLink.id, share_id)).limit(2)
-    found = session.execute(query).all() if ID.fullmatch(share_id) else []
-    if len(found) > 1:
-        raise InvalidInput(
-            f"several links have ids that begin with {share_id}, give more", field="id"
-        )
-    if not found:
+    query = _links().where(_revocable(caller))
+    found = ids.find(session, query, ShareLink.id, share_id, ID, "links")
+    if found is None:
         raise NotFound(f"there is no share link {brief(share_id)}, or it is not yours", field="id")
-    session.delete(found[0][0])
+    session.delete(found[0])
 
 
 def open_link(session: Session, token: str) -> Shared | None:
