@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
@@ -27,11 +27,20 @@ OPTIONS = {  # the option for each field that an error of the server can name
     "tags": "--tag",
     "note": "--note",
     "sweep": "--shape, --dtype",
+    "case": "--shape, --dtype",
     "gpu": "--gpu",
     "node": "--node",
     "profile": "--profile",
 }
-OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype"}
+OF_PROBLEMS = {**OPTIONS, "sweep": "--size, --dtype", "case": "--size, --dtype"}
+
+OpArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OPTIONS OF THE OP]",
+        help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
+    ),
+]
 
 Shapes = Annotated[
     str | None,
@@ -55,6 +64,7 @@ Sizes = Annotated[
         "repeated.",
     ),
 ]
+Note = Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")]
 Private = Annotated[
     bool | None,
     typer.Option(
@@ -90,13 +100,7 @@ def bench(
             "ann/row-norm@3f2a91c0. `warpcall ops OP` lists its options.",
         ),
     ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[OPTIONS OF THE OP]",
-            help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
-        ),
-    ] = None,
+    arguments: OpArguments = None,
     shape: Shapes = None,
     dtype: Dtypes = None,
     mine: Annotated[
@@ -131,7 +135,7 @@ def bench(
     tag: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="Tag of the job. Can be repeated.")
     ] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
+    note: Note = None,
     private: Private = None,
     gpu_model: GpuModel = None,
     node: NodeName = None,
@@ -194,8 +198,7 @@ def bench(
                 *(described(one.path, sent) for one, sent in zip(uploads, found, strict=True))
             )
         request = replace(chosen, implementations=names, sweep=sweep)
-        options = OF_PROBLEMS if is_problem(op) else OPTIONS
-        with options_named(options, [p["name"] for p in declaration["params"]]):
+        with options_named(op, declaration):
             if dry_run:
                 print_preview(gpu.jobs.preview(request), as_json=as_json)
                 return
@@ -224,13 +227,18 @@ def _check_options(context: typer.Context, declaration: Mapping[str, Any]) -> No
 
 
 @contextmanager
-def options_named(options: Mapping[str, str], params: Collection[str]) -> Iterator[None]:
+def options_named(
+    op: str, declaration: Mapping[str, Any], more: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Raise errors of the server as usage errors that name the option at fault, not the field.
 
     Args:
-        options: the option for each field.
-        params: names of the op's parameters, each of which is an option.
+        op: name of the op or problem.
+        declaration: of the op. Each of its parameters is an option.
+        more: the option for each field that only one command has.
     """
+    options = {**(OF_PROBLEMS if is_problem(op) else OPTIONS), **(more or {})}
+    params = {p["name"] for p in declaration["params"]}
     try:
         yield
     except InvalidInput as error:

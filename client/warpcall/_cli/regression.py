@@ -11,11 +11,10 @@ import typer
 
 from warpcall import Client
 from warpcall._cli.bench import (
-    OF_PROBLEMS,
-    OPTIONS,
     Dtypes,
     GpuModel,
     NodeName,
+    OpArguments,
     Private,
     Shapes,
     Sizes,
@@ -27,10 +26,10 @@ from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, OpName, Url, job_ids, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
 from warpcall._cli.tables import by_case, interval, microseconds, one_line, ratio
-from warpcall._cli.uploads import described, job_names, upload_of
+from warpcall._cli.uploads import described, is_file, job_names, upload_of
 from warpcall._config import UNIX, split_urls
 from warpcall._extras.files import replacing
-from warpcall._jobs.names import is_problem, without_version
+from warpcall._jobs.names import without_version
 from warpcall.jobs import PRECISIONS
 from warpcall.jobs.request import JobRequest
 from warpcall.regressions import MOST_ALLOWED, Outcome, Regression
@@ -45,13 +44,7 @@ app = typer.Typer()
 @app.command(context_settings={"ignore_unknown_options": True})
 def regression(
     op: OpName,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[OPTIONS OF THE OP]",
-            help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
-        ),
-    ] = None,
+    arguments: OpArguments = None,
     base: Annotated[
         str | None,
         typer.Option(
@@ -136,8 +129,7 @@ def regression(
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or []) if swept else None
         quiet = as_json or markdown == STANDARD_OUTPUT
         names = _uploaded(gpu, without_version(op), [base, head], private, quiet=quiet)
-        options = OF_PROBLEMS if is_problem(op) else OPTIONS
-        with options_named(options, [p["name"] for p in declaration["params"]]):
+        with options_named(op, declaration):
             found = gpu.regressions.check(
                 replace(chosen, sweep=sweep),
                 base=names[0],
@@ -175,7 +167,7 @@ def _uploaded(
     gpu: Client, op: str, given: Sequence[str | None], private: bool | None, *, quiet: bool
 ) -> list[str | None]:
     """The names of implementations, of which some are given as files. These are uploaded."""
-    uploads = [upload_of(text) if text is not None and _is_file(text) else None for text in given]
+    uploads = [upload_of(text) if text is not None and is_file(text) else None for text in given]
     sent = [None if one is None else one.send(gpu, op, private=private) for one in uploads]
     names = iter(job_names([one for one in sent if one is not None]))
     if not quiet:
@@ -183,11 +175,6 @@ def _uploaded(
             if upload is not None and one is not None:
                 write_lines(described(upload.path, one))
     return [text if one is None else next(names) for text, one in zip(given, sent, strict=True)]
-
-
-def _is_file(text: str) -> bool:
-    """Whether a value names a file, such as new.py or new.py:fast, and not an implementation."""
-    return Path(text.partition(":")[0]).suffix == ".py" or Path(text).is_file()
 
 
 def _lines(found: Regression) -> list[str]:

@@ -69,6 +69,11 @@ def errors_naming(path: Path, name: str | None) -> Iterator[None]:
         raise UsageError(detail if named else f"{label}: {detail}") from None
 
 
+def is_file(text: str) -> bool:
+    """Whether a value names a file, such as new.py or new.py:fast, and no upload or op."""
+    return Path(text.partition(":")[0]).suffix == ".py" or Path(text).is_file()
+
+
 def upload_of(text: str) -> Upload:
     """Parse FILE or FILE:FUNCTION.
 

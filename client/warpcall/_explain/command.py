@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from warpcall import Client
-from warpcall._cli.bench import OF_PROBLEMS, OPTIONS, options_named
+from warpcall._cli.bench import options_named
 from warpcall._cli.declarations import declaration_of
 from warpcall._cli.files import UsageError
 from warpcall._cli.op_args import one_of
 from warpcall._cli.output import Json, Url, print_json, write_lines
 from warpcall._cli.sweep_args import sweep_of
-from warpcall._cli.uploads import upload_of
+from warpcall._cli.uploads import is_file, upload_of
 from warpcall._explain.tables import difference_lines, report_lines, text_lines_of
-from warpcall._jobs.names import is_problem, without_version
+from warpcall._jobs.names import without_version
 from warpcall.compile_reports import ARCHITECTURES, GPU, TEXT_NAMES, CompileReport, TextName
 from warpcall.errors import InvalidInput, NotFound
 
@@ -108,12 +108,9 @@ def explain(
         targets = [_target_of(name, op) for name in (what, diff) if name is not None]
         declaration = declaration_of(gpu, op)
         case = _case_of(sweep_of(declaration, rest, shape, dtype, size or []))
-        options = {**(OF_PROBLEMS if is_problem(op) else OPTIONS), "gpu": "--gpu"}
-        options["case"] = options["sweep"]
-        params = [p["name"] for p in declaration["params"]]
         found = []
         for one in targets:
-            with options_named(options, params):
+            with options_named(op, declaration):
                 found.append(one.explain(gpu, op, case, gpu_name, TEXT_NAMES if as_json else texts))
     if as_json:
         reports = [one.to_dict() for one in found]
@@ -150,13 +147,8 @@ class _Target:
             raise UsageError(f"{self.path}: {detail}") from None
 
 
-def _is_file(what: str) -> bool:
-    """Whether WHAT names a file, such as new.py or new.py:fast, and no upload or op."""
-    return Path(what.partition(":")[0]).suffix == ".py" or Path(what).is_file()
-
-
 def _target_of(what: str, op: str) -> _Target:
-    if _is_file(what):
+    if is_file(what):
         upload = upload_of(what)
         return _Target(upload.path, upload.function)
     if "/" in what:
@@ -169,7 +161,7 @@ def _target_of(what: str, op: str) -> _Target:
 def _op_of(gpu: Client, what: str, rest: list[str]) -> str:
     """The op, which is taken out of `rest` if it is named there."""
     named = rest.pop(0) if rest and not rest[0].startswith("-") else None
-    if not _is_file(what):
+    if not is_file(what):
         if named is not None:
             raise UsageError(f"explain takes {what}, then options, got {named!r:.60} as well")
         return gpu.implementations.get(what).op or "" if "/" in what else what

@@ -10,11 +10,11 @@ import typer
 
 from warpcall import Client
 from warpcall._cli.bench import (
-    OF_PROBLEMS,
-    OPTIONS,
     Dtypes,
     GpuModel,
     NodeName,
+    Note,
+    OpArguments,
     Private,
     Shapes,
     Sizes,
@@ -35,7 +35,6 @@ from warpcall._cli.output import (
 from warpcall._cli.sharing import seconds_of
 from warpcall._cli.sweep_args import implementations_of, sweep_of
 from warpcall._cli.tables import ago, by_case, microseconds, one_line, ratio
-from warpcall._jobs.names import is_problem
 from warpcall._jobs.progress import span
 from warpcall.jobs import PRECISIONS
 from warpcall.jobs.request import JobRequest
@@ -59,13 +58,7 @@ app = typer.Typer(
 @app.command(context_settings={"ignore_unknown_options": True})
 def add(
     op: OpName,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[OPTIONS OF THE OP]",
-            help="Parameters such as --dims 1,0. Repeat one with another value for more cases.",
-        ),
-    ] = None,
+    arguments: OpArguments = None,
     every: Annotated[
         str,
         typer.Option(
@@ -105,7 +98,7 @@ def add(
     tag: Annotated[
         list[str] | None, typer.Option(metavar="WORD", help="Tag of the jobs. Can be repeated.")
     ] = None,
-    note: Annotated[str | None, typer.Option(metavar="TEXT", help="Note for readers.")] = None,
+    note: Note = None,
     private: Private = None,
     gpu_model: GpuModel = None,
     node: NodeName = None,
@@ -133,9 +126,8 @@ def add(
     with Client(url) as gpu:
         declaration = declaration_of(gpu, op)
         sweep = sweep_of(declaration, arguments or [], shape, dtype, size or [])
-        options = OF_PROBLEMS if is_problem(op) else OPTIONS
-        options = {**options, "every_s": "--every", "least": "--least", "notify": "--notify"}
-        with options_named(options, [p["name"] for p in declaration["params"]]):
+        own = {"every_s": "--every", "least": "--least", "notify": "--notify"}
+        with options_named(op, declaration, own):
             added = gpu.monitors.add(
                 chosen, every_s=every_s, least=least / 100, notify=notify, sweep=sweep
             )
