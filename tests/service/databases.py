@@ -28,7 +28,7 @@ FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 if found := shutil.which("initdb"):
     FOLDERS.append(Path(found).parent)
 POSTGRES = FOLDERS[0] if FOLDERS else None  # where its programs are
-REVISION = "0013"  # of the tables, after all migrations
+REVISION = "0014"  # of the tables, after all migrations
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,11 @@ def postgres_cluster(address: str | None = None) -> Iterator[Postgres]:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, **who)
 
 
-def new_postgresql(cluster: Postgres, folder: Path) -> Database:
-    """An empty PostgreSQL database."""
+def new_postgresql(cluster: Postgres, folder: Path, encoding: str = "") -> Database:
+    """An empty PostgreSQL database, with the cluster's encoding unless another one is given."""
     name = f"test_{secrets.token_hex(4)}"
-    cluster.psql(f"CREATE DATABASE {name}")
+    how = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0" if encoding else ""
+    cluster.psql(f"CREATE DATABASE {name} {how}")
     settings = {
         "WARPCALL_DATA_DIR": str(folder / "data"),
         "WARPCALL_DATABASE_URL": cluster.url.format(name),

@@ -82,7 +82,7 @@ class Store:
                     parsed.set(drivername="postgresql+psycopg"),
                     pool_pre_ping=True,
                     pool_timeout=WAIT_S,
-                    connect_args=_timeouts(parsed),
+                    connect_args=_connect_args(parsed),
                 )
                 sa.event.listen(self._engine, "begin", _limit_idleness)
                 from warpcall_service.store.postgres import limit_answer_time
@@ -321,8 +321,12 @@ def _parsed(url: str) -> sa.URL:
     )
 
 
-def _timeouts(url: sa.URL) -> dict[str, Any]:
-    """Time-outs of a PostgreSQL connection, except those that the URL sets itself."""
+def _connect_args(url: sa.URL) -> dict[str, Any]:
+    """The encoding of a PostgreSQL connection, and its time-outs except those that the URL sets.
+
+    Without the encoding, the driver would return texts of a database with the encoding SQL_ASCII as
+    bytes. Such a database converts no text, but PostgreSQL checks that what is sent is UTF-8.
+    """
     ours = {
         "connect_timeout": WAIT_S,
         "keepalives_idle": WAIT_S,
@@ -334,6 +338,7 @@ def _timeouts(url: sa.URL) -> dict[str, Any]:
     theirs = url.query.get("options", "")
     return {
         **{name: value for name, value in ours.items() if name not in url.query},
+        "client_encoding": "utf8",
         "options": f"{options} {theirs if isinstance(theirs, str) else ' '.join(theirs)}",
     }
 

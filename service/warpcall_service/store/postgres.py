@@ -33,4 +33,9 @@ def limit_answer_time(engine: sa.Engine, answer_s: float) -> None:
 
     @sa.event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, arguments: Any, options: Any) -> Connection:
-        return Connection.connect(*arguments, **options)
+        try:
+            return Connection.connect(*arguments, **options)
+        except psycopg.Error as error:
+            # The frames of a connection that was not made in time hold its socket, and the
+            # exception holds the frames, until the garbage collector finds them.
+            raise error.with_traceback(None) from None

@@ -13,7 +13,11 @@ import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from tests.service.databases import REVISION, Database
+from tests.servers import running_server
+from tests.service.databases import REVISION, Database, Postgres, new_postgresql
+from tests.service.job_requests import BRIEF, client, ended
+from tests.service.job_requests import submit as submit_over_http
+from tests.service.job_rows import submit
 from warpcall.errors import NotFound
 from warpcall_service.auth import usage, users
 from warpcall_service.auth.usage import Amount
@@ -25,7 +29,7 @@ from warpcall_service.store.artefact_table import (
 from warpcall_service.store.database import Store, StoreError
 from warpcall_service.store.monitor_tables import Monitor  # noqa: F401  # so that `Base` knows it
 from warpcall_service.store.node_table import NodeRow  # noqa: F401  # so that `Base` knows it
-from warpcall_service.store.tables import Base, Change, User
+from warpcall_service.store.tables import Base, Change, Job, User
 
 
 def test_the_schema_is_made_once_and_is_what_the_code_expects(database: Database) -> None:
@@ -160,6 +164,38 @@ def test_what_a_url_asks_of_postgresql_is_kept(database: Database) -> None:
         timeout = session.connection().exec_driver_sql("SHOW statement_timeout").scalar()
     store.close()
     assert (found, timeout) == ("other", "10s")
+
+
+@pytest.mark.parametrize("option", ["", "&client_encoding=latin1"])
+def test_texts_outside_ascii_are_kept_in_a_database_with_the_encoding_sql_ascii(
+    option: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    database = new_postgresql(postgres, tmp_path, "SQL_ASCII")
+    store = Store(database.settings["WARPCALL_DATABASE_URL"] + option, tmp_path)
+    store.migrate()
+    note = "größer als 1 µs ☃ 𝄞 " + "é" * 900
+
+    job = submit(store, "alice", note=note)
+
+    with store.read() as session:
+        encoding = session.connection().exec_driver_sql("SHOW server_encoding").scalar()
+        found = session.scalars(sa.select(Job).where(Job.note == note)).one()
+        assert (encoding, found.id, found.note) == ("SQL_ASCII", job, note)
+    store.close()
+
+
+def test_a_server_uses_a_database_with_the_encoding_sql_ascii(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    database = new_postgresql(postgres, tmp_path, "SQL_ASCII")
+    key = database.key("alice", "bench")
+
+    with running_server({**database.settings, **BRIEF}) as server, client(server, key) as http:
+        job = ended(http, submit_over_http(http, note="größer ☃", tags=["night"]))
+        listed = http.get("/v1/jobs?tag=night").json()["jobs"]
+
+    assert (job["state"], job["note"]) == ("succeeded", "größer ☃")
+    assert [one["id"] for one in listed] == [job["id"]]
 
 
 def test_usage_adds_up(database: Database) -> None:

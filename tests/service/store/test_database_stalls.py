@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from tests.service.databases import Database, Postgres
 from tests.service.requests import PERMUTE, SAFETENSORS, logged, metrics
 from tests.service.stalled import SETTINGS, at_start_of_python, ends, is_healthy, serves
 from tests.waiting import until
+from warpcall_service.store.database import Store, StoreError
 
 CROWD = 20
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -89,7 +91,7 @@ def test_a_database_that_stands_still_holds_up_nobody(
                 assert {answer.result().status_code for answer in asked} == {503}
             assert http.get("/v1/jobs").status_code == 503
             serves(http)
-            # At most the threads of keys, usage and jobs; for each a connection, and one it leaves.
+            # At most the threads of keys, usage and jobs; for each a connection and what waits for it.
             assert process.num_threads() <= before[0] + 6
             assert process.num_fds() <= before[1] + 12 + CROWD
         until(lambda: readable(http))
@@ -104,6 +106,24 @@ def test_a_database_that_stands_still_holds_up_nobody(
         with postgres.frozen():
             serves(http)
             ends(server)
+
+
+def test_connections_that_were_not_made_in_time_are_closed_at_once(tmp_path: Path) -> None:
+    """At once: the garbage collector may come much later, and each one holds a socket."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = Store(f"postgresql://postgres@127.0.0.1:{port}/x?connect_timeout=2", tmp_path)
+        process = psutil.Process()
+        gc.disable()
+        try:
+            before = process.num_fds()
+            for _ in range(2):
+                with pytest.raises(StoreError, match="timeout"), store.read():
+                    pass
+                assert process.num_fds() == before
+        finally:
+            gc.enable()
+            store.close()
 
 
 @only_postgresql
