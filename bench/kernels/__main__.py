@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from bench.kernels import run
+from bench.kernels import grid, grid_page, run
 from bench.kernels import tune as _tune
 from bench.kernels.report import markdown
 from warpcall_kernels import ops
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     bench.add_argument("--json", help="a file to write all results to")
 
     report = commands.add_parser(
-        "report", help="print tables in Markdown from a file that bench --json wrote"
+        "report", help="print tables in Markdown from a file that bench or grid --json wrote"
     )
     report.add_argument("file")
 
@@ -58,18 +58,29 @@ def main(arguments: list[str] | None = None) -> int:
     )
     tune.add_argument("--rounds", type=int, default=10, help="samples of each measurement")
 
+    cells = commands.add_parser(
+        "grid", help="time isin and its variants on a grid of sizes, against torch"
+    )
+    cells.add_argument("--rounds", type=int, default=9, help="samples of each measurement")
+    cells.add_argument(
+        "--no-compile", dest="compile", action="store_false", help="do not measure torch.compile"
+    )
+    cells.add_argument("--json", help="a file to write all results to")
+
     given = parser.parse_args(arguments)
     if given.command == "list":
         for op in ops().values():
             sys.stdout.write(f"{op.name:26}{op.equivalent}\n")
         return 0
     if given.command == "report":
-        sys.stdout.write(markdown(json.loads(Path(given.file).read_text())))
+        results = json.loads(Path(given.file).read_text())
+        sys.stdout.write((grid_page.markdown if "cells" in results else markdown)(results))
         return 0
     if not torch.cuda.is_available():
         sys.stderr.write(f"{given.command} needs a CUDA GPU; none is visible to torch\n")
         return 1
-    return run.run(given) if given.command == "bench" else _tune.run(given)
+    commands_on_gpu = {"bench": run.run, "tune": _tune.run, "grid": grid.run}
+    return commands_on_gpu[given.command](given)
 
 
 if __name__ == "__main__":

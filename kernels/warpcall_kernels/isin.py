@@ -1,16 +1,16 @@
-"""out[i] = whether elements[i] equals any of the test elements, without sorting.
+"""out[i] = whether elements[i] equals any of the test elements.
 
-Few test elements are compared with each of the elements in registers. More become a set in device
-memory, a bitmap or a hash set, which is built and then probed. The variants, which depend on shapes
-and dtypes alone so that nothing waits for the GPU, are in `_isin/plan.py`.
+Few test elements are compared with each of the elements in registers, some more are sorted by each
+program into a tree in shared memory. Many become a set in device memory, a bitmap or a hash set,
+which is built and then probed; if the elements are far fewer, they become the set. The variants,
+which depend on shapes and dtypes alone so that nothing waits for the GPU, are in `_isin/plan.py`.
 
 Bytes: elements and test elements are read once, and one byte is written for each element. A set
-    comes on
-top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types; for others
-    16 to
-32 slots of 4 or 8 bytes for each test element up to SMALL_N, then 4 to 8; 512 MiB for the full
-bitmap of a 32-bit type. Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the
-comparison and its limits. It continues with a binary search in sorted test elements.
+comes on top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types;
+for others 16 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8; 512 MiB
+for the full bitmap of a 32-bit type. Source: FlagGems' isin
+(https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It continues with a
+binary search in sorted test elements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._isin.plan import DTYPES, SMALL_N, check_dtypes, plan
+from warpcall_kernels._isin.plan import DTYPES, SetPlan, check_dtypes, plan
+from warpcall_kernels._isin.rule import SMALL_N
 from warpcall_kernels.op.cases import SHORT_DTYPES, Case, Sample, Values
 from warpcall_kernels.op.declaration import (
     Input,
@@ -69,16 +70,19 @@ def _launch(
         return elements.new_full(elements.shape, invert, dtype=torch.bool)
     if not runs_kernel(elements):
         return isin_reference(elements, test_elements, invert=invert)
+    return run_plan(planned, elements, test_elements)
+
+
+def run_plan(planned: Launch | SetPlan, elements: Tensor, test_elements: Tensor) -> Tensor:
+    """Launch what was planned for two contiguous tensors."""
     out = elements.new_empty(elements.shape, dtype=torch.bool)
     if isinstance(planned, Launch):
         planned(elements, test_elements, out)
         return out
-    make = elements.new_zeros if planned.zeroed else elements.new_empty
-    ws = make(planned.words, dtype=planned.word)
-    if planned.find_range is not None:
-        planned.find_range(test_elements, ws)
-    planned.build(test_elements, ws)
-    planned.probe(elements, ws, out)
+    ws = elements.new_empty(planned.words, dtype=planned.word)
+    tensors = {"x": elements, "t": test_elements, "w": ws, "o": out}
+    for launch, takes in planned.launches:
+        launch(*[tensors[name] for name in takes])
     return out
 
 
@@ -103,7 +107,7 @@ def isin(
     Both are promoted to their common dtype first (`torch.promote_types`), so int64 against fp32
     compares what the integers round to. NaN is in nothing, -0.0 equals 0.0, and nothing is in an
     empty set. Nothing here waits for the GPU, so that it can be captured in a CUDA graph. Beside
-    the result, more than 32 test elements need device memory for a set: see the limits of `OP`.
+    the result, many test elements need device memory for a set: see the limits of `OP`.
 
     Args:
         elements: [...], bool, integer or float; copied if not contiguous.
@@ -285,9 +289,10 @@ OP = Op(
         Param("invert", "bool", "say whether each element is not in the set", default=False),
     ),
     limits=(
-        "more than 32 test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
+        "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to "
-        f"{SMALL_N:,}) and 128 bytes at most"
+        f"{SMALL_N:,}), or 10 times the elements if there are at least four times as many "
+        "test elements, and 5 KB at most"
     ),
     derive=_derive,
     sizes=(

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.plan import DTYPES, SMALL_N, Table
-from warpcall_kernels.isin import isin, isin_reference
-from warpcall_kernels.op.launch import Launch
+from warpcall_kernels._isin.plan import DTYPES, Table, launches
+from warpcall_kernels._isin.rule import SMALL_N, Variant
+from warpcall_kernels.isin import isin, isin_reference, run_plan
 
 quiet = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -142,7 +142,7 @@ def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
     dtype: torch.dtype, copies: int, device: str
 ) -> None:
     bits = 8 * dtype.itemsize
-    table = Table.of(DTYPES[dtype], 50 * copies)
+    table = Table.of(DTYPES[dtype], 50 * copies, small=50 * copies <= SMALL_N)
     keys = _keys_of_one_bucket(100, table, bits)
     values = torch.tensor([k - (1 << (bits - 1)) for k in keys], device=device).to(dtype)
 
@@ -150,6 +150,26 @@ def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
 
     assert table.small == (copies == 24)
     assert out.tolist() == [True] * 50 + [False] * 50
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_every_variant_says_the_same(
+    n: int, step: int, dtype: torch.dtype, variant: Variant, device: str
+) -> None:
+    invert = n % 2 == 0
+    whole = not dtype.is_floating_point
+    low, high = (torch.iinfo(dtype).min, torch.iinfo(dtype).max) if whole else (-0.0, NAN)
+    first = torch.arange(0, n * step, step, device=device).to(dtype)
+    odd = tensor([low, high, 0], dtype, device)
+    for test in (first, first.flip(0).repeat(2), odd.repeat(n)[: n + 2], first[:1].expand(n)):
+        test = test.contiguous()
+        x = torch.cat([test[: n // 2], first - 1, odd, first + 1, first * 2])
+        planned = launches(variant, DTYPES[dtype], len(x), len(test), invert, (None, None))
+
+        assert torch.equal(run_plan(planned, x, test), by_comparison(x, test) ^ invert)
 
 
 def test_assume_unique_changes_nothing_where_it_is_not_so(device: str) -> None:
@@ -204,66 +224,6 @@ def test_any_members(
     assert torch.equal(out.cpu(), torch.isin(x, test, invert=invert))
 
 
-@pytest.mark.parametrize(
-    ("n", "dtype", "launches"),
-    [
-        (7, torch.int32, ["compare_kernel"]),
-        (1000, torch.int32, ["compare_kernel"]),
-        (2000, torch.uint8, ["build_small_kernel bits 1", "probe_kernel bits 1"]),
-        (2000, torch.int64, ["build_small_kernel either 1", "probe_kernel either 1"]),
-        (2000, torch.float32, ["build_small_kernel hash 1", "probe_kernel hash 1"]),
-        (5000, torch.int16, ["build_kernel bits 2", "probe_kernel bits 2"]),
-        (5000, torch.int64, ["range_kernel", "build_kernel either 1", "probe_kernel either 1"]),
-        (5000, torch.int32, ["range_kernel", "build_kernel either 2", "probe_kernel either 2"]),
-        (5000, torch.float32, ["build_kernel hash 2", "probe_kernel hash 2"]),
-        (5000, torch.float64, ["build_kernel hash 1", "probe_kernel hash 1"]),
-    ],
-)
-@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
-def test_each_regime_runs_its_kernels(
-    n: int,
-    dtype: torch.dtype,
-    launches: list[str],
-    step: int,
-    device: str,
-    launched: list[Launch],
-) -> None:
-    x = torch.arange(0, 100 * step, step // 3, device=device).to(dtype)
-    test = torch.arange(0, n * step, step, device=device).to(dtype)
-
-    out = isin(x, test)
-
-    assert [described(launch) for launch in launched] == launches
-    assert torch.equal(out, by_comparison(x, test))
-
-
-def described(launch: Launch) -> str:
-    """The name of a kernel, the kind of set, and the slots of a bucket."""
-    which = [str(launch.arguments[key]) for key in ("SET", "BUCKET") if key in launch.arguments]
-    return " ".join([launch.kernel.fn.__name__, *which])
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
-@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
-def test_a_set_too_large_for_the_l2_is_filtered(
-    dtype: torch.dtype,
-    step: int,
-    device: str,
-    launched: list[Launch],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "FILTERED_BYTES", 1 << 16)
-    module.plan.cache_clear()
-    test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
-    x = torch.cat([test[:700], test[:700] + 1, torch.tensor([0, -1, 3]).to(test)])
-
-    out = isin(x, test)
-    module.plan.cache_clear()
-
-    assert all(launch.arguments["FILTER"] for launch in launched[-2:])
-    assert torch.equal(out, by_comparison(x, test))
-
-
 @given(n=st.integers(1, 1 << 33), dtype=st.sampled_from(list(DTYPES)))
 @example(n=1 << 31, dtype=torch.int64)  # as many buckets as the hash has values
 @example(n=1 << 33, dtype=torch.int64)
@@ -273,7 +233,7 @@ def test_a_set_too_large_for_the_l2_is_filtered(
 def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
     n: int, dtype: torch.dtype
 ) -> None:
-    table = Table.of(DTYPES[dtype], n)
+    table = Table.of(DTYPES[dtype], n, small=n <= SMALL_N)
 
     word = 8 if dtype.itemsize == 8 else 4
     workspace = table.words * word
@@ -283,7 +243,7 @@ def test_a_table_is_mostly_empty_and_no_larger_than_the_limits_say(
         assert table.slots * 32 >= 1 << (8 * dtype.itemsize)
         assert workspace <= 8300
     else:
-        assert table.slots >= 4 * n or (table.variant == "bits" and table.slots * 32 == 1 << 32)
+        assert table.slots >= 4 * n or (table.kind == "bits" and table.slots * 32 == 1 << 32)
         times = 32 if n <= SMALL_N else 8.5
         held = 4096 if n <= SMALL_N else 0
         assert workspace <= max(32 * word, times * n * dtype.itemsize) + held + 128
@@ -316,26 +276,3 @@ def test_the_full_bitmap_of_a_32_bit_type(device: str) -> None:
     )
 
     assert torch.equal(isin(x, test), torch.isin(x, test))
-
-
-@pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32])
-@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
-@pytest.mark.parametrize("elements", [1, 512, 1300])
-def test_many_elements_are_asked_for_some_blocks_at_a_time(
-    dtype: torch.dtype,
-    step: int,
-    elements: int,
-    device: str,
-    launched: list[Launch],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "ALL_WARPS", 0)
-    module.plan.cache_clear()
-    test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
-    x = torch.arange(0, elements * step, step, device=device).to(dtype) // 2
-
-    out = isin(x, test)
-    module.plan.cache_clear()
-
-    assert launched[-1].arguments["BLOCKS"] == module.SET_BLOCKS
-    assert torch.equal(out, by_comparison(x, test))

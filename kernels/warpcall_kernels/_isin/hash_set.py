@@ -177,6 +177,7 @@ def insert(
     shift: tl.tensor,
     filter_shift: tl.tensor,
     FILTER: tl.constexpr,
+    LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
@@ -189,11 +190,15 @@ def insert(
     if FILTER:  # keys that are new to the filter need not be read first
         word = filter_words(ws_ptr, slots) + (mixed >> filter_shift)
         bits = filter_bits(mixed)
-        look = pending & ((tl.load(word, mask=pending, other=0) & bits) == bits)
-        tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
+        if LOOK:
+            look = pending & ((tl.load(word, mask=pending, other=0) & bits) == bits)
+            tl.atomic_or(word, bits, mask=pending & ~look, sem="relaxed")
+        else:
+            tl.atomic_or(word, bits, mask=pending, sem="relaxed")
     while tl.max(pending.to(tl.int32), 0) > 0:
-        seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
-        pending = pending & (seen != key)
+        if LOOK:
+            seen = tl.load(ws_ptr + TABLE + slot, mask=look, other=0)
+            pending = pending & (seen != key)
         old = tl.atomic_max(ws_ptr + TABLE + slot, key, mask=pending, sem="relaxed")
         pending = pending & (old != 0) & (old != key)
         key = tl.where(pending, tl.minimum(key, old), key)
@@ -249,32 +254,69 @@ def contains(
 
 
 @triton.jit
-def add_keys(
+def find_slot(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
     slots: tl.tensor,
     factor: tl.tensor,
     shift: tl.tensor,
+    BUCKET: tl.constexpr,
+    KEY: tl.constexpr,
+) -> tl.tensor:
+    """The slot of each key in a hash set without a filter: -1 for no member, `slots` for key 0."""
+    has_zero = tl.load(ws_ptr + HAS_ZERO) != 0
+    slot = first_slot(mix(key, factor, KEY), slots, shift, BUCKET)
+    at = tl.where(valid & (key == 0) & has_zero, slots, -1).to(slot.dtype)
+    pending = valid & (key != 0)
+    while tl.max(pending.to(tl.int32), 0) > 0:
+        if BUCKET == 1:
+            seen = tl.load(ws_ptr + TABLE + slot, mask=pending, other=0)
+            hit = seen == key
+            end = seen == 0
+            at = tl.where(pending & hit, slot, at)
+        else:
+            pairs = (ws_ptr + TABLE).to(tl.pointer_type(tl.uint64))
+            pair = tl.load(pairs + slot // 2, mask=pending, other=0)
+            low, high = pair.to(tl.uint32), (pair >> 32).to(tl.uint32)
+            hit = (low == key) | (high == key)
+            end = (low == 0) | (high == 0)
+            at = tl.where(pending & hit, slot + (high == key).to(slot.dtype), at)
+        pending = pending & ~(hit | end)
+        slot = (slot + BUCKET) & (slots - 1)
+    return at
+
+
+@triton.jit
+def add_keys(
+    ws_ptr: tl.tensor,
+    key: tl.tensor,
+    valid: tl.tensor,
+    low: tl.tensor,
+    dense: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
     filter_shift: tl.tensor,
     SET: tl.constexpr,
     FILTER: tl.constexpr,
+    LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> None:
     """Make keys members of a bitmap ("bits"), a hash set ("hash"), or what their range asks for
     ("either").
+
+    For "either", `low` and `dense` are those of `key_range`.
     """
     if SET == "bits":
         set_bits(ws_ptr, key, valid, KEY)
     elif SET == "hash":
-        insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
+        insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, LOOK, BUCKET, KEY)
+    elif dense:
+        set_bits(ws_ptr, key - low, valid, KEY)
     else:
-        low, _, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            set_bits(ws_ptr, key - low, valid, KEY)
-        else:
-            insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, BUCKET, KEY)
+        insert(ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, LOOK, BUCKET, KEY)
 
 
 @triton.jit
@@ -282,6 +324,15 @@ def key_range(
     ws_ptr: tl.tensor, slots: tl.tensor, KEY: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """The least key, the span of the keys, and whether the table has a bit for each key in it."""
-    low = ~tl.load(ws_ptr + LOW_INVERTED)
-    span = tl.load(ws_ptr + HIGH) - low
-    return low, span, span.to(tl.uint64) < slots.to(tl.uint64) * KEY.primitive_bitwidth
+    low_inverted, high = tl.load(ws_ptr + LOW_INVERTED), tl.load(ws_ptr + HIGH)
+    span, dense = span_of(low_inverted, high, slots, KEY)
+    return ~low_inverted, span, dense
+
+
+@triton.jit
+def span_of(
+    low_inverted: tl.tensor, high: tl.tensor, slots: tl.tensor, KEY: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The span of keys, and whether the table has a bit for each key in it."""
+    span = high - ~low_inverted
+    return span, span.to(tl.uint64) < slots.to(tl.uint64) * KEY.primitive_bitwidth

@@ -1,0 +1,160 @@
+"""isin on a grid of sizes: the variant that it takes, against torch and its own other variants.
+
+Each cell of the grid is a number of elements (2^8 to 2^26), a number of test elements (2^0 to
+2^22), a dtype, and how the values lie: dense ones are drawn from 0 to 4 times the test elements,
+sparse ones from the whole dtype. A sample is: wait on the device until the CPU has queued all,
+overwrite twice the L2, record an event, call, record an event. All candidates of a cell are called
+in turn in each round, all on the same clock, which shows some 2 us for nothing. Each result is
+compared with that of torch before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.kernels.grid_page import Cell, heat_map, ratio_of
+from bench.kernels.run import machine
+from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.rule import choose, variants
+from warpcall_kernels.isin import isin, isin_reference, run_plan
+
+ELEMENTS = (8, 10, 11, 12, 14, 16, 18, 19, 20, 22, 24, 26)  # powers of two
+TEST_ELEMENTS = (0, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 22)
+TYPES = {"int32": torch.int32, "int64": torch.int64}
+VALUES = ("sparse", "dense")
+COMPILED_TESTS = 1 << 7  # test elements up to which torch.compile compares rather than sorts
+LARGEST_SORT = 1 << 46  # elements times test elements up to which torch is timed
+WAIT_CYCLES = 1_000_000  # some 500 us, in which the CPU queues a round
+FLUSH_FACTOR = 2
+LEAST_RATIO = 0.95
+
+Call = Callable[[Tensor, Tensor], Tensor]
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure the grid; returns 1 when a result was wrong."""
+    clock = _Clock(given.rounds)
+    cells: list[Cell] = []
+    wrong = 0
+    for name, values in itertools.product(TYPES, VALUES):
+        for m, n in itertools.product(ELEMENTS, TEST_ELEMENTS):
+            cell, errors = _cell(clock, name, values, 1 << m, 1 << n, given.compile)
+            wrong += errors
+            cells.append(cell)
+            ratio = ratio_of(cell)
+            if ratio < LEAST_RATIO or errors:
+                sys.stdout.write(f"{name} {values} 2^{m} in 2^{n} {ratio:.2f} {cell}\n")
+                sys.stdout.flush()
+            if given.json and n == TEST_ELEMENTS[-1]:  # an interrupted run keeps its results
+                results = {"machine": machine(), "cells": cells}
+                Path(given.json).write_text(as_json(results))
+                Path(given.json).with_suffix(".svg").write_text(heat_map(results))
+    worst = sorted(cells, key=ratio_of)[:20]
+    for cell in worst:
+        sys.stdout.write(f"{ratio_of(cell):.3f} {cell}\n")
+    return int(wrong > 0)
+
+
+def as_json(results: Mapping[str, Any]) -> str:
+    """The results as JSON, a cell in each line."""
+    cells = ",\n".join(json.dumps(cell) for cell in results["cells"])
+    return f'{{"machine": {json.dumps(results["machine"])},\n"cells": [\n{cells}\n]}}\n'
+
+
+class _Clock:
+    """Times calls on a GPU, with a cold L2."""
+
+    def __init__(self, rounds: int) -> None:
+        size = FLUSH_FACTOR * torch.cuda.get_device_properties().L2_cache_size
+        self._flush = torch.empty(size, dtype=torch.uint8, device="cuda")
+        self._rounds = rounds
+
+    def medians_us(self, calls: Mapping[str, Call], x: Tensor, test: Tensor) -> dict[str, float]:
+        """The median time of each call in us; of those that take long, of fewer rounds."""
+        taken: dict[str, list[float]] = {name: [] for name in calls}
+        self._round(calls, x, test, taken)
+        self._collect(taken)
+        least = min(times[0] for times in taken.values())
+        near = [name for name in calls if taken[name][0] < 4 * least]
+        for i in range(self._rounds):
+            turn = near[i % len(near) :] + near[: i % len(near)]
+            self._round({name: calls[name] for name in turn}, x, test, taken)
+        self._collect(taken)
+        return {
+            name: round(statistics.median(times[1:] or times), 2) for name, times in taken.items()
+        }
+
+    def _round(
+        self, calls: Mapping[str, Call], x: Tensor, test: Tensor, taken: dict[str, list[Any]]
+    ) -> None:
+        torch.cuda._sleep(WAIT_CYCLES)  # type: ignore[no-untyped-call]
+        for name, call in calls.items():
+            self._flush.fill_(1)
+            events = [self._event() for _ in range(2)]
+            events[0].record()
+            call(x, test)
+            events[1].record()
+            taken[name].append(events)
+
+    def _event(self) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def _collect(self, taken: dict[str, list[Any]]) -> None:
+        torch.cuda.synchronize()
+        for name, times in taken.items():
+            taken[name] = [
+                t if isinstance(t, float) else 1000 * t[0].elapsed_time(t[1]) for t in times
+            ]
+
+
+def _cell(
+    clock: _Clock, name: str, values: str, m: int, n: int, compile_too: bool
+) -> tuple[Cell, int]:
+    dtype = TYPES[name]
+    info = torch.iinfo(dtype)
+    low, high = (0, 4 * n) if values == "dense" else (info.min, info.max)
+    x, test = (torch.randint(low, high, (k,), dtype=dtype, device="cuda") for k in (m, n))
+    chosen = choose(DTYPES[dtype], m, n)
+    calls: dict[str, Call] = {"ours": isin}
+    calls |= {
+        v.value: _forced(v, m, n, dtype) for v in variants(DTYPES[dtype], m, n) if v != chosen
+    }
+    if m * n <= LARGEST_SORT:
+        calls["torch"] = torch.isin
+    if compile_too and n <= COMPILED_TESTS:
+        calls["torch.compile"] = _compiled()
+    expected = isin_reference(x, test)
+    errors = 0
+    for call_name, call in calls.items():
+        if not torch.equal(call(x, test), expected):
+            errors += 1
+            sys.stdout.write(f"WRONG: {call_name} {name} {values} {m} in {n}\n")
+    times = clock.medians_us(calls, x, test)
+    ours = times.pop("ours")
+    cell = {"dtype": name, "values": values, "elements": m, "test_elements": n}
+    return {**cell, "variant": chosen.value, "us": ours, "others_us": times}, errors
+
+
+def _forced(variant: Any, m: int, n: int, dtype: torch.dtype) -> Call:
+    planned = launches(variant, DTYPES[dtype], m, n, invert=False, words=(None, None))
+    return lambda x, test: run_plan(planned, x, test)
+
+
+_the_compiled: list[Call] = []
+
+
+def _compiled() -> Call:
+    if not _the_compiled:
+        torch._dynamo.config.recompile_limit = 256
+        _the_compiled.append(torch.compile(torch.isin, dynamic=True))
+    return _the_compiled[0]

@@ -1,0 +1,93 @@
+"""Which variant of isin a call takes, by its dtype and sizes.
+
+Measured on an H200. Every other GPU takes the same, and may lose speed by it, never correctness.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+SMALL_N = 1 << 12  # test elements up to which one program can build the set
+# Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash
+# set.
+FULL_BITMAP_N = 1 << 25
+MOST_COMPARED = 1 << 12  # test elements up to which COMPARE is measured at all,
+MOST_PAIRS = 1 << 32  # and comparisons
+MOST_SEARCHED = 1 << 11  # test elements that one program can sort
+
+# The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
+# (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
+# each number is the one whose worse case is better.
+# COMPARE: (test elements, elements) up to which it is taken. 2^14 int64 in 64: 5.6 us, SEARCH 6.0.
+COMPARED = ((1 << 6, 1 << 14), (1 << 4, 1 << 17))
+SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
+# REVERSED: the least test elements, the least of them for each element, and the most elements.
+# 2^20 int32 in 2^22: 167 us, LARGE 395.
+REVERSED_N, REVERSED_RATIO, REVERSED_MAX_M = 1 << 17, 4, 1 << 20
+
+
+class Rule(NamedTuple):
+    """Where SEARCH and SMALL are taken, for keys of one width.
+
+    Args:
+        searched: test elements up to which SEARCH is taken for any number of elements.
+        most_searched: test elements up to which it is taken,
+        searched_pairs: for so many pairs of an element and a test element.
+        small_n: test elements of more than that up to which SMALL is taken.
+        many: elements from which on it is taken for more,
+        small_n_of_many: up to so many.
+    """
+
+    searched: int
+    most_searched: int
+    searched_pairs: int
+    small_n: int
+    many: int
+    small_n_of_many: int
+
+
+# 2^16 in 1,024: SEARCH 10 us, SMALL 9 (dense) and 13 (sparse); 2^24 in 16: SEARCH 33, SMALL 30 and 52.
+NARROW = Rule(32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11)
+# 2^24 in 2,048, sparse: SMALL 107 us, LARGE 156; 2^16 in 2,048: LARGE is level with it or faster.
+WIDE = Rule(8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11)
+
+
+class Variant(StrEnum):
+    """The variants of the table in plan.py."""
+
+    COMPARE = "compare"
+    SEARCH = "search"
+    SMALL = "small"
+    LARGE = "large"
+    REVERSED = "reversed"
+
+
+def choose(common: Any, m: int, n: int) -> Variant:
+    """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if common.primitive_bitwidth <= 16:
+        return Variant.COMPARE if n <= SHORT_COMPARED else _set_variant(SMALL_N, n)
+    rule = WIDE if common.primitive_bitwidth == 64 else NARROW
+    if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
+        return Variant.COMPARE
+    if n >= REVERSED_N and n >= REVERSED_RATIO * m and m <= REVERSED_MAX_M:
+        return Variant.REVERSED
+    if n <= rule.searched or (n <= rule.most_searched and m * n <= rule.searched_pairs):
+        return Variant.SEARCH
+    return _set_variant(rule.small_n_of_many if m >= rule.many else rule.small_n, n)
+
+
+def _set_variant(small_n: int, n: int) -> Variant:
+    return Variant.SMALL if n <= small_n else Variant.LARGE
+
+
+def variants(common: Any, m: int, n: int) -> list[Variant]:
+    """All variants that can do a call in some reasonable time; for measurements."""
+    able = {
+        Variant.COMPARE: n <= MOST_COMPARED and m * n <= MOST_PAIRS,
+        Variant.SEARCH: 1 < n <= MOST_SEARCHED,
+        Variant.SMALL: n <= SMALL_N,
+        Variant.LARGE: True,
+        Variant.REVERSED: m <= n and common.primitive_bitwidth > 16 and m < FULL_BITMAP_N,
+    }
+    return [variant for variant, can in able.items() if can]

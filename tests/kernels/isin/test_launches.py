@@ -1,0 +1,174 @@
+"""Which kernels isin launches, and what they compute where a test sets their thresholds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin import rule
+from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels.isin import isin
+from warpcall_kernels.op.launch import Launch
+
+
+def by_comparison(x: Tensor, test: Tensor) -> Tensor:
+    """The definition: compare each with each in the common dtype."""
+    common = torch.promote_types(x.dtype, test.dtype)
+    return (x.to(common)[..., None] == test.to(common).reshape(-1)).any(-1)
+
+
+SMALL_LAUNCHES = ["build_small_kernel", "probe_kernel"]
+LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "kernels", "kind"),
+    [
+        (7, torch.int32, ["compare_kernel"], ""),
+        (100, torch.int32, ["search_kernel"], ""),
+        (500, torch.float64, ["search_kernel"], ""),
+        (2000, torch.uint8, SMALL_LAUNCHES, " bits 1"),
+        (2000, torch.int32, SMALL_LAUNCHES, " either 1"),
+        (1000, torch.int64, SMALL_LAUNCHES, " either 1"),
+        (2000, torch.float32, SMALL_LAUNCHES, " hash 1"),
+        (5000, torch.int16, LARGE_LAUNCHES, " bits 2"),
+        (2000, torch.int64, LARGE_LAUNCHES, " either 1"),
+        (5000, torch.int32, LARGE_LAUNCHES, " either 2"),
+        (5000, torch.float32, LARGE_LAUNCHES, " hash 2"),
+        (5000, torch.float64, LARGE_LAUNCHES, " hash 1"),
+    ],
+)
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+def test_each_regime_runs_its_kernels(
+    n: int,
+    dtype: torch.dtype,
+    kernels: list[str],
+    kind: str,
+    step: int,
+    device: str,
+    launched: list[Launch],
+) -> None:
+    x = torch.arange(0, 100 * step, step // 3, device=device).to(dtype)
+    test = torch.arange(0, n * step, step, device=device).to(dtype)
+
+    out = isin(x, test)
+
+    assert [described(launch) for launch in launched] == [
+        name if name == "prepare_kernel" else name + kind for name in kernels
+    ]
+    assert torch.equal(out, by_comparison(x, test))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+def test_few_elements_are_the_set_and_many_test_elements_mark_it(
+    dtype: torch.dtype,
+    step: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rule, "REVERSED_N", 900)
+    monkeypatch.setattr(rule, "NARROW", rule.WIDE)
+    module.plan.cache_clear()
+    test = torch.arange(0, 1000 * step, step, device=device).to(dtype)
+    x = torch.arange(-step, 60 * step, step // 3, device=device).to(dtype)
+    out = isin(x, test, invert=True)
+    module.plan.cache_clear()
+
+    assert [launch.kernel.fn.__name__ for launch in launched] == [
+        *("prepare_kernel", "keep_kernel", "mark_kernel", "collect_kernel")
+    ]
+    assert torch.equal(out, ~by_comparison(x, test))
+
+
+def test_the_rule_at_its_boundaries() -> None:
+    taken = {
+        (16, 1 << 17): Variant.COMPARE,
+        (16, (1 << 17) + 1): Variant.SEARCH,
+        (64, 1 << 14): Variant.COMPARE,
+        (65, 1 << 14): Variant.SEARCH,
+        (1 << 10, 1 << 18): Variant.SEARCH,
+        (1 << 10, (1 << 18) + 1): Variant.SMALL,
+        (1 << 11, 1 << 18): Variant.SMALL,
+        ((1 << 11) + 1, 1 << 18): Variant.LARGE,
+        (1 << 22, 1 << 20): Variant.REVERSED,
+        (1 << 22, (1 << 20) + 1): Variant.LARGE,
+        ((1 << 17) - 1, 100): Variant.LARGE,
+    }
+
+    assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+def test_the_range_of_many_members_is_combined_by_a_launch_of_its_own(
+    dtype: torch.dtype,
+    step: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FUSED_N", 4999)
+    module.plan.cache_clear()
+    test = torch.arange(-step, 4999 * step, step, device=device).to(dtype)
+    x = torch.arange(0, 100 * step, step // 3, device=device).to(dtype)
+
+    out = isin(x, test)
+    module.plan.cache_clear()
+
+    assert launched[1].kernel.fn.__name__ == "range_kernel"
+    assert torch.equal(out, by_comparison(x, test))
+
+
+def described(launch: Launch) -> str:
+    """The name of a kernel, the kind of set, and the slots of a bucket."""
+    which = [str(launch.arguments[key]) for key in ("SET", "BUCKET") if key in launch.arguments]
+    return " ".join([launch.kernel.fn.__name__, *which])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+def test_a_set_too_large_for_the_l2_is_filtered(
+    dtype: torch.dtype,
+    step: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FILTERED_BYTES", 1 << 16)
+    module.plan.cache_clear()
+    test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
+    x = torch.cat([test[:700], test[:700] + 1, torch.tensor([0, -1, 3]).to(test)])
+
+    out = isin(x, test)
+    module.plan.cache_clear()
+
+    assert all(launch.arguments["FILTER"] for launch in launched[-2:])
+    assert torch.equal(out, by_comparison(x, test))
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32])
+@pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
+@pytest.mark.parametrize("elements", [1, 512, 1300])
+def test_many_elements_are_asked_for_some_blocks_at_a_time(
+    dtype: torch.dtype,
+    step: int,
+    elements: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ALL_WARPS", 0)
+    module.plan.cache_clear()
+    test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
+    x = torch.arange(0, elements * step, step, device=device).to(dtype) // 2
+
+    out = isin(x, test)
+    module.plan.cache_clear()
+
+    assert launched[-1].arguments["BLOCKS"] == module.SET_BLOCKS
+    assert torch.equal(out, by_comparison(x, test))
