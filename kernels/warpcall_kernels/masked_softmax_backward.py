@@ -1,7 +1,8 @@
 """grad_x = scale * y * (g - sum(g * y)) over the last dim, from the output y of masked softmax.
 
-A program reads a row of both operands once, keeps it in registers and writes its gradient. Other
-rows have kernels of their own: see the table of variants in `_softmax/__init__.py`. The mask is not
+A program reads a row of both operands once, keeps it in registers and writes its gradient. Of a
+long row several programs have a part each. Other rows have kernels of their own: see the table of
+variants in `_softmax/__init__.py`. The mask is not
 needed: y is exactly 0 where a position is masked, and the gradient is 0 there, even if g is NaN or
 infinite.
 Bytes: 3 * numel * itemsize.
@@ -59,7 +60,10 @@ def _launch(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
         grad_output, output = grad_output.contiguous(), output.contiguous()
         launch = _plan(layout_key(grad_output), layout_key(output), scale)
         assert launch is not None
-    launch(grad_output, output, out)
+    if launch.words:
+        launch(grad_output, output, out, output.new_zeros(launch.words, dtype=torch.int64))
+    else:
+        launch(grad_output, output, out)
     return out
 
 
@@ -95,9 +99,10 @@ _op = register("masked_softmax_backward", _launch, _infer)
 def masked_softmax_backward(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> Tensor:
     """The gradient of masked softmax with respect to x, from its output.
 
-    It is 0 wherever the output is 0, even if `grad_output` is NaN or infinite there. The op
-    allocates no device memory but the result, unless the row dims do not merge into three or the
-    positions of a row lie far apart; then it copies both operands.
+    It is 0 wherever the output is 0, even if `grad_output` is NaN or infinite there. Besides the
+    result, the op allocates 8 bytes for every 4,096 positions of a long row (2,048 in fp32), and
+    copies of both operands if the row dims do not merge into three or the positions of a row lie
+    far apart.
 
     Args:
         grad_output: gradient of the output, of shape (..., K) and any strides.
@@ -187,16 +192,20 @@ def _sweep() -> Iterator[Case]:
         yield Case(name, {"grad_output": values, "output": values}, {}, "large")
 
 
-STEPS = [((16384, 8),), ((16384, 16),), ((32768, 16),), ((65536, 32),)]
 TUNING = (
     common_cases.TILE_CONSTANTS,
     TunedConstants(
         "_softmax.constants",
-        ("LONG_STEP",),
-        STEPS,
-        ("[670,50021] bf16", "[3353,10007] fp32"),
+        ("SPLIT[2]",),
+        [((2048, 2),), ((4096, 4),), ((8192, 8),)],
+        ("[670,50021] bf16", "[4096, 32768] bf16"),
     ),
-    TunedConstants("_softmax.constants", ("LONGER_STEP",), STEPS, ("[335,100003] fp32",)),
+    TunedConstants(
+        "_softmax.constants",
+        ("SPLIT[4]",),
+        [((1024, 2),), ((2048, 4),), ((4096, 8),)],
+        ("[335,100003] fp32", "[3353,10007] fp32"),
+    ),
 )
 
 OP = Op(

@@ -253,14 +253,14 @@ def test_offsets_are_64_bit_from_where_32_do_not_reach(
 def test_offsets_of_masks_are_64_bit_where_all_rows_of_a_program_take_that(
     step: int, wide: bool
 ) -> None:
-    """A program of short rows takes 128 of them."""
+    """A program of short rows takes 240 of them."""
     mask = (200, 17), (step, 1), torch.bool, 0
 
     launch = forward._plan(at(0, (200, 17), torch.bfloat16), mask, None, 1.0, False)
 
     assert launch is not None
     assert launch.variant == Variant.SHORT
-    assert launch.arguments["ROWS"] == 128
+    assert launch.arguments["TAKEN"] == 240
     assert launch.arguments["WIDE"] == wide
 
 

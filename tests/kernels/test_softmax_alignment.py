@@ -107,14 +107,14 @@ def test_short_rows_are_one_run_only_where_each_batch_of_them_begins_at_16_bytes
 
 @pytest.mark.parametrize("columns", [32_768, 32_775])
 @pytest.mark.parametrize("address", [2, 4, 8])
-def test_rows_of_the_backward_are_packed_only_where_both_operands_begin_at_16_bytes(
+def test_rows_of_the_backward_are_split_only_where_both_operands_begin_at_16_bytes(
     columns: int, address: int
 ) -> None:
     there, here = at(0, (3, columns), BF16), at(address, (3, columns), BF16)
 
-    assert variant(softmax_backward(there, there)) == Variant.PACKED
-    assert variant(softmax_backward(here, there)) != Variant.PACKED
-    assert variant(softmax_backward(there, here)) != Variant.PACKED
+    assert variant(softmax_backward(there, there)) == Variant.SPLIT
+    assert variant(softmax_backward(here, there)) == Variant.LONG
+    assert variant(softmax_backward(there, here)) == Variant.LONG
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import triton.language as tl
 from tests.kernels.layouts import at
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
+from warpcall_kernels._softmax import backward_plan
 from warpcall_kernels._softmax.mask import BYTES, WORDS
 from warpcall_kernels._softmax.rows import Variant
-from warpcall_kernels.op.launch import Launch, layout_key
+from warpcall_kernels.op.launch import Launch, Layout, layout_key
 
 
 def variant(launch: Launch | None) -> str:
@@ -62,25 +63,33 @@ def test_rows_take_the_variant_that_is_fastest_for_their_length_and_where_they_b
 @pytest.mark.parametrize(
     ("columns", "dtype", "taken"),
     [
-        (3, torch.float16, "tile"),
+        (3, torch.float16, "short"),
+        (3, torch.float32, "tile"),
         (5, torch.float32, "short"),
         (6, torch.float16, "tile"),
-        (9, torch.bfloat16, "tile"),
+        (7, torch.float32, "short"),
+        (9, torch.float32, "tile"),
+        (9, torch.bfloat16, "short"),
         (17, torch.bfloat16, "short"),
-        (19, torch.bfloat16, "tile"),
-        (31, torch.bfloat16, "tile"),
+        (3, torch.float64, "tile"),
+        (31, torch.bfloat16, "short"),
         (33, torch.bfloat16, "tile, skewed"),
         (34, torch.bfloat16, "tile, skewed"),
         (36, torch.bfloat16, "tile"),
-        (10_007, torch.float32, "long, skewed"),
-        (10_008, torch.float32, "tile"),
-        (16_384, torch.float32, "tile"),
-        (16_388, torch.float32, "long"),
+        (4096, torch.float32, "tile"),
+        (4099, torch.float32, "tile, skewed"),
+        (4100, torch.float32, "split"),
+        (4101, torch.float32, "split, skewed"),
+        (16_384, torch.float32, "split"),
         (8192, torch.float64, "tile"),
-        (16_391, torch.bfloat16, "tile, skewed"),
-        (16_400, torch.bfloat16, "packed"),
-        (32_775, torch.float16, "packed, skewed"),
-        (32_792, torch.bfloat16, "long"),
+        (8194, torch.float64, "long"),
+        (2048, torch.bfloat16, "tile"),
+        (2055, torch.bfloat16, "tile, skewed"),
+        (2056, torch.float16, "split"),
+        (2057, torch.bfloat16, "split, skewed"),
+        (4103, torch.float16, "split, skewed"),
+        (4104, torch.float16, "split"),
+        (32_792, torch.bfloat16, "split"),
     ],
 )
 def test_rows_of_the_backward_take_the_variant_that_is_fastest_for_them(
@@ -152,13 +161,59 @@ def test_long_rows_are_read_in_steps_that_are_fastest_for_their_masks(
 def test_long_rows_of_the_backward_are_read_in_longer_steps_if_they_are_longer(
     columns: int, dtype: torch.dtype, step: tuple[int, int]
 ) -> None:
-    rows = at(0, (3, columns), dtype)
+    rows = at(dtype.itemsize, (3, columns), dtype)
 
     plan = backward._plan(rows, rows, 1.0)
 
     assert plan is not None
     assert plan.variant == Variant.LONG
     assert (plan.arguments["BLOCK"], plan.arguments["num_warps"]) == step
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "dtype", "parts"),
+    [
+        (4096, torch.bfloat16, 1),
+        (4104, torch.float16, 2),
+        (4103, torch.bfloat16, 1),
+        (12_301, torch.bfloat16, 4),
+        (2048 * 3, torch.float32, 3),
+        (2048 * 3 + 5, torch.float32, 4),
+    ],
+)
+def test_rows_of_the_backward_are_shared_by_programs_that_need_not_wait(
+    columns: int,
+    dtype: torch.dtype,
+    parts: int,
+    waits: bool,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where each program makes the words of all parts, for it does not wait for others."""
+    if not waits:
+        monkeypatch.setattr(backward_plan, "tries", lambda: 0)
+    y = torch.softmax(torch.randn(2, 3, columns, device=device), -1)
+    y[0, 1, ::3] = 0  # as if these were masked
+    y[1, 0] = 0
+    y = y.to(dtype)
+    g = torch.randn(2, 3, columns, device=device).to(dtype)
+    g[0, 1, ::3] = torch.nan
+    launch = backward_plan.plan(Layout(*layout_key(g)), Layout(*layout_key(y)), 2.0)
+    assert launch is not None
+    assert launch.variant == Variant.SPLIT
+    assert launch.arguments["parts"] == parts
+    expected = backward.masked_softmax_backward_reference(g.double(), y.double(), 2.0)
+    tolerance = backward.TOLERANCE[dtype]
+
+    for _ in range(2):  # the words of one call say nothing to the next one
+        g, expected = -g, -expected
+        grad = torch.full_like(y, 7)
+        words = [y.new_zeros(launch.words, dtype=torch.int64)] if parts > 1 else []
+        launch(g, y, grad, *words)
+
+        torch.testing.assert_close(grad.double(), expected, rtol=tolerance, atol=tolerance)
+        assert not grad[y == 0].any()
 
 
 def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:

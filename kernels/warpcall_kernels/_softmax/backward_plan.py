@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import triton
 import triton.language as tl
 
-from warpcall_kernels._softmax import backward_packed, constants
+from warpcall_kernels._softmax import constants
 from warpcall_kernels._softmax.backward import (
     masked_softmax_backward_kernel,
     masked_softmax_backward_long_kernel,
 )
+from warpcall_kernels._softmax.backward_short import masked_softmax_backward_short_kernel
+from warpcall_kernels._softmax.backward_split import masked_softmax_backward_split_kernel
 from warpcall_kernels._softmax.rows import (
     RowLayout,
     Tile,
@@ -20,11 +23,7 @@ from warpcall_kernels._softmax.rows import (
     held_tile,
     plan_rows,
 )
-from warpcall_kernels._softmax.short_rows import (
-    is_run,
-    masked_softmax_backward_short_kernel,
-    plan_run,
-)
+from warpcall_kernels._softmax.short_rows import is_run, plan_run
 from warpcall_kernels._transpose.strides import alignment, contiguous_strides
 from warpcall_kernels.op.launch import Launch, Layout
 
@@ -36,7 +35,7 @@ KERNELS = {
     Variant.TILE: masked_softmax_backward_kernel,
     Variant.SHORT: masked_softmax_backward_short_kernel,
     Variant.LONG: masked_softmax_backward_long_kernel,
-    Variant.PACKED: backward_packed.masked_softmax_backward_packed_kernel,
+    Variant.SPLIT: masked_softmax_backward_split_kernel,
 }
 
 
@@ -59,14 +58,48 @@ def describe(grad: Layout, output: Layout) -> RowLayout | None:
     return layout.skew(constants.SKEWED_BYTES_BACKWARD)
 
 
+def split_tile(layout: RowLayout) -> Tile:
+    """The part of a row that a program of the variant "split" holds."""
+    return Tile(1, *constants.SPLIT[layout.itemsize])
+
+
+def parts_of(layout: RowLayout) -> int:
+    """How many programs share a row of the variant "split"."""
+    return max(1, -(-layout.whole // split_tile(layout).block))
+
+
+def most_parts(layout: RowLayout) -> int:
+    """The most parts of a row: as many as a program has threads, so that each reads one word.
+
+    128 programs run at the same time on GPUs of 16 multiprocessors and more.
+    """
+    return 32 * split_tile(layout).warps
+
+
+def fits_split(layout: RowLayout) -> bool:
+    """Whether a row is read by accesses of 16 bytes, is long, and has few enough parts."""
+    if layout.itemsize not in constants.SPLIT or layout.column_strides != (1, 1):
+        return False
+    long = held_bytes(layout.whole, layout.itemsize) > constants.SPLIT_BYTES[layout.itemsize]
+    return long and layout.access == layout.group and parts_of(layout) <= most_parts(layout)
+
+
+def tries() -> int:
+    """How often a program looks for the words of other parts before it makes them itself.
+
+    In the interpreter programs run one after another, so that waiting is in vain.
+    """
+    return 0 if triton.knobs.runtime.interpret else constants.SPLIT_TRIES
+
+
 def choose(layout: RowLayout) -> Variant:
     """The variant that is fastest for these rows; the table of variants says why."""
     columns, itemsize = layout.columns, layout.itemsize
     odd = columns % 2 == 1
-    if odd and columns * itemsize in constants.SHORT_BYTES_BACKWARD and is_run(layout):
+    if odd and columns * itemsize in constants.SHORT_BYTES_BACKWARD[itemsize] and is_run(layout):
         return Variant.SHORT
-    if backward_packed.fits_packed(layout.whole, itemsize, layout.access):
-        return Variant.PACKED
+    if fits_split(layout):
+        return Variant.SPLIT
     most = constants.HELD_BYTES_BACKWARD
     if layout.skewed or itemsize == 2:
         most = constants.HELD_BYTES
@@ -81,11 +114,20 @@ def arguments(variant: Variant, layout: RowLayout) -> tuple[Tile, dict[str, Any]
     if variant is Variant.SHORT:
         run = plan_run(layout)
         own = {"ACC": acc, **run.constants(layout)}
-        return Tile(run.rows, own["BLOCK"], run.warps), own
+        return Tile(own["TAKEN"], own["BLOCK"], run.warps), own
     own = {"SKEWED": layout.skewed, "ALIGN": layout.access}
-    if variant is Variant.PACKED:
-        tile = Tile(1, backward_packed.COLUMNS.value, backward_packed.WARPS)
-        return tile, own | {"zero": 0}
+    if variant is Variant.SPLIT:
+        tile = split_tile(layout)
+        parts = parts_of(layout)
+        return tile, own | {
+            "BLOCK": tile.block,
+            "parts": parts,
+            "WHOLE": parts == 1,
+            "LANES": most_parts(layout),
+            "tries": tries(),
+            "zero": 0,
+            "maxnreg": constants.SPLIT_REGISTERS,
+        }
     g_stride, y_stride = layout.column_strides
     own |= {"stride_gk": g_stride, "stride_yk": y_stride, "ACC": acc}
     if variant is Variant.LONG:
@@ -116,4 +158,11 @@ def plan(grad: Layout, output: Layout, scale: float) -> Launch | None:
         **layout.arguments(tile),
     }
     grid = layout.rows.grid(own.get("TAKEN", tile.rows))
-    return Launch(KERNELS[variant], grid, shared | own, variant=variant)
+    words = 0
+    if variant is Variant.SPLIT and own["parts"] > 1:
+        words = layout.rows.outer * layout.rows.count * own["parts"]
+        grid = (grid[0] * own["parts"], *grid[1:])
+    elif variant is Variant.SPLIT:
+        own["words_ptr"] = None
+    types = (None, None, None, tl.uint64)[: 4 if words else 3]
+    return Launch(KERNELS[variant], grid, shared | own, types, variant, words)

@@ -34,6 +34,17 @@ HELD_BYTES_MASKED = 32768
 # twice the registers, widened.
 HELD_BYTES_BACKWARD = 131072
 
+# Backward rows of which each program holds a part: positions of a part and warps, by the itemsize.
+# [1024, 65536] bf16: 101 us, 20 % less than read twice.
+SPLIT = {2: (4096, 4), 4: (2048, 4)}
+# Registers of a thread. 50,021 bf16: 62 us, 6 % less than with 80.
+SPLIT_REGISTERS = 64
+# Bytes of a row, of one operand, up to which it is not split, by the itemsize. 2048 bf16 loses 15 %.
+SPLIT_BYTES = {2: 4096, 4: 16384}
+# How often a program looks for the words of the other parts, which takes some 1 us each time,
+# before it makes them itself.
+SPLIT_TRIES = 1000
+
 # Forward rows that are read twice: positions at a time, and warps, by the itemsize. [1024, 65536]
 # bf16: 88 us, 11 % less than (16384, 32).
 LONG = {2: (8192, 16), 4: (16384, 32), 8: (4096, 8)}
@@ -54,14 +65,17 @@ NARROW_BYTES = 4
 SKEWED_BYTES = 128
 SKEWED_BYTES_BACKWARD = 64
 
-# Positions of the longest forward row that is read as one run: a thread holds a row. 17 bf16: 64
-# us, 47 % less than as a tile; 34 fp16 loses 9 %.
+# Positions of the longest forward row that is read as one run: a thread holds rows. 17 bf16: 42 us,
+# 35 % less than by single positions, which took 47 % less than a tile.
 SHORT_COLUMNS = 32
-# Bytes of backward rows that are read as one run; only odd numbers of positions, for even ones
-# conflict in the banks of shared memory. 5 fp32: 65 us, 23 % less than as a tile; 7 fp16 loses 8 %.
-SHORT_BYTES_BACKWARD = range(20, 35)
+# Bytes of backward rows that are read as one run, by the itemsize; only odd numbers of positions.
+# 3 fp16: 54 us, 25 % less than as a tile; 31 bf16: 6 % less.
+SHORT_BYTES_BACKWARD = {2: range(6, 63), 4: range(20, 35), 8: range(0)}
+# Positions of the longest row that is moved in words of 8 bytes; longer ones are in words of 4.
+# 17 bf16: 42 us, 13 % less than with 8 bytes; 3 fp16 loses 17 % with 4.
+SHORT_WIDE_COLUMNS = 8
 SHORT_WARPS = 4  # of a single warp, Triton gathers by shuffles: 10 times the instructions
-SHORT_THREAD_POSITIONS = 32  # least positions of a thread, of one row or several
+SHORT_THREAD_WORDS = 8  # least words of a thread, of one group of rows or several
 
 # Rows that must share a row of the mask for their dim to be the one that is cut into tiles.
 MIN_SHARED = 4

@@ -31,16 +31,17 @@ def program_rows(
     inner: tl.tensor,
     count: tl.tensor,
     WIDE: tl.constexpr,
+    parts: tl.tensor = 1,
 ) -> tl.tensor:
     """The place of this program, its ROWS row numbers counted from there, and which of them exist.
 
-    Programs are TAKEN rows apart. Indices and rows past the end are replaced by the last one, so
+    Each `parts` programs have the same rows, and the next ones are TAKEN rows further. Indices and rows past the end are replaced by the last one, so
     that no load needs a mask along them. `outer` and `count` arrive with 64 bits where they need
     them (2^31 rows of one position are but 4 GiB), and what is compared with them is as wide.
     """
     index = tl.program_id(2).to(outer.dtype) * tl.num_programs(1) + tl.program_id(1)
     index = tl.minimum(index, outer - 1)
-    first = tl.program_id(0).to(count.dtype) * TAKEN
+    first = (tl.program_id(0) // parts).to(count.dtype) * TAKEN
     rows = tl.arange(0, ROWS)
     exist = (rows < count - first)[:, None]
     rows = tl.minimum(rows, count - first - 1)

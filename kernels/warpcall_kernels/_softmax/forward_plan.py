@@ -11,6 +11,7 @@ import triton.language as tl
 from warpcall_kernels._softmax import constants
 from warpcall_kernels._softmax.forward import masked_softmax_kernel
 from warpcall_kernels._softmax.forward_long import masked_softmax_long_kernel
+from warpcall_kernels._softmax.forward_short import masked_softmax_short_kernel
 from warpcall_kernels._softmax.mask import BYTES, how_to_read
 from warpcall_kernels._softmax.rows import (
     RowLayout,
@@ -22,7 +23,7 @@ from warpcall_kernels._softmax.rows import (
     plan_rows,
     row_index_strides,
 )
-from warpcall_kernels._softmax.short_rows import is_run, masked_softmax_short_kernel, plan_run
+from warpcall_kernels._softmax.short_rows import is_run, plan_run
 from warpcall_kernels._transpose.strides import (
     alignment,
     broadcast_strides,
@@ -107,7 +108,7 @@ def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
     if variant is Variant.SHORT:
         run = plan_run(layout)
         own = {"SHARED": shares_mask, **run.constants(layout)}
-        return Tile(run.rows, own["BLOCK"], run.warps), own
+        return Tile(own["TAKEN"], own["BLOCK"], run.warps), own
     own = {"stride_xk": layout.column_strides[0], "SKEWED": layout.skewed, "ALIGN": layout.access}
     if variant is Variant.LONG:
         tile = Tile(1, *constants.LONG[itemsize])

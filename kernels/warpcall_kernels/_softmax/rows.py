@@ -28,7 +28,7 @@ class Variant(StrEnum):
     TILE = "tile"
     SHORT = "short"
     LONG = "long"
-    PACKED = "packed"
+    SPLIT = "split"
 
 
 class Strides(NamedTuple):
