@@ -23,14 +23,24 @@ from warpcall_kernels._transpose.add_plan import plan_transpose_add
 from warpcall_kernels._transpose.constants import Square
 from warpcall_kernels.op import cases
 from warpcall_kernels.op.cases import COMMON_SIZES, SHORT_DTYPES, Case, Sample, Values
-from warpcall_kernels.op.declaration import Input, Meta, Op, Output, TensorLike, TunedConstants
-from warpcall_kernels.op.errors import InvalidInput
+from warpcall_kernels.op.declaration import (
+    Input,
+    Meta,
+    Op,
+    Output,
+    TensorLike,
+    TunedConstants,
+    dtype_name,
+)
+from warpcall_kernels.op.errors import InvalidInput, listed
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, layout_key, runs_kernel
 from warpcall_kernels.op.registration import may_skip_dispatcher, register
 from warpcall_kernels.permute import permute
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+COMPLEX = (torch.complex64, torch.complex128)
+DTYPES = (*FLOATS, *INTEGERS, *COMPLEX)
 MAX_BATCH_DIMS = 10
 
 
@@ -63,7 +73,8 @@ def _infer(a: TensorLike, b: TensorLike) -> dict[str, Meta]:
                 f"{name} must have 2 to {MAX_BATCH_DIMS + 2} dims, got shape {tuple(t.shape)}",
             )
         if t.dtype not in DTYPES:
-            raise InvalidInput(name, f"{name} must be real numbers or bool, got {t.dtype}")
+            known = listed(map(dtype_name, DTYPES))
+            raise InvalidInput(name, f"{name} must be one of {known}, got {dtype_name(t.dtype)}")
     *a_batch, h, w = a.shape
     *b_batch, b_w, b_h = b.shape
     if (b_w, b_h) != (w, h) or not _fit(a_batch, b_batch):
@@ -97,12 +108,17 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
         *batch, h, w = a_shape
-        summed = grad.sum_to_size((*batch, w, h)).to(a_dtype)
+        summed = _as_dtype(grad.sum_to_size((*batch, w, h)), a_dtype)
         rank = summed.dim()
         grad_a = permute(summed, (*range(rank - 2), rank - 1, rank - 2))
     if ctx.needs_input_grad[1]:
-        grad_b = grad.sum_to_size(b_shape).to(b_dtype)
+        grad_b = _as_dtype(grad.sum_to_size(b_shape), b_dtype)
     return grad_a, grad_b
+
+
+def _as_dtype(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gradient of a term of this dtype; that of a real term is the real part."""
+    return (grad if dtype.is_complex or not grad.is_complex() else grad.real).to(dtype)
 
 
 _op = register("transpose_add", _launch, _infer, backward=_backward, setup_context=_setup_context)
@@ -111,7 +127,8 @@ _op = register("transpose_add", _launch, _infer, backward=_backward, setup_conte
 def transpose_add(a: Tensor, b: Tensor) -> Tensor:
     """Add `b` to the transpose of `a`.
 
-    Exact: rounded once, as torch rounds. Needs no device memory but the result.
+    Exact: rounded once, as torch rounds. Needs no device memory but the result. A complex `b` with
+    an infinite part gives NaN for the other part, as in torch, which multiplies it by 1 + 0i first.
 
     Args:
         a: (..., H, W), any strides.
@@ -188,6 +205,11 @@ CASES = (
     _case("strided", (17, 30), (30, 17), torch.bfloat16, layouts=("strided", "strided")),
     _case("offset", (16, 32), (32, 16), torch.float16, layouts=("offset", "offset")),
     _case("expanded", (16, 9), (9, 16), layouts=("expanded", "expanded")),
+    _case("complex", (18, 20), (20, 18), torch.complex64),
+    _case("complex, NaN, inf and -0.0", (9, 21), (21, 9), torch.complex64, values="special"),
+    _case("complex128", (2, 7, 9), (9, 7), torch.complex128, layouts=("strided", "offset")),
+    _case("fp64 and complex64 give complex128", (6, 5), (5, 6), torch.float64, torch.complex64),
+    _case("complex64 and int64", (6, 34), (34, 6), torch.complex64, torch.int64),
     _large(24300, 11520, torch.bfloat16, "bf16"),
     _large(24300, 11520, torch.float16, "fp16"),
     _large(24300, 11520, torch.float32, "fp32"),
@@ -221,6 +243,9 @@ SWEEP = tuple(
         ((1021, 127, 131), torch.float16, torch.float16),
         ((4096, 4096), torch.bfloat16, torch.float32),
         ((4093, 4099), torch.int32, torch.float16),
+        ((4096, 4096), torch.complex64, torch.complex64),
+        ((3001, 2003), torch.complex64, torch.float32),
+        ((2048, 4096), torch.complex128, torch.complex128),
     )
 )
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 
 from warpcall_kernels import ops
-from warpcall_kernels._isin import plan
+from warpcall_kernels._isin import plan, rule
 from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
@@ -24,7 +24,13 @@ LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
 LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
     (constants, "UNALIGNED_MIN_SIDE", 32),
     (constants, "UNALIGNED_MIN_TILES", 0),
+    (constants, "CHANNELS_MIN_BYTES", 0),
+    (constants, "CHANNELS_MIN_PIXELS", 1),
+    (constants, "STAGED_MIN_TILES", 1),
+    (constants, "STAGED_FAR_BYTES", 0),
     (plan, "ALL_WARPS", 0),
+    (plan, "FUSED_N", 6000),
+    (rule, "REVERSED_N", 4000),
 )
 
 
@@ -38,6 +44,12 @@ def further() -> Iterator[tuple[str, Case]]:
                 "transpose-add",
                 Case("unaligned rows", {"a": x, "b": Sample((141, 300), dtype)}, {}),
             )
+            pixels = Sample((3, 4099, 3), dtype, layout=layout)
+            yield "permute", Case("channels", {"x": pixels}, {"dims": (0, 2, 1)})
+            odd = Sample((3, 37, 5, 43, 7), dtype, layout=layout)
+            yield "permute", Case("staged", {"x": odd}, {"dims": (4, 2, 0, 3, 1)})
+            rows = Sample((301, 97, 5), dtype, layout=layout)
+            yield "permute", Case("staged rows", {"x": rows}, {"dims": (1, 0, 2)})
     for columns, dtype in (
         *((20_001, torch.bfloat16), (32_768, torch.float16), (70_001, torch.bfloat16)),
         *((16_384, torch.float32), (20_003, torch.float32), (5, torch.float32)),
@@ -50,6 +62,9 @@ def further() -> Iterator[tuple[str, Case]]:
     for dtype in (torch.int64, torch.int32):
         elements, some = (Sample((n,), dtype, "integers", 0, 40_000) for n in (1300, 5000))
         yield "isin", Case("blocks", {"elements": elements, "test_elements": some}, {})
+        fewer, more = (Sample((n,), dtype, "integers", 0, 40_000) for n in (900, 6100))
+        yield "isin", Case("elements as the set", {"elements": fewer, "test_elements": some}, {})
+        yield "isin", Case("range apart", {"elements": more, "test_elements": more}, {})
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from warpcall_kernels.permute import DTYPES
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 REALS = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
+NUMBERS = (*REALS, torch.complex64, torch.complex128)
 ODD = st.integers(1, 400)
 SIZES = st.one_of(st.sampled_from([1, 2, 3, 5, 8, 16, 31, 64, 100, 128, 257, 512]), ODD)
 MANY = 5000  # columns; more are for few rows
@@ -125,9 +126,9 @@ def sums(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     one = [n if draw(st.booleans()) else 1 for n in batch]
     other = [n if draw(st.booleans()) else 1 for n in batch[draw(st.integers(0, len(batch))) :]]
     h, w = draw(SIZES), draw(SIZES)
-    dtype = draw(st.sampled_from(REALS))
+    dtype = draw(st.sampled_from(NUMBERS))
     a = draw(tensors((*one, h, w), dtype))
-    b = draw(tensors((*other, w, h), draw(st.sampled_from([dtype, *REALS]))))
+    b = draw(tensors((*other, w, h), draw(st.sampled_from([dtype, *NUMBERS]))))
     return {"a": a, "b": b}, {}
 
 

@@ -52,6 +52,24 @@ def by_name(op: Op, result: Any) -> dict[str, Tensor]:
     return {n: t for n, t in zip(names, parts, strict=True) if t is not None}
 
 
+def drawn(
+    shape: tuple[int, ...], dtype: torch.dtype, device: str, offset: int = 0, pitch: int = 0
+) -> Tensor:
+    """Any bits, from an address that `offset` elements lie before, in an allocation that ends with
+    it.
+    """
+    *outer, rows, columns = shape
+    span = torch.Size((*outer, rows)).numel() * max(columns, pitch) - max(0, pitch - columns)
+    octets = torch.randint(0, 256, ((span + offset) * dtype.itemsize,), dtype=torch.uint8)
+    if dtype == torch.bool:
+        octets &= 1
+    strides = (
+        *(s * max(columns, pitch) for s in torch.empty((*outer, rows), device="meta").stride()),
+        1,
+    )
+    return octets.to(device).view(dtype).as_strided(shape, strides, offset)
+
+
 def widen(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same values in fp64; tensors of other kinds than floats and complex stay as they are."""
     return {name: t.to(WIDE.get(t.dtype, t.dtype)) for name, t in tensors.items()}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.kernels.suite import assert_bits_equal
 from warpcall_kernels import InvalidInput
-from warpcall_kernels._transpose.plan import division_arguments, plan_permute
+from warpcall_kernels._transpose.plan import plan_permute
+from warpcall_kernels._transpose.strides import division_arguments
 from warpcall_kernels.permute import DTYPES, permute
 
 quiet = settings(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tests.kernels.suite import assert_bits_equal
+from tests.kernels.suite import assert_bits_equal, drawn
 from warpcall_kernels import permute as permuting
 from warpcall_kernels import transpose_add as adding
 from warpcall_kernels._transpose import constants, unaligned
@@ -36,24 +36,6 @@ def _small_tensors_take_this_variant(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget_plans() -> None:
     permuting._plan.cache_clear()
     adding._plan.cache_clear()
-
-
-def drawn(
-    shape: tuple[int, ...], dtype: torch.dtype, device: str, offset: int = 0, pitch: int = 0
-) -> torch.Tensor:
-    """Any bits, from an address that `offset` elements lie before, in an allocation that ends with
-    it.
-    """
-    *outer, rows, columns = shape
-    span = torch.Size((*outer, rows)).numel() * max(columns, pitch) - max(0, pitch - columns)
-    octets = torch.randint(0, 256, ((span + offset) * dtype.itemsize,), dtype=torch.uint8)
-    if dtype == torch.bool:
-        octets &= 1
-    strides = (
-        *(s * max(columns, pitch) for s in torch.empty((*outer, rows), device="meta").stride()),
-        1,
-    )
-    return octets.to(device).view(dtype).as_strided(shape, strides, offset)
 
 
 def equal_as_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:

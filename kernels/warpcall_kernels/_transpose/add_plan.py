@@ -1,7 +1,7 @@
 """How transpose-add is launched: its variant, and the arguments of its kernel.
 
-The table of variants is in `_transpose/plan.py`. Transpose-add has two of them, UNALIGNED and
-TILES.
+The table of variants is in `_transpose/plan.py`. Transpose-add has three of them, UNALIGNED, TILES
+and COMPLEX.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._transpose import constants, unaligned
+from warpcall_kernels._transpose.complex_add import complex_add_kernel
 from warpcall_kernels._transpose.kernels import transpose_add_kernel
 from warpcall_kernels._transpose.plan import Program, Variant, fit_tile
 from warpcall_kernels._transpose.strides import (
@@ -44,6 +45,9 @@ ACCUMULATORS = {
     torch.bool: tl.int8,
 }
 
+# What complex numbers are pairs of: as the kernel reads them.
+PARTS = {torch.complex64: tl.float32, torch.complex128: tl.float64}
+
 
 def plan_transpose_add(a: Layout, b: Layout, out: Meta) -> Launch:
     """Choose the launch of transpose-add, on (a, out, b); `out` is contiguous and not empty."""
@@ -55,16 +59,19 @@ def plan_transpose_add(a: Layout, b: Layout, out: Meta) -> Launch:
     )
     dims = merge(batch, *strides) or [Dim(1, (0, 0, 0))]
     matrices = as_matrices(a, b, dims)
-    variant = choose(matrices)
+    variant = choose(out.dtype, matrices)
     if variant is Variant.UNALIGNED and matrices is not None:
         program = Program(
             unaligned.unaligned_kernel, matrices.programs, matrices.arguments(out.dtype)
         )
         words: tuple[Any, ...] = (WORDS[out.dtype.itemsize],) * 3
     else:
-        program = _tiles(a, b, out, dims)
-        words = tuple(tl.int8 if d == torch.bool else None for d in (a.dtype, out.dtype, b.dtype))
-    spans = reach(a.shape, a.strides), reach(b.shape, b.strides), math.prod(out.shape)
+        program = _tiles(a, b, out, dims, variant)
+        known = {torch.bool: tl.int8, **PARTS}
+        words = tuple(known.get(dtype) for dtype in (a.dtype, out.dtype, b.dtype))
+    parts = 2 if out.dtype.is_complex else 1
+    elements = reach(a.shape, a.strides), reach(b.shape, b.strides), math.prod(out.shape)
+    spans = [parts * span for span in elements]
     return Launch(
         program.kernel,
         (program.programs,),
@@ -74,8 +81,10 @@ def plan_transpose_add(a: Layout, b: Layout, out: Meta) -> Launch:
     )
 
 
-def choose(matrices: unaligned.Matrices | None) -> Variant:
-    """The variant that is fastest for these operands; the table of variants says why."""
+def choose(dtype: torch.dtype, matrices: unaligned.Matrices | None) -> Variant:
+    """The variant that is fastest for these operands, of which the sum has this dtype."""
+    if dtype.is_complex:
+        return Variant.COMPLEX
     if matrices is not None and matrices.applies():
         return Variant.UNALIGNED
     return Variant.TILES
@@ -101,7 +110,7 @@ def as_matrices(a: Layout, b: Layout, dims: Sequence[Dim]) -> unaligned.Matrices
     )
 
 
-def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim]) -> Program:
+def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim], variant: Variant) -> Program:
     """Transpose and add tile by tile."""
     size_h, size_w = a.shape[-2:]
     (ah, aw), (bw, bh) = a.strides[-2:], b.strides[-2:]
@@ -114,13 +123,11 @@ def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim]) -> Program:
         begin = b.address // b.dtype.itemsize
         widest = max(b.dtype.itemsize, itemsize)
         align_h = alignment(widest, [begin, size_h, bw, *(s[B] for _, s in dims)])
-    square = (constants.SQUARES if align_h > 1 else constants.SQUARES_UNALIGNED)[itemsize]
-    if math.prod(out.shape) < constants.MIN_TILES * square.side**2:
-        square = constants.SQUARES_SMALL[itemsize]
+    square = _square(out, align_h)
     block_h, block_w = fit_tile(size_h, size_w, square.side, square.side)
     tiles_h, tiles_w = triton.cdiv(size_h, block_h), triton.cdiv(size_w, block_w)
     return Program(
-        transpose_add_kernel,
+        complex_add_kernel if variant is Variant.COMPLEX else transpose_add_kernel,
         tiles_h * tiles_w * math.prod(out.shape[:-2]),
         {
             "units_h": size_h // align_h,
@@ -140,11 +147,30 @@ def _tiles(a: Layout, b: Layout, out: Meta, dims: Sequence[Dim]) -> Program:
             "EVEN_B": bh == 1,
             "ALIGN_W": align_w,
             "ALIGN_H": align_h,
-            "ACC": ACCUMULATORS[out.dtype],
-            "FLOAT": out.dtype.is_floating_point,
-            "LOGICAL": out.dtype == torch.bool,
+            **_types(a, b, out, variant),
             "BLOCK_H": block_h,
             "BLOCK_W": block_w,
             "num_warps": square.warps,
         },
     )
+
+
+def _square(out: Meta, align_h: int) -> constants.Square:
+    """The tile that is fastest where `align_h` divides the rows of the output."""
+    itemsize = out.dtype.itemsize
+    if out.dtype.is_complex:
+        return constants.SQUARES_COMPLEX[itemsize]
+    square = (constants.SQUARES if align_h > 1 else constants.SQUARES_UNALIGNED)[itemsize]
+    few = math.prod(out.shape) < constants.MIN_TILES * square.side**2
+    return constants.SQUARES_SMALL[itemsize] if few else square
+
+
+def _types(a: Layout, b: Layout, out: Meta, variant: Variant) -> dict[str, Any]:
+    """The arguments that say how to add."""
+    if variant is Variant.COMPLEX:
+        return {"COMPLEX_A": a.dtype.is_complex, "COMPLEX_B": b.dtype.is_complex}
+    return {
+        "ACC": ACCUMULATORS[out.dtype],
+        "FLOAT": out.dtype.is_floating_point,
+        "LOGICAL": out.dtype == torch.bool,
+    }

@@ -29,6 +29,13 @@ class Square(NamedTuple):
     warps: int
 
 
+class Staged(NamedTuple):
+    """A tile of the staged variant: the most elements, and the warps of its program."""
+
+    elements: int
+    warps: int
+
+
 class Threads(NamedTuple):
     """How a program of the unaligned variant is shaped.
 
@@ -96,6 +103,8 @@ SQUARES_UNALIGNED = {1: Square(64, 8), 2: Square(32, 4), 4: Square(32, 4), 8: Sq
 # The same where there would be fewer than MIN_TILES tiles. [512, 512] bf16: 2.1 us, 34 % less than
 # side 128.
 SQUARES_SMALL = {1: Square(64, 8), 2: Square(32, 4), 4: Square(32, 4), 8: Square(32, 8)}
+# The same for complex numbers. [3001, 2003] complex64 and fp32: 35.3 us, 3 % less than (32, 8).
+SQUARES_COMPLEX = {8: Square(64, 8), 16: Square(32, 4)}
 
 # Programs of the unaligned variant, by the bytes of an element. [4097, 8191] bf16: 83 % of the
 # speed of a copy, where the tiles variant reaches 73 %; u8 80 and 71 %, fp32 89 and 82 %.
@@ -104,3 +113,28 @@ THREADS = {1: Threads(8, 16, None), 2: Threads(16, 16, 64), 4: Threads(16, 32, N
 # [2049, 2051], which has 257 tiles, it takes 0.95 of the time.
 UNALIGNED_MIN_TILES = 396  # 3 for each multiprocessor of an H200
 UNALIGNED_MIN_SIDE = 256
+
+# Threads of a program of the channels variant, each of which has 16 bytes of each plane.
+# [256, 224, 224, 3] u8: 22.3 us, where tiles take 39.7.
+CHANNELS_THREADS = 64
+# With more channels, and with an even number of aligned channels of 2 bytes, tiles are as fast or
+# faster: [2097152, 4] fp16 takes 10.8 us by tiles, and 11.8 by channels.
+CHANNELS_MOST = 6
+# No smaller tensors and planes have been timed.
+CHANNELS_MIN_BYTES = 8 << 20
+CHANNELS_MIN_PIXELS = 8192
+
+# Tiles of the staged variant, by the bytes of a word. [31, 37, 41, 43, 7] fp16: 24.9 us, 23 % less
+# than by tiles.
+STAGED_TILES = {2: Staged(4096, 4)}
+# The same for rows that are scattered. [127, 131, 137, 5] fp32: 31.2 us, 12 % less than by rows.
+STAGED_ROWS = {4: Staged(4096, 8)}
+STAGED_MIN_TILES = 396  # 3 for each multiprocessor of an H200
+STAGED_RUN_BYTES = 128  # the shortest runs of a tile in x and in the output
+# The lanes that tiles need, at least, as a multiple of those that the staged variant needs: a lane
+# of it takes more instructions.
+STAGED_GAIN = 1.4
+# Rows are scattered if they are shorter than this, and neighbours in x lie so far apart in the
+# output that no program of the rows variant reads both.
+STAGED_ROW_BYTES = 32
+STAGED_FAR_BYTES = 1 << 16

@@ -22,7 +22,7 @@ UNSPECIALIZED_ADD = (
 
 
 @triton.jit
-def _linear_to_offset(
+def linear_to_offset(
     index: tl.tensor,
     sizes: tl.tensor,
     factors: tl.tensor,
@@ -74,7 +74,7 @@ def rows_kernel(
     col = pid % col_tiles * COLS + tl.arange(0, COLS)
     columns = units * ALIGN  # the compiler then knows that ALIGN divides it
     inside = (row < rows)[:, None] & (col < columns)[None, :]
-    begin = _linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
+    begin = linear_to_offset(row, sizes, factors, shifts, steps, NDIM, ALIGN, WIDE)
     across = col if EVEN else col * stride_xc
     words = tl.load(x_ptr + begin[:, None] + across[None, :], mask=inside)
     tl.store(out_ptr + tl.multiple_of(row * columns, ALIGN)[:, None] + col[None, :], words, inside)
@@ -124,10 +124,10 @@ def tiles_kernel(
     exist_i, exist_j = i < units_i * ALIGN_X, j < units_j * ALIGN_OUT
 
     across = i if EVEN else i * stride_xi
-    along = _linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
+    along = linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
     inside = exist_j[:, None] & exist_i[None, :]
     words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
-    along = _linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
+    along = linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
     inside = exist_i[:, None] & exist_j[None, :]
     tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _funnel(low: tl.tensor, high: tl.tensor, bits: tl.tensor) -> tl.tensor:
+def funnel(low: tl.tensor, high: tl.tensor, bits: tl.tensor) -> tl.tensor:
     """The 32 bits that begin `bits` (below 32) into (low, high), by one instruction."""
     return ((low.to(tl.uint64) | (high.to(tl.uint64) << 32)) >> bits.to(tl.uint64)).to(tl.uint32)
 
@@ -27,7 +27,7 @@ def shift(low: tl.tensor, high: tl.tensor, bits: tl.tensor, BITS: tl.constexpr) 
         return (one, two)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
         near = bits & 31
-        return (_funnel(one, two, near), _funnel(two, three, near))
+        return (funnel(one, two, near), funnel(two, three, near))
 
 
 @triton.jit

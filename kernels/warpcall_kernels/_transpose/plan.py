@@ -7,6 +7,9 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | COPY | no dim moves once dims are merged (permute only) | torch copies at full speed | | none |
 | ROWS | the inner dim of x stays the inner dim of the output (permute only) | rows are contiguous on both sides and need no transposition | | kernels.py |
 | UNALIGNED | one dim on each side, rows that do not begin at words of 8 bytes, at least UNALIGNED_MIN_TILES tiles | threads assemble aligned words, so no access is narrower than 8 bytes | 8 to 12 % less time than TILES, 15 to 41 % less with an addition | unaligned.py |
+| COMPLEX | the sum is complex (transpose-add only) | as TILES, with pairs of a real and an imaginary part | | complex_add.py |
+| CHANNELS | x has 2 to 6 interleaved channels of 1 or 2 bytes, and the output planes of at least CHANNELS_MIN_PIXELS pixels; not if an even number of channels of 2 bytes have aligned planes (permute only) | tiles would move single elements, and have few lanes for odd numbers of channels | 10 to 48 % less time than TILES; for 4 aligned channels of 1 byte as much | channels.py |
+| STAGED | the tiles of 2-byte words that begin at any word leave so many lanes idle that they need STAGED_GAIN times as many as a staged tile; or short rows of 4-byte words that are neighbours in x lie far apart in the output (permute only) | tiles of any size are gathered from shared memory | 23 % less time than TILES, 12 % less than ROWS | staged.py |
 | TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced | | kernels.py |
 
 The constants are in constants.py. Before a variant is chosen, dims are merged and elements are
@@ -22,13 +25,14 @@ from typing import Any, NamedTuple
 
 import triton
 
-from warpcall_kernels._transpose import constants, unaligned
+from warpcall_kernels._transpose import channels, constants, staged, unaligned
 from warpcall_kernels._transpose.kernels import rows_kernel, tiles_kernel
 from warpcall_kernels._transpose.strides import (
     WORDS,
     Dim,
     alignment,
     contiguous_strides,
+    division_arguments,
     merge,
     needs_int64,
     reach,
@@ -45,6 +49,9 @@ class Variant(StrEnum):
     ROWS = "rows"
     TILES = "tiles"
     UNALIGNED = "unaligned"
+    COMPLEX = "complex"
+    CHANNELS = "channels"
+    STAGED = "staged"
 
 
 class Permutation(NamedTuple):
@@ -112,7 +119,13 @@ def plan_permute(
     variant = choose(permutation)
     if variant is Variant.COPY:
         return None
-    arrange = {Variant.ROWS: _rows, Variant.TILES: _tiles, Variant.UNALIGNED: _unaligned}
+    arrange = {
+        Variant.ROWS: _rows,
+        Variant.TILES: _tiles,
+        Variant.UNALIGNED: _unaligned,
+        Variant.CHANNELS: _channels,
+        Variant.STAGED: _staged,
+    }
     program = arrange[variant](permutation)
     lengths = [dim.size for dim in merged]
     spans = [reach(lengths, [dim.strides[operand] for dim in merged]) for operand in (X, OUT)]
@@ -131,11 +144,13 @@ def choose(permutation: Permutation) -> Variant:
     if not dims or (len(dims) == 1 and dims[0].strides[X] == 1):
         return Variant.COPY
     if permutation.inner == len(dims) - 1:
-        return Variant.ROWS
+        return Variant.STAGED if _rows_are_scattered(permutation) else Variant.ROWS
+    if _images(permutation).applies():
+        return Variant.CHANNELS
     sides = split_sides(permutation)
     if len(sides.i) == len(sides.j) == 1 and _matrices(permutation, sides).applies():
         return Variant.UNALIGNED
-    return Variant.TILES
+    return Variant.STAGED if _fills_tiles_badly(permutation) else Variant.TILES
 
 
 def widen(merged: list[Dim], itemsize: int, address: int) -> tuple[list[Dim], int]:
@@ -192,6 +207,53 @@ def _matrices(permutation: Permutation, sides: Sides) -> unaligned.Matrices:
 def _unaligned(permutation: Permutation) -> Program:
     matrices = _matrices(permutation, split_sides(permutation))
     return Program(unaligned.unaligned_kernel, matrices.programs, matrices.arguments())
+
+
+def _images(permutation: Permutation) -> channels.Images:
+    dims, word, begin = permutation
+    *rest, pixel = dims
+    channel = rest.pop(permutation.inner)
+    return channels.Images(channel, pixel, rest or [Dim(1, (0, 0))], word, begin)
+
+
+def _channels(permutation: Permutation) -> Program:
+    images = _images(permutation)
+    return Program(channels.split_kernel, images.programs, images.arguments())
+
+
+def _rows_are_scattered(permutation: Permutation) -> bool:
+    """Whether short rows that are neighbours in x lie far apart in the output."""
+    *outer, (columns, (step, _)) = permutation.dims
+    word = permutation.word
+    if step != 1 or columns * word >= constants.STAGED_ROW_BYTES:
+        return False
+    beside = [dim for dim in outer if dim.strides[X] == columns]
+    if not beside or beside[0].strides[OUT] * word < constants.STAGED_FAR_BYTES:
+        return False
+    tile = staged.plan_tile(permutation.dims, word, constants.STAGED_ROWS)
+    return tile is not None and tile.programs >= constants.STAGED_MIN_TILES
+
+
+def _fills_tiles_badly(permutation: Permutation) -> bool:
+    """Whether the tiles of this permutation leave many lanes idle, and a staged tile does not."""
+    tiles = _tiles(permutation)
+    arguments = tiles.arguments
+    lanes = tiles.programs * arguments["BLOCK_I"] * arguments["BLOCK_J"]
+    elements = math.prod(dim.size for dim in permutation.dims)
+    if arguments["ALIGN_OUT"] > 1 or lanes < constants.STAGED_GAIN * elements:
+        return False
+    tile = staged.plan_tile(permutation.dims, permutation.word, constants.STAGED_TILES)
+    if tile is None or tile.programs < constants.STAGED_MIN_TILES:
+        return False
+    return bool(lanes > constants.STAGED_GAIN * tile.lanes / 2)
+
+
+def _staged(permutation: Permutation) -> Program:
+    rows = permutation.inner == len(permutation.dims) - 1
+    shapes = constants.STAGED_ROWS if rows else constants.STAGED_TILES
+    tile = staged.plan_tile(permutation.dims, permutation.word, shapes)
+    assert tile is not None  # else another variant was chosen
+    return Program(staged.staged_kernel, tile.programs, tile.arguments())
 
 
 def _rows(permutation: Permutation) -> Program:
@@ -279,26 +341,3 @@ def fit_tile(size_i: int, size_j: int, tile_i: int, tile_j: int) -> tuple[int, i
     if block_j < tile_j:
         block_i = min(triton.next_power_of_2(size_i), tile_i * tile_j // block_j)
     return block_i, block_j
-
-
-def division_arguments(
-    sizes: tuple[int, ...], strides: tuple[int, ...], side: str = ""
-) -> dict[str, Any]:
-    """The arguments of `_linear_to_offset` for dims of these sizes and strides, prefixed by `side`.
-
-    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1,
-    for any n below 2^31. The factor is 2^(31+l) / size, rounded up, and is passed as a signed
-    number. And n % size is n - n // size * size, so that an offset is a sum of quotients, each
-    times a step.
-    """
-    # Only the step of the first dim is used. Its other arguments are 0, so that the kernel is not
-    # compiled again for other values.
-    lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
-    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
-    below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
-    return {
-        f"{side}sizes": (0, *sizes[1:]),
-        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f in factors)),
-        f"{side}shifts": (0, *(n - 1 for n in lengths)),
-        f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
-    }

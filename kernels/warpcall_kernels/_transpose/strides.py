@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -76,6 +76,29 @@ def needs_int64(spans: Iterable[int]) -> bool:
 def alignment(itemsize: int, numbers: Sequence[int]) -> int:
     """The elements, a power of two, that one access may move if it begins at any of `numbers`."""
     return math.gcd(VECTOR_BYTES // itemsize, *numbers)
+
+
+def division_arguments(
+    sizes: tuple[int, ...], strides: tuple[int, ...], side: str = ""
+) -> dict[str, Any]:
+    """The arguments of `linear_to_offset` for dims of these sizes and strides, prefixed by `side`.
+
+    With 2^(l-1) < size <= 2^l, n // size is the high word of n * factor, shifted right by l - 1,
+    for any n below 2^31. The factor is 2^(31+l) / size, rounded up, and is passed as a signed
+    number. And n % size is n - n // size * size, so that an offset is a sum of quotients, each
+    times a step.
+    """
+    # Only the step of the first dim is used. Its other arguments are 0, so that the kernel is not
+    # compiled again for other values.
+    lengths = [max(1, (size - 1).bit_length()) for size in sizes[1:]]
+    factors = [-(-(1 << (31 + n)) // size) for size, n in zip(sizes[1:], lengths, strict=True)]
+    below = [size * stride for size, stride in zip(sizes[1:], strides[1:], strict=True)]
+    return {
+        f"{side}sizes": (0, *sizes[1:]),
+        f"{side}factors": (0, *(f - (1 << 32) if f >> 31 else f for f in factors)),
+        f"{side}shifts": (0, *(n - 1 for n in lengths)),
+        f"{side}steps": tuple(s - b for s, b in zip(strides, [*below, 0], strict=True)),
+    }
 
 
 @triton.jit

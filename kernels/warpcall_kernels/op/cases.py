@@ -30,6 +30,7 @@ SHORT_DTYPES = {
     torch.float32: "fp32",
     torch.float64: "fp64",
     torch.complex64: "c64",
+    torch.complex128: "c128",
 }
 
 Values = Literal["normal", "special", "integers", "mask"]

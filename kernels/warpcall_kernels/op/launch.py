@@ -19,6 +19,7 @@ VECTOR_BYTES = 16  # the widest access of a thread
 LayoutKey = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]
 
 _others_are_interpreted = False  # set by `interpret_only_others`
+_takes_metas = False  # set by `take_metas`
 
 
 class Layout(NamedTuple):
@@ -44,8 +45,22 @@ def layout_key(t: Tensor) -> LayoutKey:
 
 
 def runs_kernel(x: Tensor) -> bool:
-    """Whether Triton takes this tensor: on a GPU, or under Triton's interpreter."""
-    return x.is_cuda or (triton.knobs.runtime.interpret and not _others_are_interpreted)
+    """Whether Triton takes this tensor: on a GPU, under Triton's interpreter, or see `take_metas`."""
+    return (
+        x.is_cuda
+        or (triton.knobs.runtime.interpret and not _others_are_interpreted)
+        or (_takes_metas and x.is_meta)
+    )
+
+
+def take_metas(takes: bool) -> None:
+    """Whether launchers call their kernels for "meta" tensors, as `compile/warm.py` needs.
+
+    Triton's own switch `interpret` would do the same, but a module with kernels that another thread
+    imports meanwhile would then be interpreted for ever.
+    """
+    global _takes_metas
+    _takes_metas = takes
 
 
 def interpret_only_others() -> None:
@@ -80,9 +95,14 @@ class Launch:
         element_types: for each tensor the Triton dtype to read it as, or None for its own.
         variant: the name of the variant that the plan chose; tests and logs use it. Without one it
             is the name of the kernel.
+        words: how many words of 64 bits the kernel takes as its last tensor; the caller allocates
+            them, as zeros.
     """
 
-    __slots__ = ("_fixed", "_handles", "arguments", "element_types", "grid", "kernel", "variant")
+    __slots__ = (
+        *("_fixed", "_handles", "arguments", "element_types"),
+        *("grid", "kernel", "variant", "words"),
+    )
 
     def __init__(
         self,
@@ -91,8 +111,10 @@ class Launch:
         arguments: Mapping[str, Any],
         element_types: tuple[Any, ...] = (),
         variant: str = "",
+        words: int = 0,
     ) -> None:
         self.kernel = kernel
+        self.words = words
         self.grid = (*grid, 1, 1)[:3]
         self.arguments = arguments
         self.element_types = element_types
@@ -114,7 +136,7 @@ class Launch:
                 return self(*tensors)
         handle = self._handles.get(device)
         if handle is None:
-            return self._launch_by_triton(device, tensors)
+            return self.by_triton(*tensors)
         run, function, metadata = handle
         run(
             *self.grid,
@@ -127,8 +149,13 @@ class Launch:
         )
         return None
 
-    def _launch_by_triton(self, device: int, tensors: tuple[Tensor | None, ...]) -> None:
-        """Launch as Triton does, which compiles if needed, and keep the handle."""
+    def by_triton(self, *tensors: Tensor | None) -> None:
+        """Launch as Triton does, which compiles if needed, and keep the handle.
+
+        The device of the first tensor must be the current one if it is a GPU.
+        """
+        assert tensors[0] is not None
+        device = tensors[0].get_device()
         operands = list(tensors)
         for i, element_type in enumerate(self.element_types):
             if element_type is not None:
