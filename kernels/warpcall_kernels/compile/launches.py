@@ -1,6 +1,6 @@
-"""Records the launches of Triton kernels and compiles them for a GPU that need not be there.
+"""Records the launches of Triton kernels: on a GPU, or compiled for one that need not be there.
 
-Nothing runs on a GPU: a launch compiles its kernel and leaves the outputs as they were allocated.
+Without a GPU a launch compiles its kernel and leaves the outputs as they were allocated.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 from triton.compiler.errors import CompilationError
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import PTXASError
@@ -29,6 +30,7 @@ from warpcall_kernels.compile.architectures import (
 )
 from warpcall_kernels.compile.resources import Resources, resources, sass
 from warpcall_kernels.compile.warm import CompileOnlyDriver
+from warpcall_kernels.op.launch import Launch
 
 MAX_KERNELS = 32
 MAX_ARGUMENTS = 128  # of a kernel in a report
@@ -87,7 +89,7 @@ class _Launched:
 
 
 class LaunchRecorder:
-    """Compiles what is launched within `recording`, each kernel once.
+    """Compiles what is launched within `recording`, or notes it within `observing`, each kernel once.
 
     Attributes:
         failures: of configurations of autotuners that cannot be compiled, and would not be chosen.
@@ -100,6 +102,8 @@ class LaunchRecorder:
         self._target = target
         self._launched: dict[tuple[str, str], _Launched] = {}
         self._config = ""
+        self._tuner: Any = None  # the autotuner that launches its kernel now
+        self._timing = False  # whether it times its configurations
 
     def __len__(self) -> int:
         return len(self._launched)
@@ -131,6 +135,51 @@ class LaunchRecorder:
             yield
         finally:
             JITFunction.run, Autotuner.run = run, tune
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """A context in which launches run as usual, on a GPU of the architecture.
+
+        Of an autotuner only the configuration that it chooses counts. Kernels are compiled anew,
+        because a cached one may lack its texts.
+        """
+        run, tune, bench, ours = JITFunction.run, Autotuner.run, Autotuner._bench, Launch.__call__
+
+        def noting(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            compiled = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            if compiled is not None and not warmup and not self._timing:
+                chosen = getattr(self._tuner, "best_config", None)
+                self._config = "" if chosen is None else str(chosen)[:MAX_CHARS]
+                self._note(compiled, _evaluated(kernel, grid, args, kwargs))
+            return compiled
+
+        def tuning(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            outer, self._tuner = self._tuner, tuner
+            try:
+                return tune(tuner, *args, **kwargs)
+            finally:
+                self._tuner = outer
+
+        def timing(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            self._timing = True
+            try:
+                return bench(tuner, *args, **kwargs)
+            finally:
+                self._timing = False
+
+        def launching(self: Launch, *tensors: Tensor | None) -> None:
+            self.by_triton(*tensors)  # a repeated launch would bypass Triton
+
+        JITFunction.run, Autotuner.run, Autotuner._bench = noting, tuning, timing
+        Launch.__call__ = launching  # type: ignore[method-assign]
+        try:
+            with triton.knobs.compilation.scope():
+                triton.knobs.compilation.always_compile = True
+                triton.knobs.compilation.store_binary_only = False
+                yield
+        finally:
+            JITFunction.run, Autotuner.run, Autotuner._bench = run, tune, bench
+            Launch.__call__ = ours  # type: ignore[method-assign]
 
     def kernels(self) -> list[LaunchedKernel]:
         """What was launched, in the order of the first launches.

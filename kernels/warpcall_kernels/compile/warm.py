@@ -23,6 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from warpcall_kernels import Op, ops
+from warpcall_kernels.op import launch
 from warpcall_kernels.op.cases import Case
 
 # A case in one dtype of a group is compiled in all dtypes of that group.
@@ -78,7 +79,6 @@ def warm(
     kernels: list[Any] = []
     hits: list[bool] = []
     failed: dict[str, None] = {}  # an ordered set
-    # Listed before `compiling` starts: a module that is imported within it would be interpreted.
     todo = list(cases() if calls is None else calls)
     with (
         ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
@@ -101,6 +101,21 @@ def warm(
             for failures in pool.map(_load, found.values()):
                 failed |= failures
     return Warmed(len(found), hits.count(False), tuple(failed))
+
+
+def load_call(op: Op, case: Case) -> tuple[str, ...]:
+    """Load the kernels of one call onto the current device, and return the failures.
+
+    Kernels that Triton's cache has need some 10 ms. Others would be compiled here. Nothing may be
+    launched meanwhile, by any thread.
+    """
+    kernels: list[Any] = []
+    failed: dict[str, None] = {}
+    with compiling(kernels.append), _recording(failed, f"{op.name} {case.name}"):
+        op.function(**case.metas(), **op.check_params(case.params))
+    for kernel in kernels:
+        failed |= _load(kernel)
+    return tuple(failed)
 
 
 def _load(kernel: Any) -> dict[str, None]:
@@ -149,7 +164,7 @@ def compiling(on_kernel: Callable[[Any], object], capability: int | None = None)
         capability: compute capability to compile for. This process can launch nothing afterwards.
             None means that of the current device.
     """
-    run, interpret = JITFunction.run, triton.knobs.runtime.interpret
+    run = JITFunction.run
 
     def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         on_kernel(run(kernel, *args, grid=grid, warmup=True, **kwargs))
@@ -157,12 +172,12 @@ def compiling(on_kernel: Callable[[Any], object], capability: int | None = None)
     if capability is not None:
         triton.runtime.driver.set_active(CompileOnlyDriver(capability))
     JITFunction.run = compile_only
-    triton.knobs.runtime.interpret = True  # so that launchers call their kernels for "meta" tensors
+    launch.take_metas(True)
     try:
         yield
     finally:
         JITFunction.run = run
-        triton.knobs.runtime.interpret = interpret
+        launch.take_metas(False)
 
 
 @contextmanager

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import resource
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from warpcall_service.settings import Settings
 
 BACKLOG = 2048
 DESCRIPTORS = 65_536  # to ask for, mostly for connections; the usual soft limit is 1,024
@@ -124,3 +127,16 @@ def _remove_stale(path: Path) -> None:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
             path.unlink()
+
+
+def url_of(settings: Settings, listener: socket.socket, *, named: bool = False) -> str:
+    """The address that the server listens on.
+
+    Args:
+        named: whether to have the machine's name in place of an address that stands for all.
+    """
+    host, port = listener.getsockname()[:2]
+    if named and ipaddress.ip_address(host).is_unspecified:
+        host = socket.gethostname()
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

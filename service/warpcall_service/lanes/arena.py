@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from warpcall.errors import Busy, Problem, TooLarge, sizes
+from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.arena_memory import ArenaMemory
 from warpcall_service.lanes.deferred import DeferredAllocations
 from warpcall_service.lanes.fair_queue import FairQueue, QueueEntry
@@ -32,6 +33,7 @@ from warpcall_service.lanes.slot import Slot
 LINE_BYTES = 64  # a cache line, the alignment of small slots
 PAGE_ALIGNED_BYTES = 64 << 10  # slots of this size and more begin on a page
 MAX_RETRY_AFTER_S = 60.0
+USER_SHARE = 0.75  # of an arena for one user in several slots; the rest is for other users
 SMALL_CALLS = 64  # small calls of the largest size that fit in the reserve together
 
 
@@ -388,3 +390,8 @@ def _subtract(counts: dict[str, int], user: str, nbytes: int) -> None:
         counts[user] = left
     else:
         counts.pop(user, None)
+
+
+def share_of(user: str) -> float:
+    """The part of an arena that a user may have in several slots. Without keys all are LOCAL."""
+    return 1.0 if user == LOCAL.name else USER_SHARE

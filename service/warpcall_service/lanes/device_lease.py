@@ -36,6 +36,8 @@ class DeviceLease:
         calls_window_s: the longest time that a block waits for calls in the queue; None means
             WINDOW_FACTOR times the block before.
         called_at: tells when the lane's last call ended, by time.monotonic().
+        is_starting: tells whether the worker process is being started, or compiles or loads kernels
+            beside calls. No job gets the device meanwhile: that would disturb what it times.
 
     Attributes:
         blocks_calls: the lane sends no calls: a job has the device, or waits for it.
@@ -50,6 +52,7 @@ class DeviceLease:
         on_block: Callable[[float], None] = lambda seconds: None,
         calls_window_s: float | None = None,
         called_at: Callable[[], float] = lambda: -math.inf,
+        is_starting: Callable[[], bool] = lambda: False,
     ) -> None:
         self.blocks_calls = False
         self.since: float | None = None
@@ -59,6 +62,7 @@ class DeviceLease:
         self._on_block = on_block
         self._calls_window_s = calls_window_s
         self._called_at = called_at
+        self._is_starting = is_starting
         self._held_s = 0.0  # by the last block
         self._changed: asyncio.Future[None] | None = None  # set while a job waits
         self._released: asyncio.Future[None] | None = None  # set while a reading waits
@@ -73,6 +77,8 @@ class DeviceLease:
     async def acquire(self) -> None:
         """Get the device for one job, until `release`: wait until nothing runs there."""
         assert self.since is None
+        while self._is_starting():
+            await self._wait_for_change(None)
         window_s = self._calls_window_s
         if window_s is None:
             window_s = min(max(WINDOW_FACTOR * self._held_s, MIN_WINDOW_S), MAX_WINDOW_S)

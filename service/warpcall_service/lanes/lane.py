@@ -9,13 +9,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from warpcall.errors import Busy, Problem, TimedOut, Unavailable
-from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.activity import Activity
-from warpcall_service.lanes.arena import Arena
+from warpcall_service.lanes.arena import Arena, share_of
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
 from warpcall_service.lanes.lane_call import Call, Outcome
@@ -30,7 +28,6 @@ from warpcall_service.settings import Settings
 # once for several. They must be small: large ones take longer, and an unsent one can be dropped.
 MAX_AHEAD = 8
 MAX_AHEAD_BYTES = 4 << 20
-USER_SHARE = 0.75  # of an arena for one user in several slots; the rest is for other users
 RESERVE_SHARE = 1 / 32  # of an arena for small calls only
 MAX_RESERVE_BYTES = 64 << 20  # with it the largest small call has 1 MiB
 START_S = 5.0  # assumed for Retry-After until a start of the worker was measured
@@ -58,7 +55,7 @@ class Lane:
         self.hello: Hello = {}
         nbytes = int(settings.arena_bytes)
         reserve = min(int(nbytes * RESERVE_SHARE), MAX_RESERVE_BYTES)
-        self.arena = Arena(nbytes, _share, reserve, settings.max_queue)
+        self.arena = Arena(nbytes, share_of, reserve, settings.max_queue)
         self._settings = settings
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -72,6 +69,7 @@ class Lane:
             self._send_waiting,
             self.activity.add_block,
             called_at=lambda: self.activity.called_at,
+            is_starting=lambda: bool(self.warming) or self.state in ("starting", "restarting"),
         )
         self._sent_nbytes = 0
         self._freed: list[int] = []  # stored tensors that the worker does not know to be free yet
@@ -91,6 +89,11 @@ class Lane:
         return self.arena.waiting + self._queue.count + len(self._sent)
 
     @property
+    def warming(self) -> str:
+        """How many kernels were compiled or loaded ahead; empty if none are now."""
+        return self._worker.warming if self._worker else ""
+
+    @property
     def calls(self) -> int:
         """The number of calls that were sent to its worker processes so far."""
         return self._last_id
@@ -106,7 +109,8 @@ class Lane:
         return LaneStatus(
             name=self.name,
             state=self.state,
-            reason=self.reason,
+            reason=self.reason or self.warming,
+            warming=bool(self.warming),
             device=self.hello.get("label", ""),
             pid=self._worker.pid if self._worker else None,
             restarts=self._restarts,
@@ -239,7 +243,7 @@ class Lane:
         try:
             worker = self._worker = WorkerHandle(
                 *(self.name, self.arena, self._settings, self._on_done, self.kill),
-                on_progress=partial(setattr, self, "reason"),
+                on_warming=self.device_lease.notify,
             )
             hello = await worker.hello(self._settings.start_timeout_s)
             self._start_s = time.monotonic() - began
@@ -394,7 +398,3 @@ class Lane:
         """Kill the worker if this call runs; if it waits behind another, that one has a timer."""
         if self._sent and self._sent[0] is call:
             self.kill(f"{call.plan.op} ran {self._settings.grace_s:g} s past its deadline")
-
-
-def _share(user: str) -> float:
-    return 1.0 if user == LOCAL.name else USER_SHARE

@@ -4,9 +4,9 @@ There are two sockets. On the socket for calls (SOCK_SEQPACKET, so that a packet
 from the server has one or more calls, each `CALL` and the plan's message. A packet from the worker
 has one or more replies, each `DONE` and a problem as JSON if the call failed; replies come in the
 order of the calls. A call with the id `FREE` is none: it lists tensors to free, and has no reply. On the socket for plans (a stream, because
-callers' text may be long) both sides send frames of JSON: the worker first, while it compiles kernels,
-how many of them are done (`{"warming": [312, 1588]}`), then its `Hello`, and then a
-reply to each request, in order.
+callers' text may be long) both sides send frames of JSON: the worker first its `Hello`, and then a
+reply to each request, in order. From before its hello on, a worker that compiles kernels ahead also
+says how many are done: `{"warming": ["compiling", 312, 1588]}`, and at the end `["", 0, 0]`.
 """
 
 from __future__ import annotations

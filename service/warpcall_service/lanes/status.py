@@ -21,15 +21,19 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """One lane, for /readyz and /metrics. `reason` is empty while the state is ready.
+    """One lane, for /readyz and /metrics.
 
     Attributes:
+        reason: why it is in its state; of a lane that is ready, which kernels it compiles ahead, or
+            empty.
+        warming: whether it compiles or loads kernels ahead.
         plan_requests: requests that the worker's planning thread has not answered yet.
     """
 
     name: str
     state: State
     reason: str
+    warming: bool
     device: str
     pid: int | None
     restarts: int

@@ -61,11 +61,13 @@ class WorkerHandle:
     Args:
         on_done: called with each reply to a call, and the problem as JSON if the call failed.
         on_stuck: called with a reason when the planning thread does not reply in time.
-        on_progress: called with what the process does until it is ready.
+        on_warming: called when `warming` has changed.
 
     Attributes:
         lost: done when the process has ended or closed a socket.
         last_sent: id of the last call that the process may have received.
+        warming: how many kernels the process has compiled or loaded ahead, as a text for people;
+            empty if it does not, or has done it.
 
     Raises:
         WorkerLost: the process cannot be started; nothing is left open then.
@@ -78,13 +80,14 @@ class WorkerHandle:
         settings: Settings,
         on_done: Callable[[Done, bytes], None],
         on_stuck: Callable[[str], None],
-        on_progress: Callable[[str], None],
+        on_warming: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._on_done = on_done
         self._on_stuck = on_stuck
-        self._on_progress = on_progress
+        self._on_warming = on_warming
+        self.warming = ""
         self._grace_s = settings.grace_s
         self._unsent: list[bytes] = []  # calls that go into the next packet
         self._unsent_nbytes = 0
@@ -337,8 +340,8 @@ class WorkerHandle:
             while True:
                 answer = json.loads(await read_frame_async(reader))
                 if "warming" in answer:
-                    done, count = answer["warming"]
-                    self._on_progress(f"warming {done:,} of {count:,} kernels")
+                    self.warming = _warming(*answer["warming"])
+                    self._on_warming()
                 elif not self._hello.done():
                     self._hello.set_result(cast("Hello", answer))
                 else:
@@ -355,6 +358,15 @@ class WorkerHandle:
                     request.answer.set_exception(WorkerLost("its process ended"))
             self._requests.clear()
             self._start_timer()
+
+
+def _warming(what: str, done: int, count: int) -> str:
+    """The text for a worker's frame about the kernels that it compiles or loads ahead."""
+    if what == "loading":
+        return f"warming, loading the kernels of {done:,} of {count:,} calls"
+    if not what:
+        return ""
+    return f"warming {done:,} of {count:,} kernels" if count else "warming, listing the kernels"
 
 
 def torch_environment() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import socket
@@ -25,7 +24,7 @@ from warpcall_service.auth.users import Snapshot
 from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
-from warpcall_service.http.listen import ServerError, listen_shared
+from warpcall_service.http.listen import ServerError, listen_shared, url_of
 from warpcall_service.http.server import HttpServer
 from warpcall_service.jobs.service import JobService
 from warpcall_service.lanes.engine import LocalEngine
@@ -73,7 +72,7 @@ async def serve_lanes(
     checks = Checks(settings)
     usage = account_sync.usage_counter
     identity = ServerIdentity.of(settings, "" if place is None else place.name)
-    url = settings.advertised_url or _url(settings, listener, named=True)
+    url = settings.advertised_url or url_of(settings, listener, named=True)
     if place is not None:
         url = own_url(url, listener.getsockname()[1])
     membership = Membership(
@@ -85,7 +84,7 @@ async def serve_lanes(
     )
     job_service.start()
     artefacts.start()
-    membership.start()
+    await membership.start()
     monitors = MonitorService(settings, job_service)
     monitors.start()
     json = JsonPool(int(settings.max_json_bytes))
@@ -137,7 +136,9 @@ async def serve_lanes(
         )
         stop.server = server
         devices = ", ".join(lane.device for lane in engine.status() if lane.state == "ready")
-        where = _url(settings, listener) + (f" and unix://{settings.uds}" if unix_listener else "")
+        where = url_of(settings, listener) + (
+            f" and unix://{settings.uds}" if unix_listener else ""
+        )
         listeners = [listener]
         if place is None:
             logs.announce(f"Warpcall listens on {where}, kernels run on {devices}")
@@ -147,7 +148,9 @@ async def serve_lanes(
                 listeners.append(listen_shared(settings.host, place.public_port))
             os.write(place.ready_fd, url.encode())
         if place is None and sys.stdout is not None and sys.stdout.isatty():
-            for line in _next_steps(_url(settings, listener), account_sync.authenticator.needs_key):
+            for line in _next_steps(
+                url_of(settings, listener), account_sync.authenticator.needs_key
+            ):
                 logs.announce(line)
         await server.serve(sockets=listeners)
     finally:
@@ -229,16 +232,3 @@ def _next_steps(url: str, needs_key: bool) -> list[str]:
         f"  in a shell:    warpcall {command} --url {url}",
         "  Ctrl-C stops the server",
     ]
-
-
-def _url(settings: Settings, listener: socket.socket, *, named: bool = False) -> str:
-    """The address that the server listens on.
-
-    Args:
-        named: whether to have the machine's name in place of an address that stands for all.
-    """
-    host, port = listener.getsockname()[:2]
-    if named and ipaddress.ip_address(host).is_unspecified:
-        host = socket.gethostname()
-    scheme = "http" if settings.tls_cert is None else "https"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

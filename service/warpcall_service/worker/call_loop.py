@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class CallLoop:
         decode: makes work of a plan's message.
         free: frees stored tensors, by their numbers.
         problem_of: the problem that the caller gets for an exception.
+        launching: held while a call is begun; another thread may load kernels while it is free.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class CallLoop:
         decode: Callable[[bytes], Runnable],
         free: Callable[[list[int]], None],
         problem_of: Callable[[Exception], Problem],
+        launching: threading.Lock,
     ) -> None:
         self._calls = calls
         self._device = device
         self._decode = decode
         self._free = free
         self._problem_of = problem_of
+        self._launching = launching
         self._under_way: deque[tuple[int, float, Pending]] = deque()  # id, time of its begin
         self._answers: list[bytes] = []
         self._answered_at = 0.0  # time of the first of them
@@ -93,7 +97,8 @@ class CallLoop:
         try:
             if late:
                 raise TimedOut("the deadline passed while the call waited for the device")
-            return self._device.begin(self._decode(message), source, target)
+            with self._launching:
+                return self._device.begin(self._decode(message), source, target)
         except Exception as error:  # noqa: BLE001  # an error of one call ends only that call
             return Failed(error)
 

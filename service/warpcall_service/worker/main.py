@@ -14,7 +14,6 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from warpcall import wire
@@ -50,13 +49,7 @@ def main() -> None:
     calls = socket.socket(fileno=args.calls_fd)
     plans = socket.socket(fileno=args.plans_fd)
     try:
-        device, hello = _open_device(
-            args.device,
-            arena,
-            args.threads,
-            args.warm,
-            functools.partial(_report_warming, plans),
-        )
+        device, hello = _open_device(args.device, arena, args.threads)
     except Exception as error:
         if isinstance(error, NoSuchDevice):
             text = str(error)  # an operator's mistake needs no traceback
@@ -69,31 +62,52 @@ def main() -> None:
     prefaulting.join()
     if device.name == "cpu":
         release_import_memory()
-    try:
-        plans.sendall(frame(hello))
-    except BrokenPipeError:  # the server has ended meanwhile
+    answers = Answers(plans)
+    launching = threading.Lock()
+    if args.warm and device.name != "cpu":
+        _start_warming(device.name, launching, answers)
+    if not answers.send(hello):
         return
-    threading.Thread(target=_answer_requests, args=(plans, device.name), daemon=True).start()
-    _run_calls(calls, device)
+    threading.Thread(
+        target=_answer_requests, args=(plans, answers, device.name), daemon=True
+    ).start()
+    _run_calls(calls, device, launching)
     os._exit(0)  # the operating system frees everything: no clean-up is needed
 
 
-def _report_warming(plans: socket.socket, done: int, count: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the server has ended meanwhile
-        plans.sendall(frame({"warming": [done, count]}))
+class Answers:
+    """Sends frames to the server from several threads."""
+
+    def __init__(self, plans: socket.socket) -> None:
+        self._plans = plans
+        self._lock = threading.Lock()
+
+    def send(self, payload: object) -> bool:
+        """Send a frame, and return whether the server takes it: it may have ended."""
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._plans.sendall(frame(payload))
+            return True
+        return False
 
 
-def _open_device(
-    device_name: str,
-    arena: mmap.mmap,
-    threads: int,
-    warm: bool,
-    on_warming: Callable[[int, int], None],
-) -> tuple[Device, Hello]:
+def _start_warming(device: str, launching: threading.Lock, answers: Answers) -> None:
+    import torch
+
+    from warpcall_service.worker.warmup import LaneWarmer
+
+    major, minor = torch.cuda.get_device_capability(device)
+    LaneWarmer(
+        device,
+        major * 10 + minor,
+        launching,
+        lambda what, done, count: answers.send({"warming": [what, done, count]}),
+    ).start()
+
+
+def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Device, Hello]:
     with quick_imports():
         from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
         from warpcall_service.worker import (
-            installed,  # noqa: F401
             job_check,  # noqa: F401  # imported now, so that the first request need not wait
             program_planner,  # noqa: F401  # see the next line
         )
@@ -101,10 +115,6 @@ def _open_device(
         from warpcall_service.worker.tensors import describe
 
     device = open_device(device_name, arena, threads)
-    if warm and device.name != "cpu":
-        from warpcall_service.worker.warmup import warm_lane
-
-        warm_lane(device.name, on_warming)
     fingerprint = measuring.fingerprint(device.name)
     return device, {
         "device": device.name,
@@ -118,7 +128,7 @@ def _open_device(
     }
 
 
-def _run_calls(calls: socket.socket, device: Device) -> None:
+def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) -> None:
     """Run calls in the order in which they come, until the server closes the socket."""
     import torch
 
@@ -139,12 +149,15 @@ def _run_calls(calls: socket.socket, device: Device) -> None:
             tensor_store.pop(number, None)
 
     with torch.inference_mode():
-        CallLoop(calls, device, decode, free, lambda error: _problem(error, "the call")).run()
+        CallLoop(
+            calls, device, decode, free, lambda error: _problem(error, "the call"), launching
+        ).run()
 
 
-def _answer_requests(plans: socket.socket, device: str) -> None:
+def _answer_requests(plans: socket.socket, answers: Answers, device: str) -> None:
     """Check calls and jobs, until the server closes the socket."""
-    from warpcall_service.worker import installed, job_check
+    from warpcall_kernels import measuring
+    from warpcall_service.worker import job_check
 
     while (text := read_frame(plans)) is not None:
         try:
@@ -152,21 +165,21 @@ def _answer_requests(plans: socket.socket, device: str) -> None:
             if "job" in request:
                 answer: Any = job_check.check_job(request["job"], device)
             elif "installed" in request:
-                answer = installed.describe_installed(request["installed"], device)
+                answer = measuring.describe_installed(request["installed"], device)
             elif "compare" in request:
                 answer = job_check.compare_jobs(request["compare"])
             else:
                 answer = _plan_call(request)
         except Exception as error:  # noqa: BLE001  # as above
             answer = {"problem": _problem(error, "planning").to_json()}
-        plans.sendall(frame(answer))
+        answers.send(answer)
 
 
 def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels.op.declaration import Meta
     from warpcall_service.worker.program_planner import plan_program
-    from warpcall_service.worker.tensors import CODES, DTYPES
+    from warpcall_service.worker.tensors import DTYPES, wire_code
 
     if "steps" in request:
         return plan_program(request)
@@ -178,7 +191,7 @@ def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
     outputs = op.check(tensors, params)
     return {
         "params": params,
-        "outputs": [[name, CODES[m.dtype], m.shape] for name, m in outputs.items()],
+        "outputs": [[name, wire_code(name, m.dtype), m.shape] for name, m in outputs.items()],
     }
 
 

@@ -11,7 +11,7 @@ from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import ops
 from warpcall_kernels.op.declaration import Meta
 from warpcall_service.worker.programs import step_label
-from warpcall_service.worker.tensors import CODES, DTYPES
+from warpcall_service.worker.tensors import DTYPES, wire_code
 
 
 def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,8 @@ def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "steps": planned,
         "outputs": [
-            [name, source, *_described(found.metas[source])] for name, source in outputs.items()
+            [name, source, *_described(name, found.metas[source])]
+            for name, source in outputs.items()
         ],
         "peak_nbytes": peak_nbytes,
         "peak_step": peak_step,
@@ -120,7 +121,9 @@ def _step(step: Mapping[str, Any], found: _Sources) -> dict[str, Any]:
         "op": op.name,
         "params": params,
         "sources": sources,
-        "outputs": [[output, *_described(meta)] for output, meta in outputs.items()],
+        "outputs": [
+            [output, *_described(f"{label}{output}", meta)] for output, meta in outputs.items()
+        ],
     }
 
 
@@ -151,5 +154,5 @@ def _metas(described: Sequence[tuple[str, str, Sequence[int]]]) -> dict[str, Met
     return {name: Meta(tuple(shape), DTYPES[code]) for name, code, shape in described}
 
 
-def _described(meta: Meta) -> tuple[str, tuple[int, ...]]:
-    return CODES[meta.dtype], meta.shape
+def _described(name: str, meta: Meta) -> tuple[str, tuple[int, ...]]:
+    return wire_code(name, meta.dtype), meta.shape

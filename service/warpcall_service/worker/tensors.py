@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from warpcall import dtypes
+from warpcall.errors import InvalidInput
 from warpcall_kernels import Op
+from warpcall_kernels.op.declaration import dtype_name
 
 # By wire code; torch has the names that numpy and ml_dtypes have.
 DTYPES: dict[str, torch.dtype] = {dtype.code: getattr(torch, dtype.name) for dtype in dtypes.DTYPES}
@@ -61,6 +63,21 @@ class Place:
         if self.strides is None:
             return flat.view(self.shape)
         return flat.as_strided(self.shape, self.strides)
+
+
+def wire_code(name: str, dtype: torch.dtype) -> str:
+    """The code of an output's dtype on the wire.
+
+    Raises:
+        InvalidInput: it has none, such as complex128, which complex64 and float64 add up to.
+    """
+    known = CODES.get(dtype)
+    if known is None:
+        raise InvalidInput(
+            f"{name} would be {dtype_name(dtype)}, which calls cannot return; pass inputs of other "
+            "dtypes"
+        )
+    return known
 
 
 def describe(op: Op, codes: Mapping[torch.dtype, str] = CODES) -> dict[str, Any]:

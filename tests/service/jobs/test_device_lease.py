@@ -215,6 +215,27 @@ def test_calls_that_never_end_keep_a_block_off_for_a_turn_only() -> None:
     asyncio.run(play())
 
 
+def test_a_block_waits_while_kernels_are_compiled_and_keeps_no_calls_back_meanwhile() -> None:
+    starting = [True]
+
+    async def play() -> tuple[bool, bool, bool]:
+        lease = DeviceLease(
+            lambda: False, lambda: False, lambda: None, is_starting=lambda: starting[0]
+        )
+        acquiring = asyncio.create_task(lease.acquire())
+        for _ in range(3):
+            await asyncio.sleep(0)
+            lease.notify()
+        waits, blocks = not acquiring.done(), lease.blocks_calls
+        starting[0] = False
+        lease.notify()
+        async with asyncio.timeout(PATIENCE_S):
+            await acquiring
+        return waits, blocks, lease.blocks_calls
+
+    assert asyncio.run(play()) == (True, False, True)
+
+
 def test_blocks_are_short_while_calls_wait_or_came_lately() -> None:
     now = time.monotonic()
     waiting, called_at = [False], [now - 60]

@@ -70,7 +70,7 @@ def test_calls_wait_in_order_until_the_worker_reads(
             Settings.load(),
             lambda done, problem: None,
             lambda reason: None,
-            lambda reason: None,
+            lambda: None,
         )
         theirs = worker._process.theirs["calls"]  # type: ignore[attr-defined]
         taken: list[int] = []
@@ -106,24 +106,35 @@ def test_calls_wait_in_order_until_the_worker_reads(
     asyncio.run(play())
 
 
-def test_readiness_tells_how_many_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_tells_which_kernels_are_compiled_before_and_after_its_hello(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(worker_handle, "ChildProcess", SilentProcess)
 
     async def play() -> tuple[list[str], Hello]:
         said: list[str] = []
         arena = Arena(1 << 20)
         worker = WorkerHandle(
-            "cuda:0", arena, Settings.load(), lambda done, problem: None, said.append, said.append
+            *("cuda:0", arena, Settings.load(), lambda done, problem: None, said.append),
+            lambda: said.append(worker.warming),
         )
         theirs = worker._process.theirs["plans"]  # type: ignore[attr-defined]
-        theirs.sendall(frame({"warming": [312, 1588]}) + frame({"warming": [1588, 1588]}))
-        theirs.sendall(frame({"device": "cuda:0"}))
+        theirs.sendall(frame({"warming": ["compiling", 0, 0]}) + frame({"device": "cuda:0"}))
         hello = await worker.hello(30.0)
+        for warming in (["compiling", 312, 1588], ["loading", 3, 1904], ["", 0, 0]):
+            theirs.sendall(frame({"warming": warming}))
+        while not said or said[-1]:
+            await asyncio.sleep(0)
         await worker.end()
         arena.memory.close()
         return said, hello
 
     assert asyncio.run(play()) == (
-        ["warming 312 of 1,588 kernels", "warming 1,588 of 1,588 kernels"],
+        [
+            "warming, listing the kernels",
+            "warming 312 of 1,588 kernels",
+            "warming, loading the kernels of 3 of 1,904 calls",
+            "",
+        ],
         {"device": "cuda:0"},
     )

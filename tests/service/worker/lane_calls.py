@@ -51,7 +51,9 @@ def answers_to(device_name: str, packets: Sequence[Sequence[tuple[int, bytes, fl
 
     def work() -> None:
         with torch.inference_mode():
-            CallLoop(theirs, device, OpCall.decode, lambda numbers: None, problem_of).run()
+            CallLoop(
+                theirs, device, OpCall.decode, lambda numbers: None, problem_of, threading.Lock()
+            ).run()
 
     running = threading.Thread(target=work)
     ours.settimeout(60)

@@ -71,7 +71,14 @@ def test_calls_under_way_are_answered_in_order_each_with_its_own_times(in_packet
     numbers = range(1, 2 * MOST_UNDER_WAY + 6)
     calls = [CALL.pack(n, n, 0, time.monotonic() + 60, 0) for n in numbers]
     device = LateDevice()
-    loop = CallLoop(theirs, device, lambda message: None, lambda numbers: None, problem_of)  # type: ignore[arg-type, return-value]  # the device needs no work
+    loop = CallLoop(
+        theirs,
+        device,
+        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
+        lambda numbers: None,
+        problem_of,
+        threading.Lock(),
+    )
     running = threading.Thread(target=loop.run)
     found: list[tuple[int, float]] = []
 
