@@ -160,7 +160,7 @@ def create_app(
             lambda: stopping() or bool(account_sync.authenticator.keys_unusable),
         ),
         shared_memory_routes.routes(settings, shared),
-        pages(engine, job_service, implementations, problems, shares, membership),
+        pages(engine, job_service, implementations, problems, shares, membership, artefacts),
         forms(
             settings,
             engine,

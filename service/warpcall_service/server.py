@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from warpcall_service.http.listen import ServerError, allow_connections, listen, listen_unix
+from warpcall_service.http.listen import (
+    ServerError,
+    allow_connections,
+    listen,
+    listen_unix,
+    url_of,
+)
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.startup.responder import StartResponder
@@ -79,6 +85,8 @@ async def _serve(
         ],
     )
     responder.start()
+    if place is None:
+        log.info("the server listens on %s and starts", url_of(settings, listener))
     try:
         parts: list[Any] = []
         if not await stop.or_done(_start(settings, engine, parts)):

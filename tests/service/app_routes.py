@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
@@ -40,7 +42,24 @@ def app_routes(folder: Path) -> set[tuple[str, str]]:
     return asyncio.run(_routes(folder))
 
 
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a server that does not serve, and has started nothing."""
+
+    store: Store
+    monitors: MonitorService
+    app: FastAPI
+
+
 async def _routes(folder: Path) -> set[tuple[str, str]]:
+    async with services(folder) as found:
+        routes = _flat(found.app.routes)
+        return {(method, route.path) for route in routes for method in route.methods or ()}
+
+
+@asynccontextmanager
+async def services(folder: Path) -> AsyncIterator[Services]:
+    """The parts of a server with an empty database in a folder."""
     settings = Settings.load(data_dir=folder)
     store = Store(None, folder)
     store.migrate()
@@ -58,6 +77,7 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
     implementations = ImplementationService(settings, engine, store, modules, sandbox, checks)
     problems = ProblemService(settings, store, checks, sandbox)
     reports = CompileReports(settings, engine, store, sandbox, checks)
+    monitors = MonitorService(settings, jobs)
     gateway = create_app(
         settings,
         engine,
@@ -71,18 +91,20 @@ async def _routes(folder: Path) -> set[tuple[str, str]]:
         sandbox,
         membership,
         artefacts,
-        MonitorService(settings, jobs),
+        monitors,
         lambda: False,
     )
-    implementations.close()
-    problems.close()
-    reports.close()
-    await jobs.stop()
-    await artefacts.stop()
-    json.close()
     app = gateway._app
     assert isinstance(app, FastAPI)
-    return {(method, route.path) for route in _flat(app.routes) for method in route.methods or ()}
+    try:
+        yield Services(store, monitors, app)
+    finally:
+        implementations.close()
+        problems.close()
+        reports.close()
+        await jobs.stop()
+        await artefacts.stop()
+        json.close()
 
 
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[APIRoute]:

@@ -74,10 +74,11 @@ class TensorCalls:
         _refuse(exchange, wire.TENSORS_HEADER, wire.STORE_HEADER)
         if id_:
             wire.check_tensor_id(id_, "id")
+            await self._registry.nodes.await_nodes([id_])
             id_ = self._registry.nodes.without_node(id_, "id")
         check = functools.partial(_check_put, id_)
         timeout_s = self._calls.timeout_s(exchange, watchdog)
-        planner = self._planner(exchange, check, lambda names: dict.fromkeys(names, id_))
+        planner = await self._planner(exchange, check, lambda names: dict.fromkeys(names, id_))
         with planner.session as session:
             body = Body(exchange, watchdog, self._settings.max_body_bytes)
             upload = await self._calls.uploads.read_call(
@@ -97,7 +98,7 @@ class TensorCalls:
         _refuse(exchange, *HEADERS)
         format_ = self._calls.response_format(exchange)
         timeout_s = self._calls.timeout_s(exchange, watchdog)
-        planner = self._planner(exchange, _check_get, lambda names: {}, {id_: id_})
+        planner = await self._planner(exchange, _check_get, lambda names: {}, {id_: id_})
         with planner.session as session:
             watchdog.pause()
             plan = await planner.plan_call("get", [], {})
@@ -118,8 +119,9 @@ class TensorCalls:
         timeout_s = self._calls.timeout_s(exchange, watchdog)
         given = wire.decode_names(_header(exchange, wire.STORE_HEADER), wire.STORE_HEADER)
         nodes = self._registry.nodes
+        await nodes.await_nodes(given.values())
         store = {name: nodes.without_node(id_, wire.STORE_HEADER) for name, id_ in given.items()}
-        planner = self._planner(exchange, check, functools.partial(ids_to_store, store))
+        planner = await self._planner(exchange, check, functools.partial(ids_to_store, store))
         with planner.session as session:
             body = Body(exchange, watchdog, self._settings.max_body_bytes)
             upload = await self._calls.uploads.read_call(exchange, body, op, format_.check, planner)
@@ -146,7 +148,7 @@ class TensorCalls:
         finally:
             upload.release()
 
-    def _planner(
+    async def _planner(
         self,
         exchange: Exchange,
         check: Check,
@@ -156,6 +158,7 @@ class TensorCalls:
         """A planner with a session that has resolved the request's stored tensors and these."""
         ttl_s = self._ttl_s(_header(exchange, wire.TTL_HEADER))
         named = wire.decode_names(_header(exchange, wire.TENSORS_HEADER), wire.TENSORS_HEADER)
+        await self._registry.nodes.await_nodes([*named.values(), *inputs.values()])
         session = TensorSession(self._engine, self._registry, exchange.caller.name)
         device = _header(exchange, wire.DEVICE_HEADER)
         session.resolve({**named, **inputs}, device, exchange.declared or 0)

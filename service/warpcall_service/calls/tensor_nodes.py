@@ -7,6 +7,7 @@ A single server on SQLite adds nothing to the ids.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from warpcall.errors import InvalidInput, NodeGone, OnOtherNode
 from warpcall_service.nodes.membership import Membership
@@ -35,8 +36,14 @@ class TensorNodes:
                 field="id",
             )
 
+    async def await_nodes(self, ids: Iterable[str]) -> None:
+        """Wait until this server knows the servers in these ids, or knows that there are none."""
+        if self._membership.is_shared:
+            found = map(WITH_NODE.fullmatch, ids)
+            await self._membership.await_others([match[2] for match in found if match])
+
     def without_node(self, id_: str, field: str) -> str:
-        """The id that a tensor has on this server.
+        """The id that a tensor has on this server. `await_nodes` comes first.
 
         Args:
             field: names the part of the request that has the id.

@@ -93,6 +93,8 @@ class TensorRegistry:
     def find(self, user: str, id_: str, field_: str) -> StoredTensor:
         """A tensor of this user. This counts as a use: its time to live begins again.
 
+        `nodes.await_nodes` comes first.
+
         Args:
             field_: names the part of the request at fault if there is no such tensor.
 

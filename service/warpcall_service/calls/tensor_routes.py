@@ -113,6 +113,7 @@ def tensors(
     )
     async def delete_tensor(id: str, caller: CurrentCaller) -> Response:
         """Delete one; a call that uses it ends well."""
+        await registry.nodes.await_nodes([id])
         registry.delete(caller.name, id)
         return JSONResponse({"deleted": 1})
 

@@ -44,6 +44,8 @@ BEAT_S = 1.0  # between two heartbeats
 GONE_S = 5.0  # without a heartbeat, after which a server is gone
 DEADLINE_S = 5.0  # of one heartbeat
 END_S = 2.0  # of the last write, when the server stops
+NEWS_S = 3.0  # for which requests, and the start, wait for the next heartbeat
+MAX_ABSENT = 1000  # ids that no server has, after which all are forgotten
 STATES: tuple[NodeState, ...] = ("alive", "draining", "stopped", "gone")
 
 log = logging.getLogger("warpcall.nodes")
@@ -84,17 +86,24 @@ class Membership:
         self._is_stopping = is_stopping
         self._threads = StoreThreads(store, 1) if supervised or store.path is None else None
         self._others: dict[str, Node] = {}
+        self._absent: set[str] = set()  # ids that requests named, and that no server had
         self._read_at = time.monotonic()
+        self._was_read = asyncio.Condition()
         self._started_ms = self._beat_ms = now_ms()
         self._registered = False
         self._drained = False
         self._trouble = ""
         self._beating: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to write heartbeats in the running event loop."""
+    async def start(self) -> None:
+        """Begin to write heartbeats, and wait for the first one, at most NEWS_S.
+
+        Callers give others the addresses of a server and of its tensors as soon as they know them.
+        The others must find it in the database then.
+        """
         if self._threads is not None:
             self._beating = asyncio.create_task(self._beat_for_ever(self._threads))
+            await self._await_heartbeat()
 
     async def stop(self) -> None:
         """Write that this server leaves, within END_S."""
@@ -130,6 +139,21 @@ class Membership:
     def other(self, node_id: str) -> Node | None:
         """Another server, as it was read last; None if there is none with this id."""
         return self._others.get(node_id)
+
+    async def await_others(self, node_ids: Iterable[str]) -> None:
+        """Wait for the next heartbeat, at most NEWS_S, if one of these servers is not known.
+
+        The others know a server BEAT_S after it has started, and it takes requests before. For a
+        server that has left long ago only the first request waits.
+        """
+        missing = {one for one in node_ids if one != self.id and one not in self._others}
+        missing -= self._absent
+        if self._threads is None or not missing:
+            return
+        if await self._await_heartbeat():
+            if len(self._absent) >= MAX_ABSENT:
+                self._absent.clear()
+            self._absent |= missing - self._others.keys()
 
     def devices(self) -> list[Device]:
         """The devices of all servers, those included that have left: they may return."""
@@ -172,6 +196,14 @@ class Membership:
                 lanes.add_metric([node.id, node.host], ready)
         return [family, lanes]
 
+    async def _await_heartbeat(self) -> bool:
+        """Wait for a heartbeat that begins from now on; returns False if none ends in NEWS_S."""
+        now = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NEWS_S), self._was_read:
+                return await self._was_read.wait_for(lambda: self._read_at >= now)
+        return False
+
     async def _beat_for_ever(self, threads: StoreThreads) -> None:
         while True:
             began = time.monotonic()
@@ -195,7 +227,10 @@ class Membership:
         )
         self._registered, self._read_at, self._beat_ms = True, began, now
         self._others = {row.id: _node(row, now) for row in rows if row.id != self.id}
+        self._absent -= self._others.keys()
         self._drained = any(row.drained for row in rows if row.id == self.id)
+        async with self._was_read:
+            self._was_read.notify_all()
         if first:
             self._started_ms = now
 

@@ -276,6 +276,19 @@ def test_a_program_that_needs_more_memory_than_there_is_is_refused(
     )
 
 
+def test_a_step_that_gives_a_dtype_that_calls_do_not_have_is_refused(
+    tensor_client: httpx.Client,
+) -> None:
+    add = {"name": "s", "op": "transpose-add", "inputs": {"a": "a", "b": "b"}}
+    program = {"steps": [add], "outputs": {"y": "s"}}
+    terms = {"a": np.ones((1, 2), np.complex64), "b": np.ones((2, 1), np.float64)}
+
+    answer = send(tensor_client, program, terms)
+
+    detail = problem_of(answer, 422, "invalid-input", None)
+    assert detail.startswith("step s (transpose-add): out would be complex128")
+
+
 def test_nothing_of_a_refused_program_is_kept(tensor_client: httpx.Client) -> None:
     wrong = {"steps": [TURN, ADD], "outputs": {"y": "s"}}
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,12 +22,15 @@ from tests.service.databases import Database, Postgres
 from tests.waiting import until
 from warpcall import Client
 from warpcall_service.nodes import registry
+from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.registry import Beat
+from warpcall_service.nodes.server_identity import ServerIdentity
 from warpcall_service.store.database import Store
 from warpcall_service.store.node_table import NodeRow
 
 CLOCK = Path(__file__).parents[1] / "clock"
 DAY_MS = 86_400_000
+FACTS: dict[str, Any] = {"version": "0", "versions": {}, "ops_sha256": None, "lanes": []}
 
 only_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
@@ -87,6 +94,34 @@ def test_a_server_lists_itself_with_its_devices(database: Database) -> None:
     assert len(own["ops_sha256"]) == 64
     assert own["gone_since"] is None
     assert 'warpcall_nodes{state="alive"} 1.0' in metrics
+
+
+LOCKED_UNTIL_ONE_WAITS = (
+    "SET LOCAL statement_timeout = 60000",
+    "LOCK TABLE nodes IN EXCLUSIVE MODE",
+    """DO $$ BEGIN
+        WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted) LOOP
+            PERFORM pg_sleep(0.05);
+        END LOOP;
+        PERFORM pg_sleep(1.5);
+    END $$""",
+)
+
+
+@only_postgresql
+def test_a_server_is_in_the_database_before_it_says_that_it_listens(
+    database: Database, tmp_path: Path
+) -> None:
+    with closing(database.store()) as store:
+        store.migrate()
+    locking = threading.Thread(target=database.sql, args=LOCKED_UNTIL_ONE_WAITS)
+    locking.start()
+
+    with node(database, tmp_path / "a"):
+        found = rows(database)
+
+    locking.join()
+    assert found == 1
 
 
 @only_postgresql
@@ -169,7 +204,7 @@ def beat(store: Store, node_id: str, *, first: bool = False) -> dict[str, NodeRo
     """Write a heartbeat, and return the rows by id."""
     with store.write() as session:
         rows = registry.write_beat(
-            session, Beat(node_id, "http://x", "x", "{}", draining=False, first=first)
+            session, Beat(node_id, "http://x", "x", json.dumps(FACTS), draining=False, first=first)
         )[1]
     return {row.id: row for row in rows}
 
@@ -182,6 +217,40 @@ def test_a_heartbeat_in_the_future_becomes_the_present(database: Database, store
     found = beat(store, "b", first=True)
 
     assert abs(found["a"].beat_ms - found["b"].beat_ms) < 60_000
+
+
+@only_postgresql
+def test_only_the_first_request_waits_for_a_server_that_is_not_there(
+    database: Database, store: Store, tmp_path: Path
+) -> None:
+    engine: Any = SimpleNamespace(all_lanes=[])
+    own = Membership(engine, store, ServerIdentity(tmp_path), "http://x", lambda: False)
+    other = "0" * 16
+
+    async def waits() -> bool:
+        asking = asyncio.create_task(own.await_others([other]))
+        await asyncio.sleep(0)
+        waiting = not asking.done()
+        await asking
+        return waiting
+
+    async def come_and_go() -> None:
+        beat(store, other)
+        while own.other(other) is None:
+            await asyncio.sleep(0.05)
+        database.sql(f"DELETE FROM nodes WHERE id = '{other}'")
+        while own.other(other) is not None:
+            await asyncio.sleep(0.05)
+
+    async def play() -> list[bool]:
+        await own.start()
+        found = [await waits(), await waits()]
+        await come_and_go()
+        found += [await waits(), await waits()]
+        await own.stop()
+        return found
+
+    assert asyncio.run(play()) == [True, False, True, False]
 
 
 @only_postgresql

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,11 +18,13 @@ import pytest
 from safetensors.numpy import load, save
 
 from tests.servers import Server
-from tests.service.databases import Postgres, new_postgresql
-from tests.service.nodes.test_nodes import killed, node, states
+from tests.service.databases import Database, Postgres, new_postgresql
+from tests.service.nodes.test_nodes import FACTS, killed, node, states
 from tests.service.requests import SAFETENSORS, problem_of
 from tests.service.stored_tensors import X, get, put
 from tests.waiting import until
+from warpcall_service.nodes import registry
+from warpcall_service.nodes.registry import Beat
 
 HEADERS = {"content-type": SAFETENSORS, "accept": SAFETENSORS}
 ALL = "/v1/tensors"
@@ -30,6 +34,7 @@ ALL = "/v1/tensors"
 class Pair:
     """Two servers on one database, a client of each, and the id of the first one."""
 
+    database: Database
     a: Server
     b: Server
     at_a: httpx.Client
@@ -48,7 +53,7 @@ def pair(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         httpx.Client(base_url=b.url, timeout=30) as at_b,
     ):
         until(lambda: states(a) == states(b) == {a.url: "alive", b.url: "alive"})
-        yield Pair(a, b, at_a, at_b, at_a.get("/v1/nodes").json()["node"])
+        yield Pair(database, a, b, at_a, at_b, at_a.get("/v1/nodes").json()["node"])
 
 
 def test_the_id_of_a_tensor_names_its_server_and_the_plain_id_works_there(pair: Pair) -> None:
@@ -126,6 +131,32 @@ def test_ids_that_cannot_name_a_server_are_refused_or_plain(pair: Pair) -> None:
     assert longest == f"{'x' * 47}.{pair.id}"
     assert nobody == f"x.{'0' * 16}.{pair.id}"
     np.testing.assert_array_equal(get(pair.at_a, longest), X)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
+def test_a_server_waits_until_it_knows_one_that_has_just_come(pair: Pair, method: str) -> None:
+    new, url = secrets.token_hex(8), "http://127.0.0.1:1"
+    beat = Beat(new, url, "x", json.dumps(FACTS), draining=False, first=True)
+    path, headers = f"{ALL}/some.{new}", HEADERS
+    if method == "POST":
+        path, headers = "/v1/programs", {**HEADERS, "x-warpcall-tensors": f"x=some.{new}"}
+    store = pair.database.store()
+    with store.write() as session:
+        registry.write_beat(session, beat)
+    store.close()
+
+    answer = pair.at_a.request(method, path, headers=headers)
+
+    assert (answer.status_code, answer.headers.get("location")) == (307, url + path), answer.text
+
+
+def test_an_id_with_a_server_that_never_was_is_not_found(pair: Pair) -> None:
+    nobody = f"some.{'0' * 16}"
+
+    answers = [pair.at_a.get(f"{ALL}/{nobody}"), pair.at_a.delete(f"{ALL}/{nobody}")]
+
+    for answer, field in zip(answers, (nobody, "id"), strict=True):
+        problem_of(answer, 404, "not-found", field)
 
 
 def test_a_tensor_of_a_server_that_is_gone_is_gone_since_then(
