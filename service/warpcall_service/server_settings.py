@@ -154,7 +154,8 @@ class ServerSettings(BaseSettings):
     warm: bool = Field(
         False,
         description=(
-            "Compile and load the kernels of common calls before a lane on a GPU counts as ready."
+            "Compile and load the kernels of common calls on GPUs at the start of a worker, beside "
+            "calls; jobs wait meanwhile."
         ),
     )
     cpu_threads: int = Field(

@@ -192,6 +192,14 @@ class Settings(ServerSettings):
         allow_inf_nan=False,
         description="Days after which the artefacts of a job, such as profiles, are deleted.",
     )
+    ncu: str = Field(
+        "auto",
+        pattern=r"^(auto|none|/.+)$",
+        description=(
+            "Path of Nsight Compute's program `ncu`, which profiles jobs. With `auto` it is looked "
+            "up in `PATH` and in `/usr/local/cuda/bin`. With `none` such profiles are refused."
+        ),
+    )
     artefact_max_bytes: ByteSize = Field(
         ByteSize(16 * MIB),
         ge=1024,

@@ -79,7 +79,13 @@ def test_what_is_wrong_stands_at_its_field(lab: FormsLab) -> None:
         page = compiled(lab, **{**CASE, name: text})
         assert {*errors_of(page)} == {"", name}, text_of(page)
         assert MARKUP not in page.text
-    for query in ({"kernel": "-1"}, {"kernel": "99"}, {"text": MARKUP}, {MARKUP: MARKUP}):
+    for query in (
+        {"kernel": "-1"},
+        {"kernel": "99"},
+        {"text": MARKUP},
+        {MARKUP: MARKUP},
+        {"self": "1"},
+    ):
         page = compiled(lab, **CASE, **query)
         assert page.status_code == 200
         assert MARKUP not in page.text

@@ -28,6 +28,7 @@ FORMS: dict[str, Role | None] = {
     "/jobs/{id}/private": "bench",
     "/jobs/{id}/shares": "bench",
     "/shares/{id}/revoke": "bench",
+    "/monitors/new": "bench",
     "/monitors/{id}/pause": "bench",
     "/monitors/{id}/remove": "bench",
     "/upload": "upload",

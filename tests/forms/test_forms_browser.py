@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.forms.conftest import FormsLab, new_word
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
+from tests.service.job_requests import ended, submit
 from tests.service.uploads.sources import SHORT
 
 PixelArray = npt.NDArray[np.uint8]
@@ -32,6 +33,39 @@ def log_in(page: Page, lab: FormsLab, name: str, path: str) -> None:
     page.get_by_label("API key").fill(lab.keys[name])
     page.get_by_role("button", name="Log in").click()
     expect(page).to_have_url(lab.server.url + path)
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_monitor_is_added_and_removed_by_keyboard(
+    lab: FormsLab, chrome: Browser, scripts: bool
+) -> None:
+    job = ended(lab.bench, submit(lab.bench, note=new_word()))
+    with opened(chrome, java_script_enabled=scripts) as tab:
+        page = tab.page
+        log_in(page, lab, "bench", f"/jobs/{job['id']}")
+        page.get_by_role("link", name="Repeat it regularly").press("Enter")
+        page.get_by_label("Repeat every").select_option("1 day")
+        page.get_by_label("URL to call").fill("https://10.0.0.1/")
+        page.get_by_label("URL to call").press("Enter")
+        expect(page.locator("#notify-error")).to_contain_text("may not call")
+        expect(page.get_by_label("Repeat every")).to_have_value("1 day")
+        page.get_by_label("URL to call").fill("https://example.org/hook")
+        page.get_by_label("URL to call").press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator(".secret")).to_have_text(re.compile(r"^[0-9a-f]{64}$"))
+        page.get_by_role("link", name="Go to the monitor").press("Enter")
+        expect(page.locator(".facts").first).to_contain_text("every 24 h")
+        for button, state in (("Pause", "paused"), ("Resume", "active")):
+            page.get_by_role("button", name=button).press("Enter")
+            expect(page.locator(".badge")).to_have_text(state)
+        name = page.url.rpartition("/")[2]
+        page.get_by_role("button", name="Remove this monitor").press("Enter")
+
+        expect(page.locator("h1")).to_have_text("My monitors")
+        expect(page.get_by_role("link", name=name)).to_have_count(0)
+        assert all("422" in fault for fault in tab.faults)  # of the form with the error
+        assert all(url.startswith(lab.server.url) for url in tab.asked)
 
 
 @pytest.mark.parametrize("scripts", [True, False])

@@ -202,8 +202,8 @@ def _lines(found: MonitorDetails) -> Iterator[str]:
     readers = "private" if found.private else "readable by all users"
     yield f"{found.id}: {found.op} every {span(found.every_s)}, {found.state}, {readers}"
     yield f"{plural(found.runs, 'run')}, {plural(found.steps, 'step')} of at least {found.least:.1%}"
-    if found.detail:
-        yield f"the last run could not be submitted: {one_line(found.detail)}"
+    if found.failing_since:
+        yield f"has failed for {ago(found.failing_since)}: {one_line(found.detail)}"
     if found.notify:
         yield f"calls {found.notify}"
     if found.series:
@@ -229,4 +229,5 @@ def _lines(found: MonitorDetails) -> Iterator[str]:
         yield "calls, the latest first"
         for call in found.deliveries:
             why = f": {one_line(call.detail)}" if call.detail else ""
-            yield f"  {call.id} {call.state}, {plural(call.attempts, 'attempt')}{why}"
+            tried = plural(call.attempts, "attempt")
+            yield f"  {call.id} {call.event}: {call.state}, {tried}{why}"

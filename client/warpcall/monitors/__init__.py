@@ -18,6 +18,10 @@ DeliveryState = Literal["waiting", "sending", "delivered", "failed"]
 """Where a call of a monitor's URL stands: the next attempt waits or is under way; the receiver has
 answered with a 2xx status; or all attempts have failed."""
 
+MonitorEvent = Literal["steps", "failing", "recovered"]
+"""What a call of a monitor's URL is about: a run shows steps; its runs begin to fail; they work
+again."""
+
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 
 LEAST = 0.03
@@ -45,9 +49,13 @@ class Monitor(Payload):
     state: MonitorState
     """Whether it measures."""
     detail: str
-    """Why its last run could not be submitted, for readers; empty if it could."""
+    """Why its last run failed, for readers; empty if it did not."""
+    failing_since: str | None
+    """When its runs began to fail: a job was refused or did not succeed, or an implementation has no
+    time in a case. Null if the last run did not fail."""
     notify: str | None
-    """URL that is called for each step; null if there is none, and for other users."""
+    """URL that is called for steps, and when runs begin to fail and work again; null if there is
+    none, and for other users."""
     runs: int
     """Number of jobs that it has submitted."""
     steps: int
@@ -141,10 +149,12 @@ class MonitorStep(Payload):
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorDelivery(Payload):
-    """A call of the monitor's URL for the steps that one run showed."""
+    """A call of the monitor's URL. The URL is sent a MonitorNotification."""
 
     id: str
     """Sent as the header Warpcall-Delivery, the same in each attempt."""
+    event: MonitorEvent
+    """What it is about."""
     state: DeliveryState
     """Where it stands."""
     attempts: int
@@ -154,11 +164,35 @@ class MonitorDelivery(Payload):
     detail: str
     """Why the last attempt failed, for readers; empty if it did not."""
     created_at: str
-    """When the steps were found."""
+    """When the steps were found, or the run failed or worked again."""
     next_at: str | None
     """When the next attempt is due; null if there is none."""
     finished_at: str | None
     """When it was delivered or given up; null until then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorNotification(Payload):
+    """What the server sends to the URL of a monitor, as JSON."""
+
+    delivery: str
+    """Id of the delivery, the same in each attempt."""
+    event: MonitorEvent
+    """What it is about."""
+    monitor: str
+    """Id of the monitor."""
+    user: str
+    """Name of its user."""
+    op: str
+    """Name of the op that is measured, "user/name" of a problem."""
+    created_at: str
+    """When the steps were found, or the run failed or worked again."""
+    job: str | None
+    """Id of the run's job; null if the job was refused."""
+    detail: str
+    """Why the run failed, for readers; empty for other events."""
+    steps: list[MonitorStep]
+    """The steps that the run shows; empty for other events."""
 
 
 @dataclass(frozen=True, kw_only=True)

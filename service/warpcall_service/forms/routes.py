@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.compile_reports.service import CompileReports
-from warpcall_service.forms import account, admin, call, compiled
+from warpcall_service.forms import account, admin, call, compiled, new_monitor
 from warpcall_service.forms import jobs as job_forms
 from warpcall_service.forms import monitors as monitor_forms
 from warpcall_service.forms import problems as problem_forms
@@ -43,6 +43,7 @@ def forms(
     router.include_router(account.routes(jobs))
     router.include_router(call.routes(settings, engine, ops))
     router.include_router(share_forms.routes(jobs, shares))
+    router.include_router(new_monitor.routes(settings, jobs, monitors))  # before /monitors/{id}
     router.include_router(monitor_forms.routes(monitors))
     router.include_router(compiled.routes(ops, implementations, reports))
     return router

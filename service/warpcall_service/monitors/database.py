@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from warpcall.errors import Forbidden, NotFound, TooLarge
 from warpcall_service.identity import Caller
-from warpcall_service.jobs import submissions
+from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.monitors.models import MonitorRequest
 from warpcall_service.store import ids
@@ -27,13 +28,31 @@ MAX_TAGS = 16  # of a job
 
 
 def add(
-    session: Session, caller: Caller, request: MonitorRequest, *, private: bool, most: int
+    session: Session,
+    caller: Caller,
+    request: MonitorRequest,
+    *,
+    private: bool,
+    most: int,
+    token: str = "",
 ) -> Monitor:
     """Add a monitor, whose first run is due at once.
+
+    Args:
+        token: if it is not empty, a monitor that the same user has added with the same token and the
+            same request is returned, and none is added.
 
     Raises:
         TooLarge: the user has `most` monitors.
     """
+    monitor_id = secrets.token_hex(6)  # as `ID` has it
+    if token:
+        sent = json.dumps([caller.name, token, request.model_dump(mode="json")])
+        monitor_id = hashlib.sha256(sent.encode()).hexdigest()[:12]
+        queue.lock(session)  # the same form may come twice at once
+        known = session.scalars(sa.select(Monitor).where(Monitor.id == monitor_id)).one_or_none()
+        if known is not None and known.user_name == caller.name:
+            return known
     number = session.scalars(
         sa.select(sa.func.count(Monitor.number)).where(Monitor.user_name == caller.name)
     ).one()
@@ -43,7 +62,7 @@ def add(
         )
     now = now_ms()
     monitor = Monitor(
-        id=secrets.token_hex(6),  # as `ID` has it
+        id=monitor_id,
         user_name=caller.name,
         op=without_version(request.job.op),
         request=json.dumps(request.job.model_dump(mode="json", exclude_unset=True)),

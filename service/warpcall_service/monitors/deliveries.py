@@ -1,6 +1,7 @@
 """The calls of monitors' URLs in the database: what is sent, which is due, how each one ended.
 
-A delivery is a row that is added in the transaction that finds its steps, so no step is forgotten.
+A delivery is a row that is added in the transaction that finds what it is about, so nothing is
+forgotten.
 An attempt is claimed before it begins, and its end is written only while it is the latest one. If a
 server is killed during an attempt, another one begins after its lease, with the same id: a receiver
 that remembers ids handles each delivery once. Every function takes a session and blocks.
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from warpcall.monitors import DeliveryState
+from warpcall.monitors import DeliveryState, MonitorEvent, MonitorNotification
+from warpcall_service.formats.payloads import checked
 from warpcall_service.monitors import views
 from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery, MonitorStep
 from warpcall_service.store.tables import User
@@ -42,22 +44,43 @@ class Attempt:
     body: bytes
 
 
-def add(session: Session, monitor: Monitor, steps: Sequence[MonitorStep]) -> None:
-    """Add the delivery of the steps that one run has shown."""
+def add(
+    session: Session,
+    monitor: Monitor,
+    event: MonitorEvent,
+    job_id: str | None,
+    *,
+    steps: Sequence[MonitorStep] = (),
+) -> None:
+    """Add a delivery about a run, if the monitor has a URL.
+
+    Args:
+        job_id: the job of the run; None if it could not be submitted.
+        steps: what the run has shown.
+    """
+    if monitor.notify is None:
+        return
     delivery_id, now = secrets.token_hex(16), now_ms()
-    body = {
-        "delivery": delivery_id,
-        "monitor": monitor.id,
-        "user": monitor.user_name,
-        "op": monitor.op,
-        "created_at": moment(now),
-        "steps": [step.to_dict() for step in views.steps(session, steps)],
-    }
+    body = checked(
+        MonitorNotification,
+        {
+            "delivery": delivery_id,
+            "event": event,
+            "monitor": monitor.id,
+            "user": monitor.user_name,
+            "op": monitor.op,
+            "created_at": moment(now),
+            "job": job_id,
+            "detail": monitor.detail if event == "failing" else "",
+            "steps": views.steps(session, steps),
+        },
+    )
     session.add(
         MonitorDelivery(
             id=delivery_id,
             monitor_number=monitor.number,
-            body=json.dumps(body, separators=(",", ":")),
+            event=event,
+            body=json.dumps(body.to_dict(), separators=(",", ":")),
             state="waiting",
             attempts=0,
             next_ms=now,
@@ -65,11 +88,6 @@ def add(session: Session, monitor: Monitor, steps: Sequence[MonitorStep]) -> Non
             created_ms=now,
         )
     )
-
-
-def is_due(session: Session) -> bool:
-    """Whether an attempt is due, without claiming it."""
-    return session.scalars(_due().limit(1)).first() is not None
 
 
 def claim(session: Session) -> Attempt | None:
@@ -131,25 +149,41 @@ def give_up(session: Session) -> None:
     """End the deliveries whose last attempt was lost with its server."""
     session.execute(
         sa.update(MonitorDelivery)
-        .where(
-            MonitorDelivery.state == "sending",
-            MonitorDelivery.attempts >= MOST_ATTEMPTS,
-            MonitorDelivery.next_ms <= now_ms(),
-        )
+        .where(_lost())
         .values(state="failed", detail="the server was stopped meanwhile", finished_ms=now_ms())
         .execution_options(synchronize_session=False)
     )
 
 
+def unfinished() -> sa.Select[MonitorDelivery]:
+    """Deliveries of which an attempt is due, or whose last one was lost with its server."""
+    return _of_enabled_users().where(sa.or_(_next_attempt(), _lost()))
+
+
 def _due() -> sa.Select[MonitorDelivery]:
+    return _of_enabled_users().where(_next_attempt())
+
+
+def _next_attempt() -> sa.ColumnElement[bool]:
+    return sa.and_(
+        MonitorDelivery.state.in_(("waiting", "sending")),
+        MonitorDelivery.next_ms <= now_ms(),
+        MonitorDelivery.attempts < MOST_ATTEMPTS,
+    )
+
+
+def _lost() -> sa.ColumnElement[bool]:
+    return sa.and_(
+        MonitorDelivery.state == "sending",
+        MonitorDelivery.attempts >= MOST_ATTEMPTS,
+        MonitorDelivery.next_ms <= now_ms(),
+    )
+
+
+def _of_enabled_users() -> sa.Select[MonitorDelivery]:
     disabled = sa.select(User.name).where(User.disabled_at.is_not(None))
     return (
         sa.select(MonitorDelivery)
         .join(Monitor, Monitor.number == MonitorDelivery.monitor_number)
-        .where(
-            MonitorDelivery.state.in_(("waiting", "sending")),
-            MonitorDelivery.next_ms <= now_ms(),
-            MonitorDelivery.attempts < MOST_ATTEMPTS,
-            Monitor.user_name.not_in(disabled),
-        )
+        .where(Monitor.user_name.not_in(disabled))
     )

@@ -12,6 +12,7 @@ from warpcall_service.http.openapi_parts import Model, Text
 from warpcall_service.jobs.models import JobRequest
 
 LONGEST_S = 30 * 86_400
+SMALLEST_LEAST, LARGEST_LEAST = 0.005, 1  # shares of the time before a step
 NOT_FOR_MONITORS = {
     "priority": "the jobs of a monitor run after all others",
     "fresh": "each run of a monitor measures",
@@ -30,7 +31,7 @@ class MonitorRequest(Model):
 
     job: JobRequest
     every_s: Annotated[int, Field(ge=1, le=LONGEST_S)]
-    least: Annotated[float, Field(ge=0.005, le=1)] = LEAST
+    least: Annotated[float, Field(ge=SMALLEST_LEAST, le=LARGEST_LEAST)] = LEAST
     notify: Annotated[Text, StringConstraints(min_length=1, max_length=2000)] | None = None
 
     def check_form(self) -> None:

@@ -18,6 +18,7 @@ from warpcall.jobs import UNFINISHED
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.monitors import outcomes
 from warpcall_service.monitors.database import job_request
 from warpcall_service.runs.messages import Checked
 from warpcall_service.store.monitor_tables import Monitor
@@ -25,7 +26,7 @@ from warpcall_service.store.tables import Job, User
 from warpcall_service.store.times import now_ms
 
 LEASE_MS = 120_000  # to submit a run that was claimed
-MAX_DETAIL = 1000
+RETRY_MS = 60_000  # between two attempts to submit a run that the server cannot take at present
 
 
 class RunLost(Exception):
@@ -38,6 +39,7 @@ class DueRun:
 
     Attributes:
         monitor: its number; `monitor_id` is its id.
+        again: whether a server has claimed the same run before.
         caller: its user, with the role that jobs need.
         request: the job to submit.
     """
@@ -45,14 +47,14 @@ class DueRun:
     monitor: int
     monitor_id: str
     fence: int
+    again: bool
     caller: Caller
     request: JobRequest
 
 
-def is_due(session: Session) -> bool:
-    """Whether a run is due, without claiming it."""
-    query = sa.select(Monitor.number).where(_due(now_ms())).limit(1)
-    return session.scalars(query).first() is not None
+def due() -> sa.Select[Monitor]:
+    """Monitors that have a due run."""
+    return sa.select(Monitor).where(_due(now_ms()))
 
 
 def claim(session: Session) -> DueRun | None:
@@ -60,21 +62,19 @@ def claim(session: Session) -> DueRun | None:
 
     A monitor whose latest job has not ended, or whose user is disabled, has no due run.
     """
-    now = now_ms()
     query = (
-        sa.select(Monitor)
-        .where(_due(now))
-        .order_by(Monitor.next_ms, Monitor.number)
-        .limit(1)
-        .with_for_update(skip_locked=True)
+        due().order_by(Monitor.next_ms, Monitor.number).limit(1).with_for_update(skip_locked=True)
     )
     monitor = session.scalars(query).one_or_none()
     if monitor is None:
         return None
+    now, every_ms = now_ms(), 1000 * monitor.every_s
+    # A lease that ended long ago is forgotten: no server ran since then.
+    again = now < monitor.lease_ms + max(every_ms, LEASE_MS)
     monitor.fence += 1
     monitor.lease_ms = now + LEASE_MS
     caller = Caller(monitor.user_name, "bench")
-    return DueRun(monitor.number, monitor.id, monitor.fence, caller, job_request(monitor))
+    return DueRun(monitor.number, monitor.id, monitor.fence, again, caller, job_request(monitor))
 
 
 def submit(session: Session, due: DueRun, checked: Checked, private_by_default: bool) -> int:
@@ -91,31 +91,52 @@ def submit(session: Session, due: DueRun, checked: Checked, private_by_default: 
     )
     monitor.job_number = job.number
     monitor.runs += 1
-    monitor.detail = ""
     _plan_next(monitor)
     return job.number
 
 
 def put_off(session: Session, due: DueRun, why: str) -> None:
-    """Note why a run that was claimed cannot be submitted. The next one is due as usual.
+    """Note why a run that was claimed cannot be submitted: it failed. The next one is due as usual.
 
     Raises:
         RunLost: the claim does not hold any more.
     """
     monitor = _locked(session, due)
-    monitor.detail = why[:MAX_DETAIL]
+    outcomes.note(session, monitor, f"the job was refused: {why}", None)
     _plan_next(monitor)
+
+
+def retry_later(session: Session, due: DueRun, why: str) -> None:
+    """Let a run that was claimed, and that the server cannot take at present, be claimed again soon.
+
+    If it is still refused one period after its first refusal, it has failed. The next run is due
+    then, and takes its place.
+
+    Raises:
+        RunLost: the claim does not hold any more.
+    """
+    monitor = _locked(session, due)
+    now, every_ms = now_ms(), 1000 * monitor.every_s
+    failed = due.again and now >= monitor.next_ms + every_ms
+    if failed:
+        outcomes.note(session, monitor, f"the job was refused: {why}", None)
+    if failed or not due.again:
+        monitor.next_ms = now
+    monitor.lease_ms = min(now + RETRY_MS, monitor.next_ms + every_ms)
 
 
 def ended(session: Session) -> Sequence[int]:
     """Numbers of the monitors whose latest job has ended, and was not searched for steps yet."""
-    query = (
+    return session.scalars(with_ended_job().order_by(Monitor.number)).all()
+
+
+def with_ended_job() -> sa.Select[int]:
+    """As `ended`, as a query."""
+    return (
         sa.select(Monitor.number)
         .join(Job, Job.number == Monitor.job_number)
         .where(Job.state.not_in(UNFINISHED))
-        .order_by(Monitor.number)
     )
-    return session.scalars(query).all()
 
 
 def _due(now: int) -> sa.ColumnElement[bool]:

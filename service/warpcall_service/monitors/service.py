@@ -12,17 +12,18 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall.errors import InvalidInput, WarpcallError
+from warpcall.errors import Busy, InvalidInput, TimedOut, Unavailable, WarpcallError
 from warpcall.monitors import MonitorDetails, MonitorList, NewMonitor
 from warpcall_service.identity import NOBODY, Caller
 from warpcall_service.jobs import submissions
 from warpcall_service.jobs.service import JobService
-from warpcall_service.monitors import database, deliveries, history, runs, views
+from warpcall_service.monitors import database, deliveries, outcomes, runs, views
 from warpcall_service.monitors.addresses import check_url, networks_of
 from warpcall_service.monitors.deliveries import Attempt
 from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.monitors.runs import DueRun, RunLost
 from warpcall_service.monitors.sender import Sender
+from warpcall_service.monitors.work import find_work
 from warpcall_service.settings import Settings
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.monitor_tables import Monitor
@@ -30,6 +31,7 @@ from warpcall_service.store.monitor_tables import Monitor
 POLL_S = 1.0  # between two searches for monitors that are due, or whose jobs have ended
 MOST_SERIES = 100  # cases times implementations of a monitor
 MOST_SENDING = 8  # attempts at the same time
+FOR_NOW = Busy, TimedOut, Unavailable  # refusals of a job that the server may take soon
 
 log = logging.getLogger("warpcall.monitors")
 
@@ -78,8 +80,12 @@ class MonitorService:
             attempts.add_metric([state], number)
         return steps, attempts
 
-    async def add(self, caller: Caller, request: MonitorRequest) -> NewMonitor:
+    async def add(self, caller: Caller, request: MonitorRequest, token: str = "") -> NewMonitor:
         """Add a monitor.
+
+        Args:
+            token: of the form that was sent. The same form sent twice, as by a double click, adds
+                one monitor. Empty for programs.
 
         Raises:
             InvalidInput: it cannot be measured, or too often; the error names the field.
@@ -110,7 +116,7 @@ class MonitorService:
             by_default = self._settings.jobs_private
             private = submissions.is_private(session, caller, request.job, checked, by_default)
             most = self._settings.user_max_monitors
-            row = database.add(session, caller, request, private=private, most=most)
+            row = database.add(session, caller, request, private=private, most=most, token=token)
             return views.added(session, caller, row)
 
         return await self._jobs.write(write)
@@ -173,12 +179,14 @@ class MonitorService:
                 await asyncio.wait_for(self._stopping.wait(), POLL_S)
 
     async def _poll(self) -> None:
-        for number in await self._jobs.read(NOBODY, runs.ended):
-            self._steps += await self._jobs.write(partial(_search, number=number))
-        if await self._jobs.read(NOBODY, runs.is_due):
+        work = await self._jobs.read(NOBODY, find_work)
+        if work.ended:
+            for number in await self._jobs.read(NOBODY, runs.ended):
+                self._steps += await self._jobs.write(partial(_note_end, number=number))
+        if work.run:
             while (due := await self._jobs.write(runs.claim)) is not None:
                 await self._submit(due)
-        if await self._jobs.read(NOBODY, deliveries.is_due):
+        if work.delivery:
             await self._jobs.write(deliveries.give_up)
             while len(self._sending) < MOST_SENDING:
                 attempt = await self._jobs.write(deliveries.claim)
@@ -216,11 +224,12 @@ class MonitorService:
                     lambda session: runs.submit(session, due, checked, by_default)
                 )
                 self._jobs.has_submitted(number)
-            except StoreError:
+            except StoreError:  # the run is due again after its lease
                 raise
             except WarpcallError as error:
                 why = str(error)
-                await self._jobs.write(lambda session: runs.put_off(session, due, why))
+                note = runs.retry_later if isinstance(error, FOR_NOW) else runs.put_off
+                await self._jobs.write(lambda session: note(session, due, why))
                 log.warning("the monitor %s cannot be measured: %s", due.monitor_id, why)
 
     def _log_trouble(self, trouble: str) -> None:
@@ -229,8 +238,8 @@ class MonitorService:
         self._trouble = trouble
 
 
-def _search(session: Session, number: int) -> int:
-    """Search the history of a monitor whose latest job has ended, unless another server did.
+def _note_end(session: Session, number: int) -> int:
+    """Note how the latest job of a monitor ended, unless another server did.
 
     Returns:
         The number of steps that were found.
@@ -238,10 +247,7 @@ def _search(session: Session, number: int) -> int:
     monitor = session.get(Monitor, number, with_for_update={"skip_locked": True})
     if monitor is None or monitor.job_number is None:
         return 0
-    found = history.find_steps(session, monitor)
-    if found and monitor.notify is not None:
-        deliveries.add(session, monitor, found)
-    monitor.job_number = None
+    found = outcomes.note_end(session, monitor)
     if found:
-        log.info("the monitor %s has found %d steps", monitor.id, len(found))
-    return len(found)
+        log.info("the monitor %s has found %d steps", monitor.id, found)
+    return found

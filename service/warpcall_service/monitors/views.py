@@ -139,6 +139,7 @@ def _deliveries(session: Session, caller: Caller, row: Row) -> list[MonitorDeliv
             MonitorDelivery,
             {
                 "id": one.id,
+                "event": one.event,
                 "state": one.state,
                 "attempts": one.attempts,
                 "status": one.status,
@@ -185,6 +186,7 @@ def _fields(session: Session, caller: Caller, rows: Sequence[Row]) -> list[dict[
                 "private": row.private,
                 "state": state,
                 "detail": row.detail,
+                "failing_since": None if row.failing_ms is None else moment(row.failing_ms),
                 "notify": row.notify if database.owns(caller, row) else None,
                 "runs": row.runs,
                 "steps": counts.get(row.number, 0),

@@ -19,9 +19,13 @@ class Monitor(Base):
         least: the smallest step to report, as a share of the level.
         notify: URL that is called for each step; null if none is.
         secret: with which these calls are signed. It must be stored as it is, to sign with it.
-        detail: why the last run could not be submitted; empty if it could.
-        next_ms: when the next run is due.
-        lease_ms: until when a server that claimed the run has time to submit it.
+        detail: why the last run failed; empty if it did not.
+        failing_ms: when the first one of the runs failed that have failed since; null if the last
+            run did not fail.
+        next_ms: when the next run is due. While the server cannot take its job, when it was refused
+            first.
+        lease_ms: until when a server that claimed the run has time to submit it, or when a refused
+            run is tried again; 0 before the first claim of a run.
         fence: number of claims. A server may submit a run only while this is its own claim's.
         job_number: the job of the latest run, until its results were searched for steps.
         runs: number of jobs that were submitted.
@@ -42,6 +46,7 @@ class Monitor(Base):
     secret: Mapped[str | None] = mapped_column(String(64))
     paused: Mapped[bool]
     detail: Mapped[str] = mapped_column(Text)
+    failing_ms: Mapped[int | None] = mapped_column(BigInteger)
     created_ms: Mapped[int] = mapped_column(BigInteger)
     next_ms: Mapped[int] = mapped_column(BigInteger, index=True)
     lease_ms: Mapped[int] = mapped_column(BigInteger)
@@ -79,10 +84,11 @@ class MonitorStep(Base):
 
 
 class MonitorDelivery(Base):
-    """A call of a monitor's URL, for all steps that one run showed.
+    """A call of a monitor's URL: for all steps that one run showed, or for a run that failed.
 
     Attributes:
         id: the same in each attempt, so that a receiver knows a repeated one.
+        event: `steps`, `failing` or `recovered`.
         body: the JSON that is sent, the same bytes in each attempt.
         state: `waiting`, `sending`, `delivered` or `failed`.
         attempts: number of attempts that began.
@@ -98,6 +104,7 @@ class MonitorDelivery(Base):
     number: Mapped[int] = mapped_column(NUMBER, primary_key=True)
     id: Mapped[str] = mapped_column(String(32), unique=True)
     monitor_number: Mapped[int] = mapped_column(ForeignKey("monitors.number"), index=True)
+    event: Mapped[str] = mapped_column(String(16), server_default="steps")
     body: Mapped[str] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(16))
     attempts: Mapped[int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import signal
 import ssl
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 
 from tests.client.certificate import certificate, tls  # noqa: F401  # fixtures
@@ -83,6 +85,8 @@ def test_a_step_is_delivered_once_and_signed(http: httpx.Client, sqlite: Databas
     found = show(http, monitor)
 
     assert call.json["steps"] == found["found"]
+    assert (call.json["event"], call.json["job"]) == ("steps", found["found"][0]["found_job"])
+    assert call.json["detail"] == ""
     assert (call.json["monitor"], call.json["op"]) == (monitor["id"], "permute")
     assert (
         call.json["delivery"] == call.headers["warpcall-delivery"] == found["deliveries"][0]["id"]
@@ -285,6 +289,42 @@ def test_kill_9_between_the_measurement_and_the_delivery_delivers_once(
         assert len(receiver.calls) == 2, "the attempt that was cut off, and the next one"
         assert ids == {found["deliveries"][0]["id"]}
         assert monitor["secret"] not in log
+
+
+def test_the_url_is_called_when_runs_begin_to_fail_and_when_they_work_again(
+    http: httpx.Client, sqlite: Database
+) -> None:
+    with Receiver() as receiver:
+        monitor = added(http, receiver.url)
+        published = http.get("/openapi.json").json()
+        schema = "#/components/schemas/MonitorNotification"
+        fits = jsonschema_rs.validator_for({"components": published["components"], "$ref": schema})
+        for number, names in enumerate((["warpcall", "gone"], ["warpcall"]), 1):
+            job = json.dumps({**JOB, "implementations": names})
+            sqlite.sql(f"UPDATE monitors SET request = '{job}', next_ms = 0, paused = false")
+            until(lambda number=number: len(receiver.calls) == number)  # type: ignore[misc]
+            if number == 1:
+                failing = show(http, monitor)
+        until(lambda: {one["state"] for one in show(http, monitor)["deliveries"]} == {"delivered"})
+        found = show(http, monitor)
+        failed, recovered = (call.json for call in receiver.calls)
+
+    assert "'gone'" in failing["detail"]
+    assert failing["failing_since"] is not None
+    assert (failed["event"], failed["job"], failed["detail"]) == (
+        "failing",
+        None,
+        failing["detail"],
+    )
+    assert (recovered["event"], recovered["detail"]) == ("recovered", "")
+    assert recovered["job"] == found["last_job"]
+    assert (found["failing_since"], found["detail"], found["runs"]) == (None, "", 2)
+    assert [one["event"] for one in found["deliveries"]] == ["recovered", "failing"]
+    assert fits.is_valid(failed)
+    assert fits.is_valid(recovered)
+    assert not fits.is_valid({**failed, "event": "other"})
+    webhook = published["webhooks"]["monitor"]["post"]["requestBody"]
+    assert webhook["content"]["application/json"]["schema"] == {"$ref": schema}
 
 
 def test_nothing_is_sent_for_a_disabled_user(settings: dict[str, str], sqlite: Database) -> None:

@@ -13,6 +13,7 @@ from warpcall_service.identity import Caller
 from warpcall_service.monitors import database, deliveries
 from warpcall_service.monitors.deliveries import MOST_ATTEMPTS, PAUSES_S, Attempt
 from warpcall_service.monitors.models import MonitorRequest
+from warpcall_service.monitors.work import find_work
 from warpcall_service.store.database import Store
 from warpcall_service.store.monitor_tables import MonitorDelivery
 from warpcall_service.store.times import now_ms
@@ -28,7 +29,7 @@ def waiting(store: Store) -> Store:
         users.add_user(session, "alice")
         caller = Caller("alice", "bench")
         monitor = database.add(session, caller, request, private=False, most=1)
-        deliveries.add(session, monitor, [])
+        deliveries.add(session, monitor, "recovered", None)
     return store
 
 
@@ -107,11 +108,16 @@ def test_the_pauses_between_attempts_grow_and_the_last_one_ends_it(waiting: Stor
 def test_a_last_attempt_that_was_lost_with_its_server_ends_the_delivery(waiting: Store) -> None:
     row(waiting, attempts=MOST_ATTEMPTS - 1)
     assert claim(waiting) is not None
+    with waiting.read() as session:
+        early = find_work(session).delivery
     row(waiting, next_ms=0)
 
     with waiting.write() as session:
+        found = find_work(session).delivery
         deliveries.give_up(session)
+        later = find_work(session).delivery
 
+    assert (early, found, later) == (False, True, False)
     assert row(waiting).state == "failed"
     assert claim(waiting) is None
 
@@ -121,7 +127,7 @@ def test_nothing_is_claimed_for_a_disabled_user(waiting: Store) -> None:
         users.disable_user(session, "alice")
     assert claim(waiting) is None
     with waiting.write() as session:
-        assert not deliveries.is_due(session)
+        assert not find_work(session).delivery
         users.disable_user(session, "alice", disabled=False)
 
     assert claim(waiting) is not None

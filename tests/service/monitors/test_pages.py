@@ -16,6 +16,7 @@ from tests.service.monitors.lab import add, add_runs, show
 from tests.service.monitors.series import quiet, times
 from tests.waiting import until
 from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery
+from warpcall_service.store.times import now_ms
 
 MARKUP = "<b>marmalade</b>"
 LOCAL = {"WARPCALL_WEBHOOK_NETWORKS": "127.0.0.0/8", "WARPCALL_MONITOR_MIN_EVERY_S": "60"}
@@ -53,7 +54,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             until(lambda: show(http, known)["deliveries"])
             with store.write() as session:
                 row = session.scalars(sa.select(Monitor).where(Monitor.id == known["id"])).one()
-                row.detail = MARKUP
+                row.detail, row.failing_ms = MARKUP, now_ms()
                 session.execute(sa.update(MonitorDelivery).values(detail=MARKUP))
             store.close()
         yield Lab(server, keys, {**known, "first": runs[12]}, secret)
@@ -86,6 +87,7 @@ def test_a_monitor_shows_its_series_steps_thresholds_and_deliveries(lab: Lab) ->
     assert f"/jobs/{lab.known['first']}" in text
     assert "the level has 8 runs" in text, "two runs are too few for thresholds"
     assert "Calls of its URL" in text
+    assert "Its runs began to fail" in text
     assert "&lt;b&gt;marmalade" in text
     assert "<b>marmalade" not in text
 
