@@ -72,7 +72,13 @@ if TYPE_CHECKING:
         Measurement,
         Results,
     )
-    from warpcall.monitors import Monitor, MonitorDetails, MonitorStep, NewMonitor
+    from warpcall.monitors import (
+        Monitor,
+        MonitorDetails,
+        MonitorNotification,
+        MonitorStep,
+        NewMonitor,
+    )
     from warpcall.nodes import Node, NodeList
     from warpcall.ops import OpInfo, OpList
     from warpcall.problems import ProblemDetails, ProblemInfo
@@ -120,6 +126,7 @@ __all__ = [
     "Measurement",
     "Monitor",
     "MonitorDetails",
+    "MonitorNotification",
     "MonitorStep",
     "NewMonitor",
     "NewShare",
@@ -186,6 +193,7 @@ _LAZY = {
     "Measurement": "jobs.results",
     "Monitor": "monitors",
     "MonitorDetails": "monitors",
+    "MonitorNotification": "monitors",
     "MonitorStep": "monitors",
     "NewMonitor": "monitors",
     "NewShare": "jobs",

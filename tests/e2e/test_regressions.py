@@ -61,8 +61,13 @@ def test_a_slower_head_is_found_by_two_jobs(warpcall: Command, lab: Lab) -> None
     assert len(jobs) == 2
     assert all(len(line) <= 80 for line in lines)
     with lab.client("ann") as gpu:
-        tags = [gpu.jobs.get(job).tags for job in jobs]
+        found = [gpu.jobs.get(job) for job in jobs]
+    tags = [job.tags for job in found]
     assert tags == [["regression"], ["regression", f"repeats-{jobs[0]}"]]
+    assert [job.implementations for job in found] == [
+        ["ann/quick", "ann/slow"],
+        ["ann/slow", "ann/quick"],
+    ]
     markdown = Path("check.md").read_text()
     assert markdown.startswith("### Warpcall: permute slower\n")
     assert f"[{jobs[0]}]({lab.server.url}/jobs/{jobs[0]})" in markdown

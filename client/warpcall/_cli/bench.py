@@ -142,9 +142,11 @@ def bench(
     profile: Annotated[
         str | None,
         typer.Option(
-            metavar="torch",
-            help="Run each implementation under torch's profiler, too, after all cases are "
-            "measured. `warpcall artefacts ID` shows the traces.",
+            metavar="PROFILER",
+            autocompletion=lambda: list(PROFILES),
+            help="Also run each implementation under torch's profiler (torch) or Nsight Compute "
+            "(ncu), or report what its kernels need (compile), after all cases are measured. "
+            "`warpcall artefacts ID` shows the files.",
         ),
     ] = None,
     fresh: Annotated[

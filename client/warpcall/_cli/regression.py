@@ -83,8 +83,8 @@ def regression(
     precision: Annotated[
         str,
         typer.Option(
-            help="Seconds for an implementation of a case in the first job: quick (2), standard "
-            "(10), publish (60). What it leaves open is measured again, for at least 10."
+            help="Seconds for an implementation of a case in a job: quick (2), standard (10), "
+            "publish (60). The third job has at least 10."
         ),
     ] = "quick",
     tag: Annotated[
@@ -107,8 +107,8 @@ def regression(
     """Check whether an implementation got slower.
 
     Both are measured in the rounds of one job. What it leaves open is measured again in one or two
-    further jobs, and a case is slower only if two jobs say so. The exit code is 0 if no case is slower, 1 if one is or has no
-    time, and 3 if a case is undecided.
+    further jobs, and a case is slower only if two jobs find it. The exit code is 0 if no case is
+    slower, 1 if one is or has no time, and 3 if a case is undecided.
 
     \b
     warpcall regression permute --base old.py --head new.py --shape 4096x4096 --dtype bf16 --dims 1,0

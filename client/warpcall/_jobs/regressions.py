@@ -10,7 +10,7 @@ from warpcall._blocking import run_now
 from warpcall._jobs.client import AsyncJobs, Jobs, requested
 from warpcall._jobs.job import details_from, path_of
 from warpcall.errors import InvalidInput
-from warpcall.jobs import JobDetails
+from warpcall.jobs import JobDetails, Precision
 from warpcall.jobs.request import JobOptions, JobRequest
 from warpcall.jobs.results import Comparison, Results
 from warpcall.regressions import (
@@ -140,8 +140,8 @@ class Regressions(_RegressionsBase):
             baseline: id of a job with whose stored times `head` is compared, in place of `base`.
                 `head` is then by default its first implementation, and the cases are its cases.
             allowed: by how much `head` may take longer, as a share of the time of `base`.
-            options: as of `Jobs.submit`. The precision is "quick" by default. Jobs that measure
-                again what the first one left open are at least "standard".
+            options: as of `Jobs.submit`. The precision is "quick" by default. The third
+                job is at least "standard".
 
         Raises:
             InvalidInput: it cannot be measured; `field` names the reason.
@@ -175,16 +175,27 @@ async def _until_decided(
     wanted = replace(request, fresh=True, tags=tags, precision=request.precision or "quick")
     results, known = await judged(wanted)
     tags.append(tag_of_repeats(results.id))
-    precision = "standard" if wanted.precision == "quick" else wanted.precision
-    wanted = replace(wanted, sweep=None, tags=tags, precision=precision)
-    for _ in range(JOBS - 1):
+    wanted = replace(wanted, sweep=None, tags=tags)
+    for number in range(1, JOBS):
         left = {row.case for row in known.rows if row.outcome == "undecided" and can_decide(row)}
         if not left:
             break
-        results, known = await judged(replace(wanted, cases=_cases(results, left)))
+        names = list(request.implementations or ())
+        again = replace(
+            wanted,
+            cases=_cases(results, left),
+            implementations=names[::-1] if number % 2 else names,
+            precision=_longer(wanted.precision) if number == JOBS - 1 else wanted.precision,
+        )
+        results, known = await judged(again)
     return known
 
 
 def _cases(results: Results, keys: Collection[str]) -> Sequence[dict[str, object]]:
     """The cases with these keys, as a request has them."""
     return [case.spec for case in results.cases if case.case in keys]
+
+
+def _longer(precision: Precision | None) -> Precision | None:
+    """The precision of the last job of a check, which is at least "standard"."""
+    return "standard" if precision == "quick" else precision

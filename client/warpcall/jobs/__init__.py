@@ -50,8 +50,9 @@ Precision = Literal["quick", "standard", "publish"]
 Priority = Literal["high", "normal", "low"]
 """Jobs of a higher priority start first; "high" is for administrators."""
 
-Profile = Literal["torch"]
-"""How implementations are profiled: "torch" makes a Chrome trace with torch's profiler."""
+Profile = Literal["torch", "ncu", "compile"]
+"""How implementations are profiled: "torch" makes a Chrome trace with torch's profiler, "ncu" a report
+and a text with NVIDIA's Nsight Compute, "compile" a compile report of the kernels that are launched."""
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 """What a ratio's interval says, given the margin within which two times are the same."""

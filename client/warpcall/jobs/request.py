@@ -57,8 +57,9 @@ class JobRequest:
         gpu: model of the GPU that it runs on, such as "H200": words of the name that `Client.nodes`
             has. By default any.
         node: id of the server that it runs on, or host name of its machine. By default any.
-        profile: "torch" to run each implementation under torch's profiler, too, after all cases are
-            measured. `Job.artefacts` has the traces. By default there are none.
+        profile: what to make for each implementation, too, after all cases are measured: "torch" a
+            trace by torch's profiler, "ncu" what NVIDIA's Nsight Compute says of its kernels,
+            "compile" a compile report. `Job.artefacts` has the files. By default there are none.
 
     Raises:
         InvalidInput: the precision, the priority or the profile is none of the choices.

@@ -2,21 +2,26 @@
 
 A check measures `base` and `head` in the rounds of one job, case by case. What a job leaves open is
 measured again in another job, because a second process has other addresses, and a machine may have
-been busy. A case is slower only if two jobs say so: with one job, chance alone would find a
-regression now and then in a check of many cases.
+been busy. Every second job has `head` first, so that an advantage of the first place cancels. The
+jobs are combined into one interval, which includes by how much jobs differ.
+
+A case is slower only if two jobs found it: with one job, chance alone would find a regression now
+and then in a check of many cases.
 
 `judge` decides from the results of the jobs, in the client and in the server alike.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from warpcall._extras.tables import Table
 from warpcall.jobs import Payload
-from warpcall.jobs.results import Comparison, Results
+from warpcall.jobs.results import Comparison, Measurement, Results
+from warpcall.regressions._intervals import Interval, combined
 
 Outcome = Literal["passed", "slower", "failed", "undecided"]
 """What a check says of `head`. "failed" means that it has no time: it raised an exception, or its
@@ -28,7 +33,7 @@ MOST_ALLOWED = 1.0
 JOBS = 3
 """Jobs of one check, at most."""
 SLOWER_JOBS = 2
-"""Jobs that must say that a case is slower."""
+"""Jobs that must have found a case slower than allowed."""
 TAG = "regression"
 """The tag of the jobs of checks."""
 _REPEATS = "repeats-"
@@ -39,7 +44,8 @@ MOST_ROWS = 50  # of the table in Markdown, which a comment on a pull request mu
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionRow(Payload):
-    """What a check says of one case. The numbers are those of the last job that measured it."""
+    """What a check says of one case. The times are those of the last job that measured it, and the
+    ratio is that of all jobs together."""
 
     case: str
     """Key of the case, such as "permute x=F32[8,8] dims=1,0"."""
@@ -52,9 +58,10 @@ class RegressionRow(Payload):
     ratio: float | None
     """Time of `head` over that of `base`; above 1 means that `head` is slower."""
     ratio_low: float | None
-    """Lower end of the ratio's 95 % interval; null if there are too few samples."""
+    """Lower end of the ratio's 95 % interval, which includes by how much jobs differ; null if there
+    are too few samples."""
     ratio_high: float | None
-    """Upper end of the ratio's 95 % interval; null if there are too few samples."""
+    """Upper end of that interval; null if there are too few samples."""
     jobs: int
     """Number of jobs that measured the case."""
     why: str
@@ -135,14 +142,18 @@ def judge(
 ) -> Regression:
     """What one or more jobs say of `head`, measured beside `base`.
 
-    A job says that a case passed if the upper end of the ratio's interval is at most 1 + `allowed`,
-    and that it is slower if the lower end is above that and the ratio is outside the noise of the
-    job, which is its margin. Otherwise it says nothing. Over all jobs a case is slower if two of
-    them say so and not more say that it passed. It passed if more jobs say so than say that it is
-    slower.
+    The log ratios of the jobs are combined into their mean, weighted by precision, and a 95 %
+    interval. The standard deviation of each job is that of its own interval and 0.2 % together. If
+    the jobs differ by more than that explains, the interval is widened, on each side by as much as
+    the jobs on that side demand (Birge 1932).
+
+    A case passed if the upper end of the interval is at most 1 + `allowed`. It is slower if the
+    lower end is above that, and the ratio of at least two jobs is. Otherwise it is undecided. So
+    one job alone can only pass a case.
 
     Args:
-        results: of the jobs, the first one first. Later jobs need not have all cases.
+        results: of the jobs, the first one first. Later jobs need not have all cases, and may have
+            the implementations in any order.
         op: name of the op.
         base, head: names of the two implementations.
         allowed: by how much `head` may take longer, as a share of the time of `base`.
@@ -163,10 +174,7 @@ def judge(
                 _Seen(
                     base_us=before.median_us,
                     head_us=after.median_us,
-                    ratio=after.ratio,
-                    low=after.ratio_low,
-                    high=after.ratio_high,
-                    outside=after.verdict == "slower",
+                    interval=_interval(before, after),
                     failed=after.status != "ok",
                     why=why,
                 )
@@ -185,8 +193,10 @@ def judge_stored(
 ) -> Regression:
     """What one or more jobs say of `head` beside the times that an earlier job stored.
 
-    As `judge`, but the margin is the one between two jobs of the same code, which the server knows
-    only where the same has been measured repeatedly. Without a margin nothing is decided.
+    As `judge`, but all jobs are compared with the same stored times, so a deviation of these does
+    not average out. A case is slower only if two jobs differ from the stored one by more than two
+    jobs of the same code do. This margin is known only where the same has been measured repeatedly.
+    Without it nothing is decided.
 
     Args:
         comparisons: of the earlier job with each of the jobs.
@@ -205,10 +215,10 @@ def judge_stored(
                 _Seen(
                     base_us=row.a_us,
                     head_us=row.b_us,
-                    ratio=row.ratio,
-                    low=row.ratio_low if known else None,
-                    high=row.ratio_high if known else None,
-                    outside=row.verdict == "slower",
+                    interval=Interval.of(row.ratio, row.ratio_low, row.ratio_high)
+                    if known
+                    else None,
+                    is_noise=row.verdict != "slower",
                     failed=False,
                     why="" if known else "no margin between two runs is known here",
                 )
@@ -233,26 +243,31 @@ def judge_same(op: str, name: str, allowed: float = ALLOWED) -> Regression:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one job measured of a case. `outside` means that the ratio is outside the noise."""
+    """What one job measured of a case.
+
+    Args:
+        is_noise: whether equal code may differ by as much, whatever the interval says.
+    """
 
     base_us: float | None
     head_us: float | None
-    ratio: float | None
-    low: float | None
-    high: float | None
-    outside: bool
+    interval: Interval | None
     failed: bool
     why: str
+    is_noise: bool = False
 
-    def says(self, allowed: float) -> Outcome:
-        """What this job alone says."""
-        if self.failed:
-            return "failed"
-        if self.low is None or self.high is None:
-            return "undecided"
-        if self.high <= 1 + allowed:
-            return "passed"
-        return "slower" if self.low > 1 + allowed and self.outside else "undecided"
+    def is_slower(self, allowed: float) -> bool:
+        """Whether this job finds that the case is slower than allowed, at any precision."""
+        above = self.interval is not None and self.interval.middle > math.log1p(allowed)
+        return above and not self.is_noise
+
+
+def _interval(before: Measurement, after: Measurement) -> Interval | None:
+    """The ratio of `after` to `before`. A job has the ratios to its first implementation."""
+    if after.ratio is not None:
+        return Interval.of(after.ratio, after.ratio_low, after.ratio_high)
+    found = Interval.of(before.ratio, before.ratio_low, before.ratio_high)
+    return None if found is None else Interval(-found.middle, -found.high, -found.low)
 
 
 def _decided(
@@ -266,25 +281,22 @@ def _decided(
 ) -> Regression:
     rows = []
     for case, found in seen.items():
-        said = [one.says(allowed) for one in found]
-        outcome = _together(said)
         last = found[-1]
+        known = [one.interval for one in found if one.interval is not None]
+        together = combined(known) if known else None
+        outcome = "failed" if last.failed else _outcome(found, together, allowed)
         why = last.why
         if outcome == "undecided" and not why:
-            why = (
-                "only one job says that it is slower"
-                if "slower" in said
-                else "the interval is too wide"
-            )
+            why = _why_undecided(found, together, allowed)
         rows.append(
             RegressionRow(
                 case=case,
                 outcome=outcome,
                 base_us=last.base_us,
                 head_us=last.head_us,
-                ratio=last.ratio,
-                ratio_low=last.low,
-                ratio_high=last.high,
+                ratio=None if together is None else math.exp(together.middle),
+                ratio_low=None if together is None else math.exp(together.low),
+                ratio_high=None if together is None else math.exp(together.high),
                 jobs=len(found),
                 why=why,
             )
@@ -302,13 +314,22 @@ def _decided(
     )
 
 
-def _together(said: Sequence[Outcome]) -> Outcome:
-    slower, passed = said.count("slower"), said.count("passed")
-    if said[-1] == "failed":
-        return "failed"
-    if slower >= SLOWER_JOBS and slower >= passed:
-        return "slower"
-    return "passed" if passed > slower else "undecided"
+def _outcome(found: Sequence[_Seen], together: Interval | None, allowed: float) -> Outcome:
+    if together is None:
+        return "undecided"
+    limit = math.log1p(allowed)
+    if together.high <= limit:
+        return "passed"
+    slower = sum(one.is_slower(allowed) for one in found)
+    return "slower" if together.low > limit and slower >= SLOWER_JOBS else "undecided"
+
+
+def _why_undecided(found: Sequence[_Seen], together: Interval | None, allowed: float) -> str:
+    if together is None or together.low <= math.log1p(allowed):
+        return "the interval is too wide"
+    if any(one.is_slower(allowed) for one in found):
+        return "only one job says that it is slower"
+    return "jobs of the same code differ by as much"
 
 
 def _markdown(check: Regression, links: str | None) -> str:

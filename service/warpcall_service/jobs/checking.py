@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
-from warpcall_service.artefacts import profiles
+from warpcall_service.artefacts import ncu, profiles
 from warpcall_service.identity import Caller
 from warpcall_service.jobs.database import JobDatabase
 from warpcall_service.jobs.models import JobRequest, is_problem, without_version
@@ -25,6 +25,10 @@ from warpcall_service.uploads import job_uploads
 from warpcall_service.uploads.checks import Checks
 from warpcall_service.uploads.problem_cases import NamedProblem, ProblemCases
 
+NO_GPU = (
+    "this server has no GPU, so a job compiles no kernels; `warpcall explain` and "
+    "POST /v1/compile-reports need none"
+)
 MAX_SHOWN = 10  # devices that a message names
 
 
@@ -83,6 +87,8 @@ class JobChecks:
             )
         if request.profile is not None:
             profiles.check(len(checked["cases"]), len(names))
+            if request.profile != "torch":
+                self._check_profiler(request, devices)
         checked["sources"] = {
             **dict.fromkeys({*names} & {*SHIPPED} - {LIMIT}, source),
             **await self._modules.sources_of(op, names),
@@ -124,6 +130,24 @@ class JobChecks:
             f"{', '.join(shown[:MAX_SHOWN])}{more}",
             field=field,
         )
+
+    def _check_profiler(self, request: JobRequest, devices: Sequence[Device]) -> None:
+        """Check that there is what profiles need, where only this server can run the job.
+
+        Raises:
+            InvalidInput: something is missing.
+        """
+        if any(device.node != self._membership.id for device in devices):
+            return  # another server may have what this one lacks; if not, the artefact says so
+        lanes = [lane.name for lane in self._engine.all_lanes]
+        if request.profile == "compile":
+            if all(name == "cpu" for name in lanes):
+                raise InvalidInput(f"profile: {NO_GPU}", field="profile")
+            return
+        foreign = is_problem(request.op) or any("/" in name for name in request.implementations)
+        sandboxed = foreign and self._settings.uploads == "sandboxed"
+        if why := ncu.trouble(self._settings, lanes, sandboxed=sandboxed):
+            raise InvalidInput(f"profile: {why}", field="profile")
 
     async def _problem_of(self, caller: Caller, request: JobRequest) -> NamedProblem | None:
         """The problem that a request names; None if it names an op of the library.

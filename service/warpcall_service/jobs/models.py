@@ -31,7 +31,7 @@ MAX_VALUES = 4096  # entries of one list of a sweep; its product may have some 1
 
 START_S = 6.0  # to start a job: its process, torch, the device
 CASE_S = 0.5  # for each case besides its samples: inputs, the check of the results
-PROFILE_S = 1.0  # for each profile
+PROFILE_S = {"torch": 1.0, "ncu": 60.0, "compile": 60.0}  # for each profile
 
 MAX_SEQUENCE = 2**31 - 1  # the database stores the sequence of an event in 4 bytes
 
@@ -161,7 +161,7 @@ class JobRequest(_Model):
 
     def nominal_s(self, cases: int, implementation_s: float) -> float:
         """Duration of the job in seconds if each measurement uses all the time that it may."""
-        profile_s = PROFILE_S if self.profile is not None else 0.0
+        profile_s = PROFILE_S[self.profile] if self.profile is not None else 0.0
         per_case_s = len(self.implementations) * (implementation_s + profile_s) + CASE_S
         return START_S + cases * per_case_s
 

@@ -222,7 +222,8 @@ class Scheduler:
         for lane in self._engine.all_lanes if self._queued else ():
             if self._stopping or self._membership.is_draining:
                 return
-            if lane.state == "ready" and lane.name not in self._runs and await self._is_clean(lane):
+            free = lane.state == "ready" and not lane.warming and lane.name not in self._runs
+            if free and await self._is_clean(lane):
                 claimed = await self._database.write(
                     self._claim, lane.name, self._membership.device(lane)
                 )
@@ -301,7 +302,7 @@ class Scheduler:
             "cases": lifecycle.unmeasured_cases(session, job),
             "memory_bytes": memory_bytes(settings),
             "threads": settings.cpu_threads,
-            "profile": profiles.left(session, job, int(settings.artefact_max_bytes)),
+            "profile": profiles.left(session, job, settings),
         }
         claim = Claim(job.number, self._identity.id, job.fence)
         return _Claimed(claim, job.id, job.user_name, job.op, task, job.monitor is not None)

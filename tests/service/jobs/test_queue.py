@@ -164,6 +164,7 @@ def test_a_server_that_stops_as_it_takes_a_job_puts_it_back(store: Store, tmp_pa
         name="cpu",
         hello={},
         state="ready",
+        warming="",
         device_lease=DeviceLease(lambda: False, lambda: False, lambda: None),
     )
     engine: Any = SimpleNamespace(all_lanes=[lane])
