@@ -5,6 +5,7 @@ docs/benchmarking.md describes the method and each number.
 
 from __future__ import annotations
 
+from warpcall_kernels.measuring._context import same_arithmetic
 from warpcall_kernels.measuring._failures import class_of
 from warpcall_kernels.measuring._implementations import (
     Implementation,
@@ -13,11 +14,12 @@ from warpcall_kernels.measuring._implementations import (
     register,
     shipped,
 )
+from warpcall_kernels.measuring._installed import describe_installed
 from warpcall_kernels.measuring._machine import environment_class, fingerprint, kernels_sha256
 from warpcall_kernels.measuring._measure import Lease, Progress, measure
 from warpcall_kernels.measuring._observe import minor_number
 from warpcall_kernels.measuring._precision import PRECISIONS, Precision
-from warpcall_kernels.measuring._profile import ProfileFailed, trace
+from warpcall_kernels.measuring._profile import ProfileFailed, prepared, trace
 from warpcall_kernels.measuring._result import (
     CaseResult,
     ImplementationResult,
@@ -50,6 +52,7 @@ __all__ = [
     "class_of",
     "compare_runs",
     "count",
+    "describe_installed",
     "environment_class",
     "expand",
     "fingerprint",
@@ -60,7 +63,9 @@ __all__ = [
     "measure",
     "median_of_run",
     "minor_number",
+    "prepared",
     "register",
+    "same_arithmetic",
     "shipped",
     "trace",
 ]

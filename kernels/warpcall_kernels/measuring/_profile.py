@@ -58,7 +58,7 @@ def trace(
         activities.append(ProfilerActivity.CUDA)
     with on_device(on), same_arithmetic(), torch.no_grad():
         try:
-            call = _call(case, implementation, on, seed)
+            call = prepared(case, implementation, on, seed)
             took_s = [_timed(call, on) for _ in range(WARM_CALLS)][-1]
             recorder = torch_profile(activities=activities, record_shapes=True, acc_events=True)
             with lease(), recorder as recorded:
@@ -81,9 +81,14 @@ def trace(
             return file.read_bytes()
 
 
-def _call(
+def prepared(
     case: JobCase, implementation: str, device: torch.device, seed: int
 ) -> Callable[[], object]:
+    """A function that calls an implementation with inputs of the case, drawn from a seed.
+
+    Raises:
+        InvalidInput: there is no such implementation.
+    """
     inputs = draw(case.inputs, seed, device)
     if implementation == LIMIT:
         source: Tensor = copy_source(case.op.bytes_moved(**inputs, **case.params), device)

@@ -61,6 +61,14 @@ class ArtefactFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def read(self, name: str, most: int) -> tuple[bytes, int] | None:
+        """The first `most` bytes of a file, and its size; None if this server does not have it."""
+        fd = self.open(name)
+        if fd is None:
+            return None
+        with open(fd, "rb") as file:  # noqa: PTH123  # of a descriptor
+            return file.read(most), os.fstat(fd).st_size
+
     def remove(self, *names: str) -> None:
         """Delete files. What cannot be deleted is among `old` again."""
         for name in names:

@@ -1,5 +1,5 @@
 """Profiles of implementations, as artefacts of a job: which ones it still has to make, and storing
-them while it runs.
+their files while it runs.
 """
 
 from __future__ import annotations
@@ -8,19 +8,32 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from warpcall.errors import InvalidInput
+from warpcall_service.artefacts import ncu
+from warpcall_service.artefacts.contents import REPORT, TEXT
 from warpcall_service.artefacts.service import Artefacts, NewArtefact, file_name
 from warpcall_service.runs.events import ProfileMade
-from warpcall_service.runs.messages import ProfileTask
+from warpcall_service.runs.messages import PROFILE_FILES, ProfileTask
+from warpcall_service.settings import Settings
 from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.store.database import StoreError
 from warpcall_service.store.tables import Job, JobCase, Measurement
 
 MOST = 64  # profiles of one job
+LIMIT_S = 60.0  # that a profile by a program of its own may take
+STALL_SHARE = 0.5  # of the seconds without progress that a job may have, which a profile may take
+CALL_SHARE = 0.8  # likewise of the seconds for which a job may keep its device
+FILES = {  # kind and media type, by the end of the name
+    "trace.json": ("torch-profile", "application/json"),
+    "ncu-rep": ("ncu-report", "application/octet-stream"),
+    "compiled.json": (REPORT, "application/json"),
+    "ncu.txt": (TEXT, "text/plain; charset=utf-8"),
+}
 RETRY_S = 1.0  # between two attempts to store one
 MAX_WAITING_BYTES = 64 << 20  # of profiles that wait to be stored
 
@@ -41,13 +54,15 @@ def check(cases: int, implementations: int) -> None:
         )
 
 
-def left(session: Session, job: Job, most_bytes: int) -> ProfileTask | None:
+def left(session: Session, job: Job, settings: Settings) -> ProfileTask | None:
     """The profiles that a job has yet to make; None if it makes none.
 
     An implementation that has no time in a case is not profiled there.
     """
-    if json.loads(job.request).get("profile") is None:
+    profiler = json.loads(job.request).get("profile")
+    if profiler is None:
         return None
+    last = PROFILE_FILES[profiler][-1]
     implementations = json.loads(job.implementations)
     of_job = ArtefactRow.job_number == job.number
     made = set(session.scalars(sa.select(ArtefactRow.name).where(of_job)))
@@ -64,6 +79,7 @@ def left(session: Session, job: Job, most_bytes: int) -> ProfileTask | None:
         .order_by(JobCase.position)
     )
     return {
+        "profiler": profiler,
         "cases": [
             (position, json.loads(spec), names)
             for position, spec in cases
@@ -72,25 +88,29 @@ def left(session: Session, job: Job, most_bytes: int) -> ProfileTask | None:
                     name
                     for name in implementations
                     if (position, name) not in failed
-                    and described(implementations, position, name).name not in made
+                    and described(implementations, position, name, last).name not in made
                 ]
             )
         ],
-        "most_bytes": most_bytes,
+        "most_bytes": int(settings.artefact_max_bytes),
+        "ncu": ncu.program(settings) if profiler == "ncu" else "",
+        "limit_s": min(LIMIT_S, STALL_SHARE * settings.job_stall_s),
+        "call_s": CALL_SHARE * settings.job_block_s,
     }
 
 
-def described(implementations: Sequence[str], position: int, name: str) -> NewArtefact:
-    """The artefact of a profile.
+def described(implementations: Sequence[str], position: int, name: str, file: str) -> NewArtefact:
+    """The artefact of a file of a profile.
 
     Args:
         implementations: all of the job.
     """
+    kind, media_type = FILES[file]
     number = implementations.index(name)
     return NewArtefact(
-        name=file_name(f"case-{position}", f"{number}-{name}"[:80], "trace.json"),
-        kind="torch-profile",
-        media_type="application/json",
+        name=file_name(f"case-{position}", f"{number}-{name}"[:80], file),
+        kind=kind,
+        media_type=media_type,
         position=position,
         implementation=name,
     )
@@ -123,7 +143,7 @@ class ProfileWriter:
         """Append a profile to those that wait to be stored."""
         if self._waiting_bytes + len(made.content) > MAX_WAITING_BYTES:
             why = "the server could not store it in time"
-            made = ProfileMade(made.position, made.implementation, b"", why)
+            made = replace(made, content=b"", error=why)
         self._waiting_bytes += len(made.content)
         self._made.put_nowait(made)
 
@@ -151,7 +171,7 @@ class ProfileWriter:
             self._made.task_done()
 
     async def _store(self, made: ProfileMade) -> None:
-        new = described(self._implementations, made.position, made.implementation)
+        new = described(self._implementations, made.position, made.implementation, made.file)
         while True:
             try:
                 if made.error:

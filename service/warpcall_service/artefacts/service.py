@@ -18,7 +18,7 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.orm import Session
 
-from warpcall.errors import NodeGone, NotFound, OnOtherNode, sizes
+from warpcall.errors import NodeGone, NotFound, OnOtherNode, Problem, sizes
 from warpcall_service.artefacts import database
 from warpcall_service.artefacts.files import ArtefactFiles
 from warpcall_service.nodes.membership import Membership
@@ -163,25 +163,45 @@ class Artefacts:
             OnOtherNode: another server has the file; the problem has its address.
             NodeGone: that server is gone, and the file with it unless it returns.
         """
-        if row.error:
-            raise NotFound(f"the artefact {row.name} has no file: {row.error}", field="name")
+        _check_stored(row)
         fd = await asyncio.to_thread(self._files.open, row.file)
-        if fd is not None:
-            return fd
+        if fd is None:
+            raise await self._absence(row)
+        return fd
+
+    async def read(self, row: ArtefactRow, most: int) -> bytes:
+        """The first `most` bytes of an artefact's file.
+
+        Raises:
+            NotFound: there is no file, or it has another size than its row says.
+            OnOtherNode, NodeGone: as `open`.
+        """
+        _check_stored(row)
+        found = await asyncio.to_thread(self._files.read, row.file, most)
+        if found is None:
+            raise await self._absence(row)
+        content, nbytes = found
+        if nbytes != row.nbytes:
+            raise NotFound(f"the file of the artefact {row.name} is damaged", field="name")
+        return content
+
+    async def _absence(self, row: ArtefactRow) -> Problem:
+        """Why this server does not have the file of an artefact."""
         if row.node == self._membership.id:
-            raise NotFound(f"the file of the artefact {row.name} is lost", field="name")
+            return NotFound(f"the file of the artefact {row.name} is lost", field="name")
+        await self._membership.await_others([row.node])
         node = self._membership.other(row.node)
         where = f"the artefact {row.name} is on the server {row.node}"
         if node is None:
-            raise NodeGone(f"{where}, which is gone", field="name")
+            return NodeGone(f"{where}, which is gone", field="name")
         where += f" on {node.host}"
         if node.gone_since is not None:
-            raise NodeGone(
+            return NodeGone(
                 f"{where}, which is {node.state} since {node.gone_since}; try again when it has "
                 "returned",
                 field="name",
             )
-        raise OnOtherNode(f"{where}, at {node.url}", field="name", url=node.url)
+        return OnOtherNode(f"{where}, at {node.url}", field="name", url=node.url)
 
     async def remove_file(self, row: ArtefactRow) -> None:
         """Delete the file of a row that was deleted, if this server has it."""
@@ -244,6 +264,11 @@ def _adopt(names: Sequence[str], node: str, session: Session) -> None:
 
 def _known(names: Sequence[str], session: Session) -> Sequence[str]:
     return database.known_files(session, names)
+
+
+def _check_stored(row: ArtefactRow) -> None:
+    if row.error:
+        raise NotFound(f"the artefact {row.name} has no file: {row.error}", field="name")
 
 
 def file_name(*parts: str) -> str:

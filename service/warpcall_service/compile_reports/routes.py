@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from fastapi import APIRouter, Request, Response
 
 from warpcall.compile_reports import CompileReport
@@ -21,6 +19,7 @@ from warpcall.wire import COMPILE_REPORTS_PATH
 from warpcall_service.compile_reports.models import CompileRequest
 from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.formats.json_body import check_members, read_model
+from warpcall_service.formats.json_structure import structure_nbytes
 from warpcall_service.formats.media_types import JSON
 from warpcall_service.formats.payloads import to_json
 from warpcall_service.http.caller import CurrentCaller, needs
@@ -28,10 +27,7 @@ from warpcall_service.http.openapi_parts import problem_responses, ref
 from warpcall_service.settings import Settings
 from warpcall_service.uploads.routes import most_bytes
 
-MAX_STRUCTURE_BYTES = (
-    64 << 10
-)  # of a body without the content of its texts; see formats/flat_json.py
-TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+MAX_STRUCTURE_BYTES = 64 << 10  # of a body without the content of its texts
 PROBLEMS: list[type[Problem]] = [
     InvalidInput,
     TooLarge,
@@ -73,7 +69,7 @@ def compile_reports(settings: Settings, service: CompileReports) -> APIRouter:
 
 def _check(body: bytes) -> None:
     """Refuse a body that a parser would take too long over, and what `check_members` refuses."""
-    nbytes = len(TEXT.sub(b'""', body))
+    nbytes = structure_nbytes(body, MAX_STRUCTURE_BYTES)
     if nbytes > MAX_STRUCTURE_BYTES:
         raise InvalidInput(
             f"body must have at most {MAX_STRUCTURE_BYTES} bytes without its texts, got {nbytes}",

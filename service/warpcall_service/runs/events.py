@@ -53,15 +53,17 @@ class CaseMeasured:
 
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
-    """A profile of an implementation in the case at `position`, or why there is none.
+    """A file of a profile of an implementation in the case at `position`, or why there is none.
 
     Attributes:
+        file: which one, as `messages.PROFILE_FILES` names it.
         content: the file; empty if there is an error. Code of users may have written it.
         error: for readers; empty if there is a profile.
     """
 
     position: int
     implementation: str
+    file: str
     content: bytes
     error: str
 

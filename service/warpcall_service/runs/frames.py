@@ -68,6 +68,7 @@ class _Result(Strict):
 class _Profile(Strict):
     position: int
     implementation: Name
+    file: Annotated[str, StringConstraints(max_length=32)]
     data: Annotated[str, StringConstraints(max_length=-(-PIECE_BYTES // 3) * 4)]
     last: bool
     error: Annotated[str, StringConstraints(max_length=1000)]

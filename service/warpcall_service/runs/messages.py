@@ -9,7 +9,8 @@ work that a block may have. It sends frames with one member each:
 - `want`: it requests the device, and waits for `go`; `release`: it returns the device;
 - `progress`: what the sampler does now;
 - `result`: the sampler's whole result of the case at `position`;
-- `profile`: a piece of a profile, PIECE_BYTES long unless it is the `last` one, or an `error`;
+- `profile`: a piece of a file of a profile, PIECE_BYTES long unless it is the `last` one, or an
+  `error`;
 - `ended`: the exit class and a `detail`; the last frame, also after success.
 
 The reaper, the parent of that process, has a control socket. The server sends `stop` on it or
@@ -23,7 +24,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
-PIECE_BYTES = 512 << 10  # of a profile, in each frame but the last
+PIECE_BYTES = 512 << 10  # of a file of a profile, in each frame but the last
+# The files of each kind of profile, in the order in which they are sent. An error takes the place of
+# the last one, so that a profile is complete when it has its last file.
+PROFILE_FILES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("trace.json",),
+    "ncu": ("ncu-rep", "ncu.txt"),
+    "compile": ("compiled.json",),
+}
 TAG_VARIABLE = (
     "WARPCALL_JOB_TAG"  # in the environment of all processes of a job: its server, lane and job
 )
@@ -184,13 +192,21 @@ class ProfileTask(TypedDict):
     """The profiles that a job's process makes after it has measured all cases.
 
     Attributes:
+        profiler: one of PROFILE_FILES.
         cases: position and spec of each case, and the implementations to profile. Those that the
             process has found to fail are left out.
-        most_bytes: size of the largest profile.
+        most_bytes: size of the largest file.
+        ncu: path of Nsight Compute's program; empty if there is none.
+        limit_s: seconds that a profile by another program than the job's process may take.
+        call_s: seconds of these for which its call may keep the device.
     """
 
+    profiler: str
     cases: list[tuple[int, Any, list[str]]]
     most_bytes: int
+    ncu: str
+    limit_s: float
+    call_s: float
 
 
 class Task(TypedDict):

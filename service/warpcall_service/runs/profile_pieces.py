@@ -1,4 +1,4 @@
-"""Joins the pieces of profiles that a job's process sends, within the limits of its task."""
+"""Joins the pieces of the files of profiles that a job's process sends, within the limits of its task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpcall_service.runs.events import ProfileMade
-from warpcall_service.runs.messages import PIECE_BYTES, Task
+from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task
 
 
 class PieceRefused(Exception):
@@ -16,23 +16,29 @@ class PieceRefused(Exception):
 
 
 class ProfilePieces:
-    """The profiles of one run. Each that the task asks for may come once."""
+    """The files of the profiles of one run. Each that the task asks for may come once."""
 
     def __init__(self, task: Task) -> None:
         wanted = task.get("profile")
         cases = wanted["cases"] if wanted is not None else []
-        self._left = {(position, name) for position, _, names in cases for name in names}
+        files = PROFILE_FILES[wanted["profiler"]] if wanted is not None else ()
+        self._left = {
+            (position, name, file)
+            for position, _, names in cases
+            for name in names
+            for file in files
+        }
         self._most = wanted["most_bytes"] if wanted is not None else 0
-        self._of: tuple[int, str] | None = None  # the profile whose next piece must come
+        self._of: tuple[int, str, str] | None = None  # the file whose next piece must come
         self._content = bytearray()
 
     def take(self, piece: Mapping[str, Any]) -> ProfileMade | None:
-        """Take the next piece; returns the profile with its last one.
+        """Take the next piece; returns the file with its last one.
 
         Raises:
-            PieceRefused: the profile was not asked for, is too large, or its pieces have other sizes.
+            PieceRefused: the file was not asked for, is too large, or its pieces have other sizes.
         """
-        of = piece["position"], piece["implementation"]
+        of = piece["position"], piece["implementation"], piece["file"]
         if of not in self._left or self._of not in (None, of):
             raise PieceRefused("a profile that was not asked, or was sent before")
         try:

@@ -115,7 +115,10 @@ class Run:
         interprets = self._foreign and task["device"] == "cpu"
         more = {"TRITON_INTERPRET": "1"} if interprets else {}
         if task["sandboxed"]:
-            launch = Sandbox(self._settings).launch(gpu=gpu_of(task["device"], self._lane))
+            profile = task.get("profile")
+            launch = Sandbox(self._settings).launch(
+                gpu=gpu_of(task["device"], self._lane), ncu=profile["ncu"] if profile else ""
+            )
             for name, value in more.items():
                 launch["arguments"] += ["--setenv", name, value]
             options["sandbox"] = json.dumps(launch)

@@ -43,6 +43,7 @@ ETC = (
 CPUS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+NSIGHT_COMPUTE = Path("/opt", "nvidia", "nsight-compute")  # where NVIDIA's packages put it
 UID = "1000"  # inside; outside it is the server's account
 # Variables of the server's environment that say where software is, and how it computes.
 INHERITED = (
@@ -138,22 +139,29 @@ class Sandbox:
             log.error("uploaded code cannot run: %s", self.trouble)
         return self.trouble
 
-    def launch(self, processes: int | None = None, gpu: Gpu | None = None) -> Launch:
+    def launch(self, processes: int | None = None, gpu: Gpu | None = None, ncu: str = "") -> Launch:
         """How to start one process, with or without a GPU.
+
+        Args:
+            ncu: path of Nsight Compute's program, whose folder is shown; empty if it is not used.
 
         Raises:
             CannotStart: a folder that must be visible would show the server's own files.
         """
         settings = self._settings
         return {
-            "arguments": self._arguments(gpu),
+            "arguments": self._arguments(gpu, _profiler_folders(ncu)),
             "processes": processes or settings.sandbox_processes,
             "memory_bytes": memory_bytes(settings),
             "tmp_bytes": int(settings.sandbox_tmp_bytes),
         }
 
-    def _arguments(self, gpu: Gpu | None) -> list[str]:
-        """Options of bubblewrap, in the order in which it applies them."""
+    def _arguments(self, gpu: Gpu | None, further: Sequence[str]) -> list[str]:
+        """Options of bubblewrap, in the order in which it applies them.
+
+        Args:
+            further: folders to show beside those that are always shown.
+        """
         tmp_bytes = str(int(self._settings.sandbox_tmp_bytes))
         arguments = ["--unshare-user", "--disable-userns", "--assert-userns-disabled"]
         arguments += ["--unshare-ipc", "--unshare-pid", "--unshare-net"]
@@ -167,7 +175,7 @@ class Sandbox:
             arguments += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
         for folder in (TMP, SHM):
             arguments += ["--perms", "1777", "--size", tmp_bytes, "--tmpfs", folder]
-        bound = self._bound(gpu)
+        bound = self._bound(gpu, further)
         arguments += self._visible(bound)
         for name in ("passwd", "group"):
             arguments += ["--ro-bind", str(Path(__file__).with_name(name)), f"/etc/{name}"]
@@ -178,10 +186,11 @@ class Sandbox:
             arguments += ["--setenv", name, value]
         return arguments
 
-    def _bound(self, gpu: Gpu | None) -> list[Path]:
+    def _bound(self, gpu: Gpu | None, further: Sequence[str]) -> list[Path]:
         """The files and folders that are shown, each without those in it."""
         bound: list[Path] = []
-        for path in map(Path, [*SYSTEM, *ETC, *(["/sys"] if gpu else CPUS), *self._folders()]):
+        folders = sorted({*self._folders(), *further})  # a folder stands before those in it
+        for path in map(Path, [*SYSTEM, *ETC, *(["/sys"] if gpu else CPUS), *folders]):
             linked = path.is_symlink() and str(path) in SYSTEM  # such as /bin, a link to usr/bin
             if not linked and path.exists() and not _is_in(path, bound):
                 bound.append(path)
@@ -199,7 +208,7 @@ class Sandbox:
             arguments += self._masks(path)
         return arguments
 
-    def _folders(self) -> list[str]:
+    def _folders(self) -> set[str]:
         """Folders of Python, its packages and ours, and those that the operator added."""
         # Without the option -P the first entry is the folder in which the server was started.
         imports = sys.path if sys.flags.safe_path else sys.path[1:]
@@ -208,10 +217,7 @@ class Sandbox:
         libraries = [path for name in named for path in os.environ.get(name, "").split(":")]
         further = self._settings.sandbox_paths
         added = [] if further == "none" else further.split(",")
-        found = {
-            os.path.normpath(path) for path in (*python, *libraries, *added) if path[:1] == "/"
-        }
-        return sorted(found)  # a folder stands before those in it
+        return {os.path.normpath(path) for path in (*python, *libraries, *added) if path[:1] == "/"}
 
     def _masks(self, bound: Path) -> list[str]:
         """Options that hide the data folder where `bound` shows it.
@@ -279,6 +285,12 @@ def gpu_of(device: str, lane: Hello) -> Gpu | None:
     if minor is None or not uuid:
         raise CannotStart(f"the device file of {device} is unknown, because NVML does not tell it")
     return {"minor": minor, "uuid": f"GPU-{uuid}"}
+
+
+def _profiler_folders(ncu: str) -> list[str]:
+    """The folders of Nsight Compute, whose program may be a script that starts the one of a package."""
+    folders = (Path(ncu).parent, NSIGHT_COMPUTE) if ncu else ()
+    return [str(folder) for folder in folders if folder.is_dir()]
 
 
 def gpu_devices(gpu: Gpu) -> list[str]:

@@ -85,7 +85,7 @@ def _explain(request: ExplainRequest, folder: Path, answers: Answers) -> dict[st
             "kernels": [_kernel(one) for one in recorder.kernels()],
             "failures": [text(one) for one in recorder.failures],
             "stopped": text(stopped),
-            **_versions(target.capability),
+            **versions(target.capability),
         }
 
 
@@ -149,6 +149,15 @@ def _call(module: Any, name: str, case: JobCase, recorder: LaunchRecorder, file:
 
 
 def _kernel(kernel: LaunchedKernel) -> dict[str, Any]:
+    texts = {
+        name: {"packed": _packed(one.text), "nbytes": one.nbytes}
+        for name, one in kernel.texts.items()
+    }
+    return {**numbers(kernel), "texts": texts}
+
+
+def numbers(kernel: LaunchedKernel) -> dict[str, Any]:
+    """A kernel as `warpcall.compile_reports.KernelReport` has it, without its texts."""
     needs, fits = kernel.resources, kernel.occupancy
     return {
         "name": text(kernel.name),
@@ -170,14 +179,11 @@ def _kernel(kernel: LaunchedKernel) -> dict[str, Any]:
         "resident_warps": fits.warps,
         "max_warps": fits.max_warps,
         "limited_by": fits.limited_by,
-        "texts": {
-            name: {"packed": _packed(one.text), "nbytes": one.nbytes}
-            for name, one in kernel.texts.items()
-        },
     }
 
 
-def _versions(capability: int) -> Mapping[str, str]:
+def versions(capability: int) -> Mapping[str, str]:
+    """The versions of Triton and of NVIDIA's assembler."""
     import triton
     from triton.backends.nvidia.compiler import get_ptxas_version
 

@@ -20,7 +20,7 @@ from warpcall_service.lanes.messages import frame, read_frame
 from warpcall_service.processes import child
 from warpcall_service.processes.imports import quick_imports
 from warpcall_service.runs import temporary
-from warpcall_service.runs.messages import PIECE_BYTES, Task, version_of
+from warpcall_service.runs.messages import PIECE_BYTES, PROFILE_FILES, Task, version_of
 from warpcall_service.text import MAX_ERROR_CHARS, error_text
 
 if TYPE_CHECKING:
@@ -74,13 +74,16 @@ class _ServerConnection:
             self._progress, self._progress_at = what, now
             self.send("progress", {"position": position, **event})
 
-    def send_profile(self, position: int, implementation: str, content: bytes, error: str) -> None:
-        """Send a profile in pieces, or why there is none."""
+    def send_profile(
+        self, position: int, implementation: str, file: str, content: bytes, error: str
+    ) -> None:
+        """Send a file of a profile in pieces, or why there is none."""
         for begin in range(0, max(1, len(content)), PIECE_BYTES):
             data = base64.b64encode(content[begin : begin + PIECE_BYTES]).decode()
             last = begin + PIECE_BYTES >= len(content)
-            piece = {"position": position, "implementation": implementation, "data": data}
-            self.send("profile", {**piece, "last": last, "error": error[:MAX_ERROR_CHARS]})
+            piece = {"position": position, "implementation": implementation, "file": file}
+            rest = {"data": data, "last": last, "error": error[:MAX_ERROR_CHARS]}
+            self.send("profile", {**piece, **rest})
 
     @contextlib.contextmanager
     def lease(self, settle: Callable[[], None]) -> Iterator[float | None]:
@@ -174,33 +177,46 @@ def _measure_cases(
         for position, spec, names in wanted["cases"]:
             for name in names:
                 if name in timed.get(position, names):
-                    profile = _profile(op, spec, name, device, wanted["most_bytes"], server, settle)
-                    server.send_profile(position, name, *profile)
+                    made, error = _profile(task, op, position, spec, name, server, settle)
+                    files = PROFILE_FILES[wanted["profiler"]]
+                    for file in files if not error else files[-1:]:
+                        server.send_profile(position, name, file, made.get(file, b""), error)
 
 
 def _profile(
+    task: Task,
     op: Op | str,
+    position: int,
     spec: Any,
     name: str,
-    device: torch.device,
-    most_bytes: int,
     server: _ServerConnection,
     settle: Callable[[], None],
-) -> tuple[bytes, str]:
-    """The profile of an implementation in a case, and why there is none.
+) -> tuple[Mapping[str, bytes], str]:
+    """The files of the profile of an implementation in a case, and why there are none.
 
     All times have been measured before: the profiler would slow down what follows it.
     """
     from warpcall_kernels import measuring
+    from warpcall_service.profilers import compiled, ncu
+    from warpcall_service.profilers.program import NoProfile
 
+    wanted = task["profile"]
+    assert wanted is not None
+    lease = functools.partial(server.lease, settle)
     try:
         case = measuring.make_case(op, spec)
-        lease = functools.partial(server.lease, settle)
-        return measuring.trace(case, name, device, most_bytes=most_bytes, lease=lease), ""
-    except measuring.ProfileFailed as error:
-        return b"", str(error)
+        if wanted["profiler"] == "torch":
+            most_bytes = wanted["most_bytes"]
+            trace = measuring.trace(case, name, task["device"], most_bytes=most_bytes, lease=lease)
+            return {"trace.json": trace}, ""
+        if wanted["profiler"] == "compile":
+            return {"compiled.json": compiled.report_of_job(task, position, name)}, ""
+        files = ncu.profile_of_job(task, position, case.key, name, lease)
+        return {"ncu-rep": files.report, "ncu.txt": files.text}, ""
+    except (measuring.ProfileFailed, NoProfile) as error:
+        return {}, str(error)
     except Exception as error:  # noqa: BLE001  # such as too little memory for the inputs
-        return b"", error_text(error)
+        return {}, error_text(error)
 
 
 class DeviceLost(Exception):

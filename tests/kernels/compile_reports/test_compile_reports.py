@@ -90,3 +90,30 @@ def test_the_occupancy_follows_from_registers_shared_memory_and_warps(
     found = occupancy(architecture(gpu), registers, shared_bytes, warps)
 
     assert (found.blocks, found.warps, found.limited_by) == (blocks, resident, limited_by)
+
+
+def test_launches_are_noted_with_the_choice_of_the_autotuner() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compile_reports.observed"],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={**environment, "TRITON_STORE_BINARY_ONLY": "1"},
+        text=True,
+        timeout=MAX_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    plain, tuned = answer["kernels"]
+
+    assert (plain["name"], plain["launches"], plain["grid"]) == ("_double", 3, [8, 1, 1])
+    assert (plain["config"], plain["block"], plain["warps"]) == ("", "128", 4)
+    assert (tuned["launches"], tuned["block"], tuned["warps"]) == (1, "128", 2)
+    assert tuned["config"].startswith("BLOCK: 128, num_warps: 2")
+    assert tuned["grid"] == [8, 1, 1]
+    for one in (plain, tuned):
+        assert one["registers"] > 0
+        assert one["texts"] == ["ptx", "sass", "ttgir", "ttir"]
+    assert answer["launched"] == 3 + 2 + 1 + 1, "of a recorded one, of the tuner's, and afterwards"
+    assert answer["undone"]

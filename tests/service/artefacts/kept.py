@@ -40,6 +40,10 @@ class Here:
         """Add an artefact, and return why it was not stored."""
         return asyncio.run(self.artefacts.add(self.job(job_id), new, content))
 
+    def fail(self, job_id: str, new: NewArtefact, why: str) -> None:
+        """Add the reason why there is no such artefact."""
+        asyncio.run(self.artefacts.add_error(self.job(job_id), new, why))
+
     def sweep(self) -> None:
         asyncio.run(self.artefacts._sweep())
 

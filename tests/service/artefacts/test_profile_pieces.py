@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pydantic import ByteSize
 
 from tests.service import job_rows
 from tests.service.artefacts.kept import keeping
@@ -21,23 +22,30 @@ from warpcall_service.jobs.queue import Claim, ClaimLost
 from warpcall_service.lanes.messages import frame
 from warpcall_service.runs.events import ProfileMade
 from warpcall_service.runs.frames import FrameReader, FrameRefused
-from warpcall_service.runs.messages import PIECE_BYTES, Task
+from warpcall_service.runs.messages import PIECE_BYTES, ProfileTask, Task
+from warpcall_service.settings import Settings
 from warpcall_service.store.database import Store
 from warpcall_service.store.tables import Job
 
 MOST = 2 * PIECE_BYTES
-WITH_PROFILE: Task = {
-    **TASK,
-    "profile": {"cases": [(3, {}, ["torch", "ann/mine"])], "most_bytes": MOST},
+PROFILE: ProfileTask = {
+    "profiler": "torch",
+    "cases": [(3, {}, ["torch", "ann/mine"])],
+    "most_bytes": MOST,
+    "ncu": "",
+    "limit_s": 9.0,
+    "call_s": 3.0,
 }
+WITH_PROFILE: Task = {**TASK, "profile": PROFILE}
+TRACE = "trace.json"
 RESULT = {"result": {"position": 3, "case": case()}}
 FULL = bytes(range(256)) * (PIECE_BYTES // 256)
 
 
 def piece(content: bytes, last: bool = True, **change: Any) -> dict[str, Any]:
     text = base64.b64encode(content).decode()
-    made = {"position": 3, "implementation": "torch", "data": text, "last": last, "error": ""}
-    return {"profile": {**made, **change}}
+    made = {"position": 3, "implementation": "torch", "file": TRACE, "data": text, "last": last}
+    return {"profile": {**made, "error": "", **change}}
 
 
 def read(*sent: dict[str, Any], task: Task = WITH_PROFILE) -> list[Any]:
@@ -60,8 +68,8 @@ def test_pieces_are_joined() -> None:
 
     assert found == [
         None,
-        ProfileMade(3, "torch", FULL + b"end", ""),
-        ProfileMade(3, "ann/mine", b"", "it raised an error"),
+        ProfileMade(3, "torch", TRACE, FULL + b"end", ""),
+        ProfileMade(3, "ann/mine", TRACE, b"", "it raised an error"),
     ]
 
 
@@ -70,6 +78,8 @@ def test_pieces_are_joined() -> None:
     [
         ([piece(b"x", position=4)], "was not asked"),
         ([piece(b"x", implementation="warpcall")], "was not asked"),
+        ([piece(b"x", file="ncu-rep")], "was not asked"),
+        ([piece(b"x", file="x" * 33)], "a fault at profile.file"),
         ([piece(b"x"), piece(b"x")], "or was sent before"),
         ([piece(FULL, last=False), piece(b"x", implementation="ann/mine")], "was not asked"),
         ([piece(b"x", last=False)], "a piece of a profile of 1 bytes"),
@@ -92,7 +102,7 @@ def test_a_profile_that_no_job_asked_for_is_refused() -> None:
 
 def test_what_is_left_after_an_interruption(database: Database, store: Store) -> None:
     names = ["warpcall", "torch"]
-    job_id = job_rows.submit(store, "ann", cases=2, implementations=names, profile="torch")
+    job_id = job_rows.submit(store, "ann", cases=2, implementations=names, profile="ncu")
     plain = job_rows.submit(store, "ann")
     measured = result(3, 0)
     measured["implementations"] = measured["implementations"][:2]
@@ -103,20 +113,30 @@ def test_what_is_left_after_an_interruption(database: Database, store: Store) ->
         job = session.get_one(Job, number(store, job_id))
         lifecycle.save_case(session, job, 0, measured)
     here = keeping(database, store)
+    settings = Settings.load(
+        artefact_max_bytes=ByteSize(2048), ncu="none", job_stall_s=40.0, job_block_s=5.0
+    )
 
     with store.read() as session:
         job = session.get_one(Job, number(store, job_id))
-        before = profiles.left(session, job, 9)
-        none = profiles.left(session, session.get_one(Job, number(store, plain)), 9)
-    here.add(job_id, b"{}", profiles.described(names, 0, "warpcall"))
+        before = profiles.left(session, job, settings)
+        none = profiles.left(session, session.get_one(Job, number(store, plain)), settings)
+    here.add(job_id, b"", profiles.described(names, 0, "warpcall", "ncu-rep"))
     with store.read() as session:
-        after = profiles.left(session, session.get_one(Job, number(store, job_id)), 9)
+        half = profiles.left(session, session.get_one(Job, number(store, job_id)), settings)
+    here.add(job_id, b"", profiles.described(names, 0, "warpcall", "ncu.txt"))
+    with store.read() as session:
+        after = profiles.left(session, session.get_one(Job, number(store, job_id)), settings)
     here.artefacts._threads.close()
 
     whole = (1, {"n": 1}, names)
     assert none is None
-    assert before == {"cases": [(0, {"n": 0}, ["warpcall"]), whole], "most_bytes": 9}
-    assert after == {"cases": [whole], "most_bytes": 9}
+    assert before is not None
+    assert before["cases"] == [(0, {"n": 0}, ["warpcall"]), whole]
+    assert half == before, "its text is missing"
+    assert after == {**before, "cases": [whole]}
+    assert (before["profiler"], before["ncu"], before["most_bytes"]) == ("ncu", "", 2048)
+    assert (before["limit_s"], before["call_s"]) == (20.0, 4.0)
 
 
 def test_profiles_of_a_run_that_lost_its_claim_are_dropped(
@@ -132,7 +152,7 @@ def test_profiles_of_a_run_that_lost_its_claim_are_dropped(
         writer = ProfileWriter(
             here.artefacts, lambda session: queue.lock_claimed(session, claim), ["torch"]
         )
-        writer.put(ProfileMade(0, "torch", b"{}", ""))
+        writer.put(ProfileMade(0, "torch", TRACE, b"{}", ""))
         await writer.close()
 
     with store.read() as session:

@@ -46,6 +46,10 @@ def permute(x, dims):
         time.sleep(0.1)
     return x.permute(dims).contiguous()
 """
+FORM = {
+    "op": "permute", "baseline": "torch", "implementation": "torch", "shape": "8x8", "dtype": "F32",
+    "params.dims": "1,0", "precision": "quick", "action": "submit", "token": "t1",
+}  # fmt: skip
 LARGE_TRACE = """
 import torch
 
@@ -178,6 +182,23 @@ def test_another_profiler_is_refused(lab: Lab, given: object) -> None:
     assert "'torch'" in problem_of(answer, 422, "invalid-input", "profile")
 
 
+def test_a_server_without_a_gpu_refuses_nsight_compute(lab: Lab) -> None:
+    with lab.http("ann") as http:
+        answer = http.post("/v1/jobs", json={**JOB, "profile": "ncu"})
+        preview = http.post("/v1/jobs/preview", json={**JOB, "profile": "ncu"})
+        html = {"accept": "text/html"}
+        form = http.post("/new", data={**FORM, "profile": "ncu"}, headers=html).text
+
+        compiled = http.post("/v1/jobs", json={**JOB, "profile": "compile"})
+
+    assert "`warpcall explain`" in problem_of(compiled, 422, "invalid-input", "profile")
+    why = "profile: this server has no GPU, and Nsight Compute profiles kernels of NVIDIA GPUs"
+    assert problem_of(answer, 422, "invalid-input", "profile") == why
+    assert problem_of(preview, 422, "invalid-input", "profile") == why
+    assert '<option value="ncu" selected>' in form
+    assert why.partition(" ")[2] in form
+
+
 def test_too_many_profiles_are_refused(lab: Lab) -> None:
     cases = [{**CASE, "shape": [n, 4]} for n in range(1, profiles.MOST + 2)]
     with lab.http("ann") as http:
@@ -208,13 +229,8 @@ def test_the_command_says_how_to_get_the_traces(
 
 
 def test_the_form_of_a_job_asks_for_profiles(lab: Lab) -> None:
-    fields = {
-        "op": "permute", "baseline": "torch", "implementation": "torch", "shape": "8x8",
-        "dtype": "F32", "params.dims": "1,0", "precision": "quick", "profile": "torch",
-        "action": "submit", "token": "t1",
-    }  # fmt: skip
     with lab.http("ann") as http:
-        made = http.post("/new", data=fields, headers={"accept": "text/html"})
+        made = http.post("/new", data={**FORM, "profile": "torch"}, headers={"accept": "text/html"})
         job = ended(http, {"id": made.headers["location"].rpartition("/")[2].partition("?")[0]})
         like = http.get(f"/new?like={job['id']}", headers={"accept": "text/html"}).text
         found = listed(http, job)

@@ -196,6 +196,15 @@ def test_a_body_of_many_lists_is_refused(ann: httpx.Client) -> None:
     assert "without its texts" in problem_of(answer, 422, "invalid-input", "body")
 
 
+def test_a_body_of_quotation_marks_in_a_text_without_an_end_is_refused_at_once(
+    ann: httpx.Client,
+) -> None:
+    body = b'{"op": "' + rb"\"" * 250_000
+    answer = ann.post(PATH, content=body, headers={"content-type": "application/json"})
+
+    problem_of(answer, 422, "invalid-input", "body")
+
+
 def test_a_source_needs_the_role_upload_and_the_rest_the_role_bench(lab: Lab) -> None:
     with client(lab.server, lab.keys["ben"]) as ben, client(lab.server, lab.keys["cal"]) as cal:
         own, source, refused = ask(ben), ask(ben, source="x = 1"), ask(cal)

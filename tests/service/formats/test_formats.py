@@ -13,10 +13,11 @@ import numpy.typing as npt
 import pytest
 import safetensors.numpy
 
-from tests.service.requests import PERMUTE, SAFETENSORS, npy
+from tests.service.requests import PERMUTE, SAFETENSORS, npy, problem_of
 
 Array = npt.NDArray[Any]
 
+ADD = "/v1/kernels/transpose-add"
 X = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
 NPY = "application/x-npy"
 ARRAYS: list[Array] = [
@@ -82,6 +83,30 @@ def test_json_says_nan_and_infinities_as_strings_and_complex_as_pairs(http: http
     )
 
     assert answer.json()["outputs"]["out"]["data"] == [["NaN", 1.0], [0.0, "-Infinity"]]
+
+
+def test_complex_numbers_are_added(http: httpx.Client) -> None:
+    a = {"dtype": "complex64", "shape": [1, 2], "data": [[[1, 2], [3, -4]]]}
+    b = {"dtype": "int32", "shape": [2, 1], "data": [10, 20]}
+
+    answer = http.post(
+        ADD, json={"inputs": {"a": a, "b": b}}, headers={"accept": "application/json"}
+    )
+
+    expected = {"dtype": "C64", "shape": [2, 1], "data": [[[11.0, 2.0]], [[23.0, -4.0]]]}
+    assert answer.json()["outputs"]["out"] == expected
+
+
+def test_a_sum_that_would_be_of_a_dtype_that_calls_do_not_have_is_refused(
+    http: httpx.Client,
+) -> None:
+    a = {"dtype": "complex64", "shape": [1, 1], "data": [1, 2]}
+    b = {"dtype": "float64", "shape": [1, 1], "data": [10]}
+
+    answer = http.post(ADD, json={"inputs": {"a": a, "b": b}})
+
+    detail = problem_of(answer, 422, "invalid-input", None)
+    assert detail.startswith("out would be complex128, which calls cannot return")
 
 
 @pytest.mark.parametrize("spelling", ["BF16", "bf16", "bfloat16"])

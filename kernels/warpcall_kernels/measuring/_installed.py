@@ -14,10 +14,9 @@ from typing import Any
 import torch
 import triton
 
-from warpcall_kernels import measuring
+from warpcall_kernels.measuring._implementations import LIMIT, shipped
 
 TOOLS = ("nvcc", "ptxas", "cuobjdump", "nvdisasm", "cc", "c++", "ninja")
-LIMIT = "copy"
 LIMIT_DOC = "a copy of as many bytes as the op must move: the limit of its speed"
 
 
@@ -29,7 +28,7 @@ def describe_installed(request: Mapping[str, Any], device: str) -> dict[str, Any
     """
     return {
         "implementations": [
-            *({"name": one.name, "doc": one.doc} for one in measuring.shipped()),
+            *({"name": one.name, "doc": one.doc} for one in shipped()),
             {"name": LIMIT, "doc": LIMIT_DOC},
         ],
         "environment": {**_environment(device), "tools": _tools(request["path"])},

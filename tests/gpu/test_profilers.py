@@ -1,0 +1,100 @@
+"""Nsight Compute and compile reports of jobs: of an uploaded softmax and of the shipped one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from demo.server import running_server
+from tests.service.compile_reports.sources import SOFTMAX
+from tests.service.job_requests import BRIEF, client, ended, submit
+from tests.service.runs.sandboxes import needs_bubblewrap
+from tests.service.uploads.requests import uploaded
+from tests.waiting import until
+
+pytestmark = [
+    needs_bubblewrap,
+    pytest.mark.skipif(shutil.which("ncu") is None, reason="Nsight Compute is not installed"),
+]
+
+SETTINGS = {
+    "WARPCALL_DEVICES": "cuda:0",
+    "WARPCALL_ARENA_BYTES": "64MiB",
+    "WARPCALL_UPLOADS": "sandboxed",
+    **BRIEF,
+}
+OP = "masked-softmax"
+CASE = {"shape": [8192, 4096], "dtype": "BF16"}
+
+
+@pytest.fixture(scope="module")
+def http(device: str) -> Iterator[httpx.Client]:
+    if device != "cuda":
+        pytest.skip("needs --device cuda")
+    with running_server(SETTINGS) as running, client(running) as http:
+        until(lambda: http.get("/readyz").json()["uploads"] == "sandboxed")
+        uploaded(http, SOFTMAX, op=OP, name="softmax")
+        yield http
+
+
+def profiled(http: httpx.Client, profile: str) -> tuple[dict[str, Any], list[str]]:
+    """The artefacts of a job by implementation and kind, and the names of its implementations."""
+    job = submit(
+        http, op=OP, cases=[CASE], implementations=["warpcall", "local/softmax"], profile=profile
+    )
+    job = ended(http, job)
+    assert job["state"] == "succeeded", job
+    names: list[str] = job["implementations"]
+    listed = http.get(f"/v1/jobs/{job['id']}/artefacts").json()["artefacts"]
+    found: dict[str, Any] = {}
+    for one in listed:
+        assert one["error"] == "", one
+        answer = http.get(f"/v1/jobs/{job['id']}/artefacts/{one['name']}")
+        found[f"{one['implementation']} {one['kind']}"] = answer
+    return found, names
+
+
+def test_nsight_compute_says_what_limits_an_uploaded_and_a_shipped_softmax(
+    http: httpx.Client,
+) -> None:
+    found, names = profiled(http, "ncu")
+
+    for name in names:
+        text, report = found[f"{name} ncu-text"].text, found[f"{name} ncu-report"].content
+        assert len(text.encode()) <= 4096
+        for line in ("kernel 1 of 1: ", "limiter", "of peak", "occupancy", "stalls", "needs"):
+            assert line in text
+        assert "unknown" not in text
+        assert len(report) > 10_000
+
+
+def test_a_job_reports_the_kernels_that_it_launches(http: httpx.Client) -> None:
+    found, names = profiled(http, "compile")
+
+    for name in names:
+        report = found[f"{name} compile-report"].json()
+        (kernel,) = report["kernels"]
+        assert (report["op"], report["implementation"]) == (OP, name)
+        assert kernel["launches"] == 1
+        assert 0 < kernel["registers"] <= 255
+        assert {n for n, text in kernel["texts"].items() if text["text"]} == {
+            "ttir", "ttgir", "ptx", "sass",
+        }  # fmt: skip
+        without_gpu = http.post(
+            "/v1/compile-reports",
+            json={
+                "op": OP,
+                "case": CASE,
+                "gpu": report["gpu"],
+                "implementation": name,
+                "texts": [],
+            },
+            timeout=60,
+        ).json()
+        (same,) = without_gpu["kernels"]
+        assert same["registers"] == kernel["registers"]
+        assert same["name"] == kernel["name"]

@@ -1,0 +1,62 @@
+"""Profilers in the sandbox: what it shows of them, and a profile that is made there."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from tests.service.runs.sandboxes import needs_bubblewrap, settings, tried
+from tests.service.uploads.sources import SHORT
+from tests.service.worker.fake_ncu import installed
+from tests.service.worker.ncu_tables import table
+from warpcall_service.profilers.messages import ChildTask
+from warpcall_service.runs.sandbox import Sandbox
+
+PROFILE = """
+from contextlib import nullcontext
+from warpcall_service.profilers import ncu
+from warpcall_service.profilers.program import Limits
+
+files = ncu.profile(program, task, "heading", Limits(90.0, 30.0, 1 << 20), nullcontext)
+return [files.report.decode(), files.text.decode()]
+"""
+
+
+def shown(arguments: list[str]) -> set[str]:
+    """The files and folders of the machine that options of bubblewrap show."""
+    pairs = itertools.pairwise(arguments)
+    return {path for option, path in pairs if option == "--ro-bind"}
+
+
+def test_the_folder_of_the_profiler_is_shown_only_if_it_is_used(tmp_path: Path) -> None:
+    program = installed(tmp_path / "nsight", table())
+    sandbox = Sandbox(settings(tmp_path / "data"))
+
+    with_it = shown(sandbox.launch(ncu=program)["arguments"])
+    without_it = shown(sandbox.launch()["arguments"])
+
+    assert without_it < with_it
+    assert str(tmp_path / "nsight") in with_it - without_it
+
+
+@needs_bubblewrap
+def test_uploaded_code_is_profiled_inside(tmp_path: Path) -> None:
+    program = installed(tmp_path / "nsight", table())
+    task: ChildTask = {
+        "device": "cpu",
+        "modules": {},
+        "uploads": [{"name": "ann/a", "op": "permute", "function": "permute", "source": SHORT}],
+        "problem": None,
+        "op": "permute",
+        "seed": 4,
+        "spec": {"shape": [4, 8], "dtype": "F32", "params": {"dims": [1, 0]}},
+        "implementation": "ann/a",
+        "reports": False,
+    }
+    given = settings(tmp_path / "data", sandbox_paths=str(tmp_path / "nsight"))
+
+    found = tried({"profile": PROFILE}, given, 120.0, program=program, task=task)["profile"]
+
+    assert found[0] == "done", found
+    assert found[1][0] == "a report"
+    assert found[1][1].startswith("heading\n\nkernel 1 of 1: _softmax\n")

@@ -1,0 +1,63 @@
+"""A program that stands for Nsight Compute where there is no GPU. `installed` writes it to a folder.
+
+It starts the program that it shall profile, as the real one does, and writes a report. `--import`
+prints a table. What it does in place of that is in the file `mode` beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PROGRAM = """#!{python}
+# fmt: off
+import os, pathlib, subprocess, sys, time
+here = pathlib.Path(__file__).parent
+mode = (here / "mode").read_text()
+args = sys.argv[1:]
+if "--import" in args:
+    assert args[2:] == ["--csv", "--page", "raw", "--print-units", "base"], args
+    assert pathlib.Path(args[1]).read_bytes() == b"a report", args
+    sys.stdout.write((here / "table.csv").read_text())
+    sys.exit(1 if mode == "cannot print" else 0)
+at = args.index("--export")
+print("==PROF== Connected to process 1 (python)", flush=True)
+if mode == "no permission":
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU "
+          "Performance Counters on the target device 0. For instructions on enabling permissions "
+          "and to get more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+if mode == "fails at once":
+    print("==ERROR== Failed to initialize the profiler: LibraryNotLoaded")
+    sys.exit(1)
+if mode == "hangs":
+    time.sleep(600)
+status = subprocess.run(args[at + 2:]).returncode
+if os.access(here, os.W_OK):  # not in the sandbox
+    (here / "status").write_text(str(status))
+if mode == "hangs later":
+    time.sleep(600)
+if mode == "is killed":
+    os.kill(os.getpid(), 9)
+if mode == "no kernels":
+    print("==WARNING== No kernels were profiled.")
+    sys.exit(0)
+if mode == "no permission":
+    sys.exit(1)
+pathlib.Path(args[at + 1]).write_bytes(b"a report")
+"""
+
+
+def installed(folder: Path, table: str, mode: str = "") -> str:
+    """Write the program to a folder, and return its path.
+
+    Args:
+        table: what it prints of a report.
+        mode: what it does wrong.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "ncu"
+    file.write_text(PROGRAM.format(python=sys.executable))
+    file.chmod(0o755)
+    (folder / "mode").write_text(mode)
+    (folder / "table.csv").write_text(table)
+    return str(file)

@@ -1,0 +1,213 @@
+"""Profiles by Nsight Compute: the program that it starts, its failures, and its limits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.runs.test_frames import TASK
+from tests.service.uploads.sources import SHORT
+from tests.service.worker.fake_ncu import installed
+from tests.service.worker.ncu_tables import table
+from warpcall_service.profilers import ncu
+from warpcall_service.profilers.messages import ChildTask
+from warpcall_service.profilers.program import Limits, NoProfile
+from warpcall_service.runs import process_tree
+from warpcall_service.runs.messages import ProfileTask, Task, Upload
+
+CASE = {"shape": [4, 8], "dtype": "F32", "params": {"dims": [1, 0]}}
+CHILD: ChildTask = {
+    "device": "cpu",
+    "modules": {},
+    "uploads": [],
+    "problem": None,
+    "op": "permute",
+    "seed": 43,
+    "spec": CASE,
+    "implementation": "torch",
+    "reports": False,
+}
+LIMITS = Limits(60.0, 30.0, 1 << 20)
+COUNTS = """
+import pathlib
+
+def permute(x, dims):
+    with pathlib.Path({0!r}).open("a") as file:
+        file.write(f"{{x.sum().item()}}\\n")
+    print("this is not in the output of the profiler")
+    return x.permute(dims).contiguous()
+"""
+RAISES = "def permute(x, dims):\n    raise ValueError('not like this')\n"
+LEAVES = "def permute(x, dims):\n    import os\n    os._exit(3)\n"
+WAITS = "def permute(x, dims):\n    import time\n    time.sleep({0})\n    return x\n"
+STAYS = """
+import threading, time
+
+def permute(x, dims):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return x.permute(dims).contiguous()
+"""
+
+
+class Leased:
+    """A lease of a device, which counts."""
+
+    def __init__(self) -> None:
+        self.taken = self.returned = 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.taken += 1
+        yield
+        self.returned += 1
+
+
+def profiled(
+    folder: Path, mode: str = "", source: str = SHORT, limits: Limits = LIMITS
+) -> tuple[ncu.Files | str, Leased]:
+    """What a profile of a source gives: its files, or why there are none."""
+    lease = Leased()
+    upload: Upload = {
+        "name": "ann/mine",
+        "op": "permute",
+        "function": "permute",
+        "source": source,
+    }
+    task: ChildTask = {**CHILD, "uploads": [upload], "implementation": "ann/mine"}
+    program = installed(folder / "bin", table(), mode)
+    before = process_tree.descendants(1)
+    try:
+        found: ncu.Files | str = ncu.profile(program, task, "heading", limits, lease)
+    except NoProfile as error:
+        found = str(error)
+    left = {pid for pid in process_tree.descendants(1) - before if str(folder) in _command(pid)}
+    assert left == set()
+    assert lease.taken == lease.returned
+    return found, lease
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def test_a_profile_is_a_report_and_a_text(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    found, lease = profiled(tmp_path, source=COUNTS.format(str(calls)))
+
+    assert isinstance(found, ncu.Files), found
+    assert found.report == b"a report"
+    assert found.text.startswith(b"heading\n\nkernel 1 of 1: _softmax\n")
+    assert lease.taken == 1
+    sums = calls.read_text().split()
+    assert len(sums) == 3, "two calls before the one that is profiled"
+    assert len(set(sums)) == 1
+
+
+def test_a_seed_gives_the_same_inputs(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    for calls in (first, second):
+        profiled(tmp_path, source=COUNTS.format(str(calls)))
+
+    assert first.read_text() == second.read_text()
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("no permission", "NVreg_RestrictProfilingToAdminUsers=0, or, for code that does not run"),
+        ("fails at once", "Nsight Compute failed: Failed to initialize the profiler: Library"),
+        ("no kernels", "its call launched no kernel that Nsight Compute could see"),
+        ("is killed", "Nsight Compute ended by signal 9 without a report"),
+        ("cannot print", "Nsight Compute ended with exit status 1 without a report"),
+    ],
+)
+def test_a_profiler_that_fails_gives_the_reason(tmp_path: Path, mode: str, why: str) -> None:
+    assert why in profiled(tmp_path, mode)[0]
+
+
+@pytest.mark.parametrize(("mode", "seconds", "taken"), [("hangs", 2, 0), ("hangs later", 40, 1)])
+def test_a_profiler_that_hangs_is_killed(
+    tmp_path: Path, mode: str, seconds: float, taken: int
+) -> None:
+    found, lease = profiled(tmp_path, mode, limits=LIMITS._replace(seconds=seconds))
+
+    assert found == f"the profiler was not done within {seconds} s"
+    assert lease.taken == taken
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (RAISES, "it raised ValueError: not like this"),
+        (LEAVES, "its process ended early"),
+        ("import nothing_of_this_name", "it raised ModuleNotFoundError: No module named"),
+    ],
+)
+def test_an_implementation_that_fails_gives_the_reason(
+    tmp_path: Path, source: str, why: str
+) -> None:
+    found, lease = profiled(tmp_path, source=source)
+
+    assert why in found
+    assert lease.taken == 0
+
+
+def test_a_call_that_keeps_the_device_too_long_is_killed(tmp_path: Path) -> None:
+    found, lease = profiled(tmp_path, source=WAITS.format(2), limits=LIMITS._replace(call_s=0.5))
+
+    assert found == "its call was not profiled within 0.5 s"
+    assert lease.taken == 1
+
+
+def test_a_program_that_does_not_end_by_itself_is_ended(tmp_path: Path) -> None:
+    found, _ = profiled(tmp_path, source=STAYS)
+
+    assert isinstance(found, ncu.Files), found
+    assert (tmp_path / "bin" / "status").read_text() == "1"
+
+
+def test_a_report_that_is_too_large_is_an_error(tmp_path: Path) -> None:
+    found, _ = profiled(tmp_path, limits=LIMITS._replace(nbytes=7))
+
+    assert "its report has 8 bytes, at most 7 are kept" in found
+
+
+def test_a_table_without_a_number_is_an_error(tmp_path: Path) -> None:
+    program = installed(tmp_path, table(gpu__time_duration_sum="nan"))
+
+    with pytest.raises(NoProfile, match=r"has .nan. for gpu__time_duration\.sum of"):
+        ncu.profile(program, CHILD, "heading", LIMITS, Leased())
+
+
+def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoProfile, match="could not be started"):
+        ncu.profile(str(tmp_path / "ncu"), CHILD, "heading", LIMITS, Leased())
+
+
+@pytest.mark.parametrize(
+    ("device", "program", "why"),
+    [
+        ("cpu", "/bin/ncu", "it ran without a GPU"),
+        ("cuda:0", "", "WARPCALL_NCU to the path of ncu"),
+    ],
+)
+def test_a_server_that_cannot_profile_says_so(device: str, program: str, why: str) -> None:
+    wanted: ProfileTask = {
+        "profiler": "ncu",
+        "cases": [(0, CASE, ["torch"])],
+        "most_bytes": 1000,
+        "ncu": program,
+        "limit_s": 9.0,
+        "call_s": 3.0,
+    }
+    task: Task = {**TASK, "device": device, "profile": wanted}
+
+    with pytest.raises(NoProfile, match=why):
+        ncu.profile_of_job(task, 0, "permute", "torch", Leased())
