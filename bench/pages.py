@@ -37,6 +37,7 @@ VISITS = 5  # of a browser, each with an empty cache
 NAMES = ("warpcall", "torch", "ann/tiles", "copy")
 SPEEDS = {"warpcall": 0.96, "torch": 0.2, "ann/tiles": 0.955, "copy": 1.0}
 CASE = "permute x=BF16[4096,4096] dims=1,0"
+MOST_RUNS = 200  # that a monitor shows
 # The pages whose limit is not that of all pages: a case of 3,000 rounds, results of 500 cases.
 MANY_ROUNDS, MANY_CASES = "case of 3,000 rounds", "job of 500 cases"
 # Notes when a diagram was drawn by a script, and when the largest content was painted that the
@@ -116,7 +117,7 @@ def main() -> None:
         store.migrate()
         known = Path(folder, "paths.json")
         if not known.exists():
-            known.write_text(json.dumps(filled(store, args.jobs)))
+            known.write_text(json.dumps(filled(store, Path(folder), args.jobs)))
         paths: dict[str, str] = json.loads(known.read_text())
         store.close()
         # Jobs that wait are of the user whose job another server runs: none is started here.
@@ -137,7 +138,7 @@ def main() -> None:
             say(beside(server, list(paths.values())))
 
 
-def filled(store: Store, jobs: int) -> dict[str, str]:
+def filled(store: Store, folder: Path, jobs: int) -> dict[str, str]:
     """Fill a database, and return the paths of all pages by name."""
     for line in ("return x", "return x.contiguous()"):
         source = f"def permute(x, dims):\n{SOURCE}    {line}\n"
@@ -150,7 +151,12 @@ def filled(store: Store, jobs: int) -> dict[str, str]:
     rounds = lab.measure(store, SPEEDS, rounds=3000)
     lab.submit(store, "alice", "permute", lab.permute_cases(range(64, 314)), NAMES)
     cases = lab.measure(store, SPEEDS, rounds=40)
-    fill(store, jobs - 4, 200, after=4)
+    lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES[:2], tags=["regression"])
+    check = lab.measure(store, SPEEDS)
+    monitor = lab.monitor(store, "local", "", "conv", MOST_RUNS)
+    made = 5 + MOST_RUNS
+    fill(store, jobs - made, 200, after=made)
+    lab.add_artefacts(store, folder, pair[0], "it is larger than 64 MiB")
     use(store)
     with store.read() as session:
         versions = session.scalars(
@@ -173,10 +179,17 @@ def filled(store: Store, jobs: int) -> dict[str, str]:
         "history of 2,400 jobs": f"/history?{filled_case}",
         "board": "/board",
         "board of a case": "/board?op=permute&case=permute%20case%201",
+        "regression check": f"/jobs/{check}/regression",
+        "monitors": "/monitors",
+        "monitor of 200 runs": f"/monitors/{monitor}",
+        "new monitor": "/monitors/new",
+        "form of a monitor": f"/monitors/new?like={pair[0]}",
         "kernels": "/kernels",
         "kernel": "/kernels/masked-softmax",
         "uploaded kernel": "/implementations/ann/tiles",
         "difference": f"/implementations/ann/tiles?version={newer}&against={older}",
+        "compiled": "/compiled?op=permute&shape=1024x1024&dtype=F32&params.dims=1,0",
+        "form of compiled": "/compiled?op=masked-softmax",
         "new job": "/new",
         "form of an op": "/new?op=masked-softmax",
         "upload": "/upload",

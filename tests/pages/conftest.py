@@ -12,6 +12,7 @@ import pytest
 
 from tests.pages import lab
 from tests.servers import Server, running_server
+from tests.service.artefacts.shown import add_profiles
 from tests.service.databases import Database
 from tests.service.job_requests import client
 from warpcall_service.store.database import Store
@@ -42,6 +43,7 @@ class Lab:
     running: str
     queued: str
     marked: str
+    monitor: str
 
     @property
     def jobs(self) -> list[str]:
@@ -78,8 +80,16 @@ class Lab:
             "/board",
             f"/board?op={case}",
             "/board?op=conv",
+            "/monitors",
+            "/monitors?user=all",
+            "/monitors/new",
+            f"/monitors/new?like={self.done}",
+            f"/monitors/new?like={self.done}&case={quote(CASE)}",
+            f"/monitors/{self.monitor}",
             "/kernels",
             "/kernels/permute",
+            "/compiled?op=isin",
+            "/compiled?op=permute&shape=64x256&dtype=F32&params.dims=1,0",
             "/implementations/ann/tiles",
         ]
 
@@ -96,7 +106,8 @@ def pages_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def browser_http(pages_lab: Lab) -> Iterator[httpx.Client]:
     """A client that asks as a browser does."""
     headers = {"accept": "text/html"}
-    with httpx.Client(base_url=pages_lab.server.url, headers=headers, timeout=30) as client:
+    # The page of a compile report answers when the kernels are compiled.
+    with httpx.Client(base_url=pages_lab.server.url, headers=headers, timeout=120) as client:
         yield client
 
 
@@ -107,7 +118,7 @@ def filled(folder: Path, url: str | None = None) -> dict[str, str]:
     for line in ("return x", "return x  # <script>alert(1)</script>"):
         source = f"def permute(x, dims):\n    # Nothing is moved.\n    {line}\n"
         lab.upload(store, "ann", "permute", "tiles", source)
-    found = {}
+    found = {"monitor": lab.monitor(store, "alice", MARKUP)}
     old = {**lab.H200, "driver": "575.57.08"}
     for number in range(4):
         lab.submit(store, "alice", "permute", lab.permute_cases(), NAMES)
@@ -124,6 +135,8 @@ def filled(folder: Path, url: str | None = None) -> dict[str, str]:
     masked = [{"round": number, "reason": "thermal slowdown"} for number in range(40)]
     unstable = {"tags": ["unstable"], "masked": masked}
     found["done"] = lab.measure(store, SPEEDS, changes={1: unstable})
+    lab.add_artefacts(store, folder, found["done"], MARKUP)
+    add_profiles(store, folder, found["done"], 1, MARKUP)
     lab.submit(store, "alice", "permute", lab.permute_cases((512,)), ["warpcall", "torch"])
     unread = {"readings": None}  # as on a CPU
     found["failed"] = lab.measure(store, {"warpcall": 0.9}, state="failed", changes={0: unread})

@@ -6,9 +6,11 @@ samples are drawn at random, always the same ones.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,21 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from tests.service.job_rows import DEVICE, MANY, RUNNER, caller
+from tests.service.monitors.lab import add_runs
+from tests.service.monitors.series import quiet, times
+from warpcall_service.artefacts.files import ArtefactFiles
 from warpcall_service.auth import users
 from warpcall_service.jobs import lifecycle, queue, submissions
 from warpcall_service.jobs.events import append_event
 from warpcall_service.jobs.models import JobRequest
+from warpcall_service.monitors import database, outcomes
+from warpcall_service.monitors.models import MonitorRequest
 from warpcall_service.pages.job import job_frame, job_rest
 from warpcall_service.pages.view import REST, View
 from warpcall_service.runs.events import EnvironmentKnown
+from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.store.database import Store
+from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery
 from warpcall_service.store.tables import Job, JobCase, User
 from warpcall_service.uploads.database import IMPLEMENTATIONS
 from warpcall_service.uploads.new_versions import NewImplementation, Quota
@@ -150,6 +159,62 @@ def measure(
             at["medians_us"] = {name: 40.0 / speed for name, speed in speeds.items()}
             append_event(session, job, "progress", at)
         return job.id
+
+
+def monitor(store: Store, user: str, text: str, op: str = "isin", runs: int = 14) -> str:
+    """A paused monitor whose runs have shown a step; its id.
+
+    Args:
+        text: why its latest run failed, and why its URL could not be called; empty if it did not.
+    """
+    cases = [{"shape": [64, 64], "dtype": "F32"}]
+    request = {"op": op, "implementations": ["warpcall"], "cases": cases}
+    wanted = MonitorRequest.model_validate(
+        {"job": request, "every_s": 21_600, "notify": f"https://127.0.0.1/{'x' * 300}"}
+    )
+    with store.write() as session:
+        monitor_id = database.add(session, caller(user), wanted, private=False, most=MANY).id
+    add_runs(store, monitor_id, times(quiet, 0, runs, runs - 2, 1.05), newest=True)
+    with store.write() as session:
+        row = session.scalars(sa.select(Monitor)).one()
+        row.paused = True
+        outcomes.note_end(session, row)
+        outcomes.note(session, row, text, None)
+        session.flush()
+        ended = {"state": "failed", "attempts": 7, "detail": text, "finished_ms": row.created_ms}
+        session.execute(sa.update(MonitorDelivery).values(**ended))
+    return monitor_id
+
+
+def add_artefacts(store: Store, folder: Path, job_id: str, text: str) -> None:
+    """Two profiles of a job in the data folder of a server, and one that could not be stored.
+
+    Args:
+        text: in the name of one, and why one could not be stored.
+    """
+    content = b"{}"
+    files = ArtefactFiles(folder)
+    with store.write() as session:
+        job = session.scalars(sa.select(Job).where(Job.id == job_id)).one()
+        for name, error in (("warpcall-0.json", ""), (f"{text}.json", ""), ("torch-0.json", text)):
+            session.add(
+                ArtefactRow(
+                    job_number=job.number,
+                    name=name,
+                    user_name=job.user_name,
+                    kind="torch-profile",
+                    position=0,
+                    implementation=name.partition("-0")[0],
+                    media_type="application/json",
+                    nbytes=0 if error else len(content),
+                    sha256="" if error else hashlib.sha256(content).hexdigest(),
+                    node="",
+                    file="" if error else files.write(content),
+                    error=error,
+                    created_ms=job.created_ms,
+                    expires_ms=job.created_ms + 90 * 86_400_000,
+                )
+            )
 
 
 def result(

@@ -24,14 +24,19 @@ from playwright.sync_api import Browser, Page
 
 import demo.server
 from tests.pages import h200
+from tests.pages import lab as stored
 from tests.pages.browsers import chromium
+from tests.service.artefacts.shown import add_profiles
+from tests.service.compile_reports.sources import TUNED
 from tests.service.databases import Database
 from tests.service.job_requests import Job, client, reached, submit
 from tests.service.worker.problem_sources import ROW_NORM
+from tests.waiting import until
 from warpcall.jobs import UNFINISHED
 
 WIDTHS = (1280, 400)
 SCHEMES = ("light", "dark")
+DRAWN_MS = 200  # until a browser has drawn what came into its window
 TALLEST = 2400  # pixels of a picture
 SETTINGS = {
     "WARPCALL_ARENA_BYTES": "64MiB",
@@ -61,6 +66,7 @@ SQUARES = [
     {"shape": [n, n], "dtype": dtype, "params": {"dims": [1, 0]}}
     for dtype, n in (("F32", 128), ("F32", 256), ("F32", 512), ("BF16", 1024))
 ]
+REFUSED = "there is no implementation 'ann/tiles' of this op"
 WAIT_S = 300  # for a job
 
 
@@ -92,10 +98,17 @@ def running_lab(folder: Path) -> Iterator[Lab]:
         keys["root"] = database.key("root", "admin")
         store = database.store()
         published = h200.load(store, "carol")
+        steps = stored.monitor(store, "ann", REFUSED, runs=40)
+        stored.add_artefacts(store, folder, published["table"], "it is larger than 64 MiB")
+        add_profiles(store, folder, published["table"], 0, "_a_kernel")
         store.close()
         server = stack.enter_context(demo.server.running_server({**SETTINGS, **database.settings}))
         users = {user: stack.enter_context(client(server, key)) for user, key in keys.items()}
-        paths = {**_published_paths(published), **_use(users)}
+        paths = {
+            **_published_paths(published),
+            **_use(users),
+            "monitor-steps": f"/monitors/{steps}",
+        }
         known.write_text(json.dumps({"keys": keys, "paths": paths}))
         yield Lab(server.url, keys, paths)
 
@@ -152,6 +165,13 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     reached(carol, cancelled, lambda job: job["state"] == "running")
     carol.post(f"/v1/jobs/{cancelled['id']}/cancel").raise_for_status()
     _ended(carol, cancelled)
+    profiled = submit(ann, cases=SQUARES[:2], profile="torch")
+    _ended(ann, profiled)
+    checked = submit(
+        ann, cases=SQUARES, implementations=["torch", "ann/tiles"], tags=["regression"], fresh=True
+    )
+    _ended(ann, checked)
+    monitor = _monitor(ann)
     running = submit(ann, fresh=True, **long)
     queued = submit(bob, fresh=True, cases=SQUARES[:3], note="After Ann's long job")
     submit(carol, fresh=True, cases=SQUARES, priority="low")
@@ -160,6 +180,10 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
     both = ann.post(f"/v1/jobs/{first['id']}/shares", json={"other": second["id"]}).json()["url"]
     versions = ann.get("/v1/implementations/ann/tiles").json()["versions"]
     case = quote("permute x=BF16[1024,1024] dims=1,0")
+    for source in (TUNED, TUNED.replace("mask=inside)", "mask=inside) + 1.0", 1)):
+        _post(ann, "/v1/implementations", op="permute", name="fast", source=source)
+    fast = [one["version"] for one in ann.get("/v1/implementations/ann/fast").json()["versions"]]
+    compiled = "&shape=1024x1024&dtype=F32&params.dims=1,0&gpu=sm_90"
     return {
         "now": "/",
         "jobs": "/jobs",
@@ -177,6 +201,17 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
         "job-queued": f"/jobs/{queued['id']}",
         "case": f"/jobs/{second['id']}/cases/3",
         "case-faulty": f"/jobs/{faulty['id']}/cases/0",
+        "job-profiles": f"/jobs/{profiled['id']}",
+        "job-regression": f"/jobs/{checked['id']}/regression",
+        "monitors": "/monitors?user=all",
+        "monitors-none": "/monitors",
+        "monitor": f"/monitors/{monitor}",
+        "new-monitor-job": "/monitors/new",
+        "new-monitor": f"/monitors/new?like={second['id']}",
+        "new-monitor-case": f"/monitors/new?like={second['id']}&case={case}",
+        "compiled": f"/compiled?op=permute{compiled}",
+        "compiled-form": "/compiled?op=masked-softmax",
+        "compiled-versions": f"/compiled?implementation=ann/fast@{fast[0][:12]}&against=ann/fast@{fast[1][:12]}{compiled}",
         "compare": f"/compare?a={first['id']}&b={second['id']}",
         "compare-form": "/compare",
         "history": f"/history?op=permute&implementation=warpcall&case={case}",
@@ -197,6 +232,17 @@ def _use(users: dict[str, httpx.Client]) -> dict[str, str]:
         "share-compare": re.sub(r"^https?://[^/]+", "", both),
         "login": "/login",
     }
+
+
+def _monitor(http: httpx.Client) -> str:
+    """A monitor that has measured once; its id."""
+    job = {"op": "permute", "cases": SQUARES[:2]}
+    answer = http.post("/v1/monitors", json={"job": job, "every_s": 21_600})
+    answer.raise_for_status()
+    path = f"/v1/monitors/{answer.json()['id']}"
+    until(lambda: http.get(path).json()["series"])
+    found: str = answer.json()["id"]
+    return found
 
 
 def _ended(http: httpx.Client, job: Job) -> Job:
@@ -221,6 +267,9 @@ def shoot(lab: Lab, browser: Browser, out: Path, only: str) -> None:
                 if only in "call-answer":
                     _call(page, lab.url)
                     _picture(page, out / f"call-answer-{width}-{scheme}.png", width)
+                if only in "new-monitor-secret":
+                    _secret(page, lab.url + lab.paths["new-monitor"])
+                    _picture(page, out / f"new-monitor-secret-{width}-{scheme}.png", width)
                 if only in "new-preview":
                     _preview(page, lab.url)
                     _picture(page, out / f"new-preview-{width}-{scheme}.png", width)
@@ -238,7 +287,13 @@ def _visit(page: Page, url: str) -> None:
 def _picture(page: Page, file: Path, width: int) -> None:
     height = min(TALLEST, int(page.evaluate("document.documentElement.scrollHeight")))
     clip = {"x": 0, "y": 0, "width": width, "height": height}
+    # A browser draws long sources only where they are seen, so all of the picture must be seen.
+    before = page.viewport_size
+    page.set_viewport_size({"width": width, "height": max(800, height)})
+    page.wait_for_timeout(DRAWN_MS)
     page.screenshot(path=file, full_page=True, clip=clip, animations="disabled")  # type: ignore[arg-type]
+    if before is not None:
+        page.set_viewport_size(before)
 
 
 def _call(page: Page, url: str) -> None:
@@ -248,6 +303,17 @@ def _call(page: Page, url: str) -> None:
     page.get_by_label("dims", exact=True).fill("1,0")
     page.get_by_role("button", name="Call permute").click()
     page.locator("#answer").wait_for()
+
+
+def _secret(page: Page, url: str) -> None:
+    """A new monitor with a URL."""
+    page.goto(url)
+    page.get_by_label("URL to call").fill("http://example.org/hook")
+    page.get_by_role("button", name="Add the monitor").click()
+    page.locator(".error").wait_for()
+    page.get_by_label("URL to call").fill("https://example.org/hook")
+    page.get_by_role("button", name="Add the monitor").click()
+    page.locator(".secret").wait_for()
 
 
 def _preview(page: Page, url: str) -> None:

@@ -109,12 +109,27 @@ def test_markup_of_users_stays_text(pages_lab: Lab, browser_http: httpx.Client) 
         browser_http.get("/board", params={"op": MARKUP, "device": MARKUP, "case": MARKUP}),
         browser_http.get("/compare", params={"a": MARKUP}),
         browser_http.get(f"/kernels/{MARKUP}"),
+        browser_http.get(f"/jobs/{pages_lab.done}"),
+        browser_http.get(f"/monitors/{pages_lab.monitor}"),
+        browser_http.get("/monitors", params={"user": MARKUP}),
+        browser_http.get("/monitors"),
+        browser_http.get("/monitors/new", params={"like": pages_lab.done, "case": MARKUP}),
+        browser_http.get("/monitors/new", params={"like": pages_lab.marked}),
+        browser_http.get("/compiled", params={"op": MARKUP}),
+        browser_http.get(f"/jobs/{pages_lab.done}/cases/1"),
+        browser_http.get("/compiled", params={"op": "permute", "shape": MARKUP, "dtype": MARKUP}),
     ]
 
     assert [MARKUP in page.text for page in pages] == [False] * len(pages)
     assert "&lt;img src=x" in pages[0].text
     # As the note, as the facts of the device, twice as a remark on a case, and as an error.
     assert pages[0].text.count("&lt;img src=x") >= 5
+    # As the name of an artefact, as its implementation, and as the reason why there is none.
+    assert pages[10].text.count("&lt;img src=x") >= 3
+    # In a text, as the name of a kernel, as what cannot be compiled, and as an error.
+    assert pages[17].text.count("&lt;img src=x") >= 4
+    # As the reason of the last run, and of each of two calls of the URL.
+    assert pages[11].text.count("&lt;img src=x") >= 3
 
 
 def test_a_problem_is_a_page_for_browsers_and_json_for_programs(pages_lab: Lab) -> None:

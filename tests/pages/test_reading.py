@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -18,9 +21,11 @@ from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.readings import reading_rows
 from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
 from warpcall_service.drawing.steps import levels
+from warpcall_service.identity import GUEST
 from warpcall_service.pages import history
-from warpcall_service.pages.case import TICK_ROOM, _spaced
+from warpcall_service.pages.case import TICK_ROOM, _spaced, case_page
 from warpcall_service.pages.view import View
+from warpcall_service.runs.messages import version_of
 from warpcall_service.store.database import Store
 from warpcall_service.summaries.board import ranked
 
@@ -314,3 +319,36 @@ def test_an_axis_has_a_few_different_marks_in_order(ends: tuple[float, float]) -
     assert [tick.at for tick in axis.ticks] == sorted(tick.at for tick in axis.ticks)
     assert all(0 <= tick.at <= 100 for tick in axis.ticks)
     assert 0 < axis.at(ends[0]) <= axis.at(ends[1]) < 100
+
+
+def test_a_case_links_to_compile_reports_of_what_the_reader_may_read(tmp_path: Path) -> None:
+    names = ("warpcall", "torch", "ann/tiles", "bob/hidden", "copy")
+    source = "def permute(x, dims):\n    return x\n"
+    version = version_of("permute", "permute", source)
+    with closing(Store(None, tmp_path)) as store:
+        store.migrate()
+        lab.upload(store, "ann", "permute", "tiles", source)
+        lab.upload(store, "bob", "permute", "hidden", source, private=True)
+        lab.submit(store, "bob", "permute", lab.permute_cases((64,)), names, private=False)
+        hashes = {"warpcall": "a" * 64, "ann/tiles": version, "bob/hidden": version}
+        job = lab.measure(store, dict.fromkeys(names, 0.9), sources=hashes)
+        pages = {}
+        with store.read() as session:
+            for who in (caller("ann"), caller("bob"), caller("carol", "call")):
+                view = View("../../../", f"/jobs/{job}/cases/0", who)
+                found = case_page(session, view, job, 0)
+                pages[who.name] = re.findall(
+                    r'href="\.\./\.\./\.\./(compiled[^"]*)">([^<]*)<', found
+                )
+            guest = replace(view, caller=replace(GUEST, jobs=frozenset([job])), share="token")
+            shared = case_page(session, guest, job, 0)
+
+    library = ("compiled?op=permute", "warpcall")
+    uploads = {
+        name: (f"compiled?op=permute&amp;implementation={quote(name, '')}%40{version[:12]}", name)
+        for name in ("ann/tiles", "bob/hidden")
+    }
+    assert pages["ann"] == [library, uploads["ann/tiles"]]
+    assert pages["bob"] == [library, *uploads.values()]
+    assert pages["carol"] == []
+    assert "compiled" not in shared

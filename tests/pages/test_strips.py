@@ -19,7 +19,7 @@ from warpcall_service.pages.strips import strip
 from warpcall_service.pages.view import View
 from warpcall_service.store.database import Store
 
-H200 = LaneStatus("cuda:0", "ready", "", "cuda:0 (NVIDIA H200)", 1, 0, 0, 0, 0, 0, 0, 0)
+H200 = LaneStatus("cuda:0", "ready", "", False, "cuda:0 (NVIDIA H200)", 1, 0, 0, 0, 0, 0, 0, 0)
 CALM = Reading(
     load=0.25,
     memory_bytes=14_000_000_000,

@@ -49,6 +49,12 @@ class Pair:
     old: KernelReport | None
 
     @property
+    def versions(self) -> list[tuple[str, KernelReport]]:
+        """Those of the two that there are, each with the word for it."""
+        both = (("new", self.new), ("old", self.old))
+        return [(word, one) for word, one in both if one is not None]
+
+    @property
     def label(self) -> str:
         """The name of the kernel."""
         one = self.new or self.old
@@ -190,6 +196,10 @@ def compiled_page(
         lines = difference(shown.old.texts[name].text, shown.new.texts[name].text)
     one = None if shown is None else shown.new or shown.old
     text = None if one is None else one.texts[name]
+    links = [
+        None if at == chosen else view.url("compiled", **{**_query(form), "kernel": at})
+        for at in range(len(kernels))
+    ]
     dtypes = [name for group in new_job.dtypes_of(op) for name in group]
     return render(
         "compiled.html",
@@ -202,7 +212,8 @@ def compiled_page(
         report=report,
         old=old,
         kernels=kernels,
-        chosen=chosen,
+        groups=[pair.versions for pair in kernels],
+        links=links,
         shown=shown,
         compared=both,
         lines=lines,

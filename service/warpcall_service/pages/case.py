@@ -15,12 +15,20 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from warpcall.jobs.results import CaseDetails, Measurement
+from warpcall_service.artefacts import database as artefacts
+from warpcall_service.artefacts.contents import SHOWN_KINDS, Content
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, Tick, log_axis
 from warpcall_service.drawing.readings import reading_rows
+from warpcall_service.identity import Caller
+from warpcall_service.jobs import submissions
+from warpcall_service.jobs.models import is_problem
 from warpcall_service.jobs.results import find_case
 from warpcall_service.pages import results
 from warpcall_service.pages.view import View, render
+from warpcall_service.runs.operator_modules import KERNELS
+from warpcall_service.store.artefact_table import ArtefactRow
+from warpcall_service.uploads.database import IMPLEMENTATIONS, PROBLEMS
 
 BINS = 40  # of a histogram
 PARTS = 10  # of the rounds, in the table of medians over time
@@ -86,8 +94,31 @@ class Spread:
     ends: tuple[float, float] | None
 
 
-def case_page(session: Session, view: View, job_id: str, position: int) -> str:
+def case_artefacts(
+    session: Session, caller: Caller, job_id: str, position: int
+) -> list[ArtefactRow]:
+    """The artefacts of a case whose contents its page shows.
+
+    Raises:
+        NotFound: there is no such job, or the caller may not see it.
+    """
+    rows = artefacts.of_job(session, submissions.find(session, caller, job_id))
+    found = [row for row in rows if row.position == position and row.kind in SHOWN_KINDS]
+    session.expunge_all()
+    return found
+
+
+def case_page(
+    session: Session,
+    view: View,
+    job_id: str,
+    position: int,
+    profiles: Sequence[Content] = (),
+) -> str:
     """The page as text.
+
+    Args:
+        profiles: contents of artefacts of the case. Guests get none.
 
     Raises:
         NotFound: there is no such job or case, or the caller may not see it.
@@ -98,6 +129,7 @@ def case_page(session: Session, view: View, job_id: str, position: int) -> str:
     chosen = results.colours(names)
     found = [] if len(rows) < 2 else [_spread(case, row, chosen) for row in rows[1:]]
     spreads = [one for one in found if one is not None]
+    order = {name: number for number, name in enumerate(names)}
     return render(
         "case.html",
         view,
@@ -120,7 +152,31 @@ def case_page(session: Session, view: View, job_id: str, position: int) -> str:
         statuses=results.STATUSES,
         more=_columns(rows),
         data=view.data(case.job, "cases", str(case.position)),
+        profiles=sorted(profiles, key=lambda one: order.get(one.implementation, len(order))),
+        no_colour=results.COLOURS,
+        compiled=_compiled(session, view, case),
     )
+
+
+def _compiled(session: Session, view: View, case: CaseDetails) -> dict[str, str]:
+    """Links to the page of compile reports, by implementation: for the kernels of the library, and
+    for uploads that the caller may read, in the version that was measured."""
+    if view.is_guest or not view.caller.may("bench"):
+        return {}
+    if is_problem(case.op) and PROBLEMS.named(session, view.caller, case.op) is None:
+        return {}
+    found = {}
+    for row in case.measurements:
+        name, _, _ = row.implementation.partition("@")
+        if name == KERNELS and not is_problem(case.op):
+            found[row.implementation] = view.url("compiled", op=case.op)
+        elif "/" in name and row.source_sha256 is not None:
+            measured = f"{name}@{row.source_sha256[:12]}"
+            upload = IMPLEMENTATIONS.named(session, view.caller, measured)
+            if upload is not None and upload.op == case.op:
+                link = view.url("compiled", op=case.op, implementation=measured)
+                found[row.implementation] = link
+    return found
 
 
 def _columns(rows: Sequence[Measurement]) -> list[Column]:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from warpcall.artefacts import Artefact
 from warpcall.jobs import UNFINISHED, JobActivity, JobDetails
 from warpcall_service.artefacts import database as artefacts
+from warpcall_service.artefacts.contents import SHOWN_KINDS
 from warpcall_service.drawing import numbers
 from warpcall_service.drawing.plots import LogAxis, log_axis
 from warpcall_service.jobs import results as job_results
@@ -102,6 +103,7 @@ def job_frame(
         facts=_facts(job),
         sharing=sharing(session, view, job),
         artefacts=_artefacts(session, view, row),
+        shown_kinds=SHOWN_KINDS,
     )
 
 

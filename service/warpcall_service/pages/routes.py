@@ -8,6 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from warpcall.jobs import State
 from warpcall.regressions import ALLOWED, MOST_ALLOWED
+from warpcall_service.artefacts.contents import contents
+from warpcall_service.artefacts.service import Artefacts
 from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import CaseKey, ImplementationName, Name, Word
@@ -19,7 +21,7 @@ from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.shown import servers
 from warpcall_service.pages import docs, login, static
 from warpcall_service.pages.board import board_page
-from warpcall_service.pages.case import case_page
+from warpcall_service.pages.case import case_artefacts, case_page
 from warpcall_service.pages.compare import comparison_page, form_page, regression_page
 from warpcall_service.pages.history import history_page
 from warpcall_service.pages.job import job_page
@@ -47,6 +49,7 @@ def pages(
     problems: ProblemService,
     shares: ShareService,
     membership: Membership,
+    artefacts: Artefacts,
 ) -> APIRouter:
     """All pages."""
     load_templates()
@@ -102,7 +105,9 @@ def pages(
     async def show_case(
         request: Request, caller: CurrentCaller, id: JobId, position: Position
     ) -> Response:
-        text = await jobs.read(caller, case_page, View.of(request), id, position)
+        rows = await jobs.read(caller, case_artefacts, caller, id, position)
+        profiles = await contents(artefacts, rows)
+        text = await jobs.read(caller, case_page, View.of(request), id, position, profiles)
         return page(request, text)
 
     @router.get("/jobs/{id}/regression")

@@ -100,7 +100,7 @@ class View:
         """Whether the caller is a user who can log out."""
         return not self.is_guest and self.caller is not LOCAL
 
-    def url(self, *parts: str, **query: object) -> str:
+    def url(self, /, *parts: str, **query: object) -> str:
         """A link to another page; values of the query that are None or empty are left out."""
         path = self.base + "/".join(quote(part, safe="") for part in parts)
         given = {name: value for name, value in query.items() if value not in (None, "")}
