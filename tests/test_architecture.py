@@ -39,6 +39,7 @@ ORDER = (
     "formats",
     "nodes",
     "runs",
+    "profilers",
     "worker",
     "auth",
     "calls",

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from bench.kernels import grid_page
 from bench.kernels.report import markdown
 from demo.server import Server, running_server
 from tests.oip import environments
@@ -355,3 +356,12 @@ def test_the_tables_of_a_benchmark_are_its_results() -> None:
     results = ROOT / "docs/benchmarks/h200.json"
 
     assert markdown(json.loads(results.read_text())) in results.with_suffix(".md").read_text()
+
+
+def test_the_grid_of_isin_is_its_results() -> None:
+    file = ROOT / "docs/benchmarks/isin-grid.json"
+    results = json.loads(file.read_text())
+
+    assert len(results["cells"]) >= 4 * 12 * 12
+    assert grid_page.markdown(results) in file.with_suffix(".md").read_text()
+    assert grid_page.heat_map(results) == file.with_suffix(".svg").read_text()

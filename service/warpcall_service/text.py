@@ -12,7 +12,7 @@ MAX_ERROR_CHARS = 1000  # of the message of an exception that is not a problem
 __all__ = ["MAX_DETAIL_CHARS", "MAX_FIELD_CHARS", "MAX_SHOWN", "brief", "error_text"]
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """The class and message of an exception, shortened, with the notes that were added to it."""
     notes = getattr(error, "__notes__", ())  # such as the step of a program
     return ", ".join((f"{type(error).__name__}: {error}".strip()[:MAX_ERROR_CHARS], *notes))

@@ -103,6 +103,16 @@ def test_each_gradient_has_the_dtype_of_its_input(gpu: Client) -> None:
     assert torch.equal(a.grad.float(), torch.ones(2, 3))
 
 
+def test_the_gradient_of_a_real_term_of_a_complex_sum_is_real(gpu: Client) -> None:
+    a, b = drawn(2, 3, dtype=torch.float32), drawn(3, 2, dtype=torch.complex64)
+
+    ours = torch.autograd.grad(gpu.transpose_add(a, b).abs().sum(), (a, b))
+
+    theirs = torch.autograd.grad((a.mT + b).abs().sum(), (a, b))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_only_what_is_asked_for_is_computed(gpu: Client) -> None:
     x, weight = drawn(1, 2, 4), drawn(2, 2).detach()
 

@@ -176,14 +176,19 @@ def _transpose_add(
     grads = {}
     if wanted.get("a"):
         (*batch, h, w), dtype = call.tensors["a"]
-        summed = grad.sum_to_size((*batch, w, h)).to(dtype)
+        summed = _as_dtype(grad.sum_to_size((*batch, w, h)), dtype)
         rank = summed.dim()
         dims = (*range(rank - 2), rank - 1, rank - 2)
         grads["a"] = call.call("permute", {"x": summed}, dims=dims)["out"]
     if wanted.get("b"):
         shape, dtype = call.tensors["b"]
-        grads["b"] = grad.sum_to_size(shape).to(dtype)
+        grads["b"] = _as_dtype(grad.sum_to_size(shape), dtype)
     return grads
+
+
+def _as_dtype(grad: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The gradient of a term of this dtype; that of a real term is the real part."""
+    return (grad if dtype.is_complex or not grad.is_complex() else grad.real).to(dtype)
 
 
 # By op. None: the output has no gradient in torch either. Other ops have no rule.

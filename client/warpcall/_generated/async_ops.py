@@ -116,9 +116,10 @@ class AsyncOps(ABC):
 
         Equivalent to `torch.isin(elements, test_elements, invert=invert)`.
 
-        Limits: more than 32 test elements take device memory for a set: 8.3 KB at most for types of
-        1 or 2 bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to
-        4,096) and 128 bytes at most.
+        Limits: many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2
+        bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to 4,096),
+        or 10 times the elements if there are at least four times as many test elements, and 5 KB at
+        most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,
@@ -248,9 +249,9 @@ class AsyncOps(ABC):
 
         Args:
             a: [..., H, W]; what is transposed. Dtypes: float16, bfloat16, float32, float64, int64,
-                int32, int16, int8, uint8, bool.
+                int32, int16, int8, uint8, bool, complex64.
             b: [..., W, H]; what is added to it; batch dims broadcast. Dtypes: float16, bfloat16,
-                float32, float64, int64, int32, int16, int8, uint8, bool.
+                float32, float64, int64, int32, int16, int8, uint8, bool, complex64.
             timeout_s: seconds that this call may take, its retries included; None means the
                 client's.
 

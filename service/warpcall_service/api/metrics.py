@@ -134,6 +134,7 @@ def lane_metrics(engine: LocalEngine) -> Iterable[Metric]:
     """The current state of every lane, as Prometheus metrics."""
     gauges = {
         "ready": "1 if the lane can take calls now, else 0",
+        "warming": "1 while the lane compiles or loads the kernels of common calls, else 0",
         "queued": "Calls that wait in the lane's queue",
         "in_flight": "Calls that were sent to the lane's worker and are not answered yet",
         "plan_requests": "Plans and checks of jobs that the lane's worker has not answered yet",

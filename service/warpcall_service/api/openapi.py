@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from warpcall import errors
+from warpcall.monitors import MonitorNotification
 from warpcall_service.auth.authenticator import is_open, is_shared
 from warpcall_service.calls.openapi import Program, Tensor
 from warpcall_service.compile_reports.models import CompileRequest
-from warpcall_service.http.openapi_parts import Problem, Schema, problem_responses
+from warpcall_service.formats.media_types import JSON
+from warpcall_service.http.openapi_parts import Problem, Schema, parameter, problem_responses
 from warpcall_service.http.problems import is_oip
 from warpcall_service.jobs.models import JobChange, JobRequest
+from warpcall_service.monitors import sender
 from warpcall_service.monitors.models import MonitorChange, MonitorRequest
 from warpcall_service.oip.openapi import (
     InferenceError,
@@ -41,6 +45,32 @@ MODELS = (
     InferenceResponse,
     InferenceError,
 )
+REFERENCES = "#/components/schemas/{model}"
+WEBHOOKS: Schema = {
+    "monitor": {
+        "post": {
+            "operationId": "notify",
+            "summary": "What the server sends to the URL of a monitor",
+            "description": "It is sent when a run shows steps, when runs begin to fail, and when they "
+            "work again.",
+            "parameters": [
+                parameter(sender.DELIVERY, "id of the delivery, the same in each attempt"),
+                parameter(sender.TIMESTAMP, "time of this attempt in seconds since 1970"),
+                parameter(
+                    sender.SIGNATURE, "`sha256=` and the HMAC-SHA256 of timestamp, dot, body"
+                ),
+            ],
+            "requestBody": {
+                "required": True,
+                "content": {
+                    JSON: {"schema": {"$ref": REFERENCES.format(model="MonitorNotification")}}
+                },
+            },
+            "responses": {"2XX": {"description": "It has arrived; otherwise it is sent again."}},
+            "security": [],
+        }
+    }
+}
 UNUSED = ("HTTPValidationError", "ValidationError")  # FastAPI's form of a 422 response
 KEY: Schema = {
     "type": "http",
@@ -66,14 +96,27 @@ def describe(generated: Mapping[str, Any]) -> Schema:
         for path, methods in generated["paths"].items()
     }
     _, extra = models_json_schema(
-        [(model, "validation") for model in MODELS], ref_template="#/components/schemas/{model}"
+        [(model, "validation") for model in MODELS], ref_template=REFERENCES
     )
-    schemas = {**generated["components"]["schemas"], **extra["$defs"]}
+    sent = TypeAdapter(MonitorNotification).json_schema(ref_template=REFERENCES)
+    steps = sent.pop("$defs")
+    schemas = {
+        **generated["components"]["schemas"],
+        **extra["$defs"],
+        **steps,
+        "MonitorNotification": sent,
+    }
     components = {
         "schemas": {name: schema for name, schema in schemas.items() if name not in UNUSED},
         "securitySchemes": {"key": KEY, "session": SESSION},
     }
-    return {**generated, "paths": paths, "components": components, "security": ANY}
+    return {
+        **generated,
+        "paths": paths,
+        "webhooks": WEBHOOKS,
+        "components": components,
+        "security": ANY,
+    }
 
 
 def _with_access(path: str, operation: Schema) -> Schema:

@@ -193,8 +193,8 @@ Words = Annotated[dict[Line, Line], Field(max_length=MAX_ARGUMENTS)]
 Few = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
-class KernelAnswer(Strict):
-    """A kernel of a compile report, as `warpcall.compile_reports.KernelReport`."""
+class KernelNumbers(Strict):
+    """A kernel of a compile report without its texts."""
 
     name: Line
     config: Line
@@ -215,6 +215,11 @@ class KernelAnswer(Strict):
     resident_warps: Few
     max_warps: Annotated[int, Field(ge=1, le=1 << 31)]
     limited_by: Annotated[list[Line], Field(max_length=4, fail_fast=True)]
+
+
+class KernelAnswer(KernelNumbers):
+    """A kernel of a compile report, as `warpcall.compile_reports.KernelReport`."""
+
     texts: Annotated[dict[Word, PackedText], Field(max_length=4)]
 
 
