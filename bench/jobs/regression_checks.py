@@ -39,7 +39,7 @@ def {name}(x, dims):
     return result
 """
 MODULE = """
-from warpcall_kernels import permute
+from warpcall_kernels.permute import permute
 from warpcall_kernels.measuring import Implementation
 
 def repeated(copies):
