@@ -85,6 +85,10 @@ def _softmax_run(
     word = tl.arange(0, BLOCK)[:, None]
     factor = factor_of(scale, FOLDED, ACC)
     xs: tl.tuple = ()
+    # Bit i of a word is set if its position i counts. Otherwise Triton 3.6 holds, and spills, the
+    # addresses of a mask of each position until the end.
+    OWN_MASK: tl.constexpr = MASKED and not SHARED
+    kept = tl.zeros([BLOCK, GROUPS], tl.uint32)
     for i in tl.static_range(PER):
         x = unpack(words, i, BITS, DTYPE, ACC)
         if not FOLDED:
@@ -95,6 +99,8 @@ def _softmax_run(
                 *(PREFIX, MASKED, SHARED, COLUMNS, PER),
             )
             x = tl.where(counts, x, float("-inf"))
+            if OWN_MASK:
+                kept |= counts.to(tl.uint32) << i
         xs = xs + (x,)  # noqa: RUF005
     tops: tl.tuple = ()
     for r in tl.static_range(PER):
@@ -126,10 +132,13 @@ def _softmax_run(
     if PREFIX or MASKED:  # noqa: SIM102  # a condition of compile time; as in `_softmax_tile`
         if tl.max(nans, axis=0) != 0:  # the outer one is of compile time
             for i in tl.static_range(PER):
-                counts = _counts(
-                    *(masked, mask_ptrs, limits, word * PER + i, stride_mk),
-                    *(PREFIX, MASKED, SHARED, COLUMNS, PER),
-                )
+                if OWN_MASK:
+                    counts = ((kept >> i) & 1) != 0
+                else:
+                    counts = _counts(
+                        *(masked, mask_ptrs, limits, word * PER + i, stride_mk),
+                        *(PREFIX, MASKED, SHARED, COLUMNS, PER),
+                    )
                 ones = tl.full([], (1 << BITS.primitive_bitwidth) - 1, WORD)
                 words = tl.where(counts, words, words & ~(ones << (i * BITS.primitive_bitwidth)))
     words = to_run(words, COLUMNS, BLOCK, GROUPS, RUN)
