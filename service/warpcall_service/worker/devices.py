@@ -308,10 +308,8 @@ class Cuda:
         stream = self._stream
         views = self._views.of(work, source, target)
         begin.record(stream)
-        tensors = {}
-        for i, x in views.inputs:
-            on_device = x.to(self._device, non_blocking=True)
-            tensors[i.name] = i.shaped(on_device) if i.strides else on_device
+        # Nothing but `tensors` holds what is uploaded: `compute` frees it there.
+        tensors = {place.name: self._uploaded(place, view) for place, view in views.inputs}
         copied.record(stream)
         results = work.compute(tensors)
         computed.record(stream)
@@ -319,6 +317,10 @@ class Cuda:
             place.copy_(results[name], non_blocking=True)
         end.record(stream)
         return OnStream(events, self._free_events)
+
+    def _uploaded(self, place: Place, view: Tensor) -> Tensor:
+        on_device = view.to(self._device, non_blocking=True)
+        return place.shaped(on_device) if place.strides else on_device
 
 
 Events = tuple[torch.cuda.Event, torch.cuda.Event, torch.cuda.Event, torch.cuda.Event]
