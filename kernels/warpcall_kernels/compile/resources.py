@@ -6,6 +6,7 @@ Triton's wheel has the tools of CUDA that say it, so no GPU is needed.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess  # nosec B404
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ SHARED = re.compile(r"(\d+) bytes smem")
 STACK = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.ASCII
 )
+UNKNOWN_GPU = "Cannot decode architecture"  # as nvdisasm says it
 TOOL_S = 60.0
 
 
@@ -75,11 +77,29 @@ def parse_ptxas(printed: str) -> Resources:
 
 
 def sass(cubin: bytes) -> str:
-    """The machine code of a kernel as text."""
+    """The machine code of a kernel as text, or a comment that says why it cannot be had.
+
+    Triton 3.6 compiles for GPUs that its own nvdisasm does not know. The one of a CUDA toolkit on
+    this machine may know them.
+
+    Raises:
+        ToolFailed: nvdisasm fails for another reason.
+    """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return _output([knobs.nvidia.nvdisasm.path, "-c", file.name])
+        try:
+            return _output([knobs.nvidia.nvdisasm.path, "-c", file.name])
+        except ToolFailed as error:
+            if UNKNOWN_GPU not in str(error):
+                raise
+            reason = str(error)
+        if newer := shutil.which("nvdisasm"):
+            try:
+                return _output([newer, "-c", file.name])
+            except ToolFailed as error:
+                reason = str(error)
+    return f"// There is no text of the machine code: {reason.strip()}\n"
 
 
 def _output(command: Sequence[str], *, stderr: bool = False) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from warpcall import compile_reports
 from warpcall_kernels import InvalidInput
+from warpcall_kernels.compile import resources
 from warpcall_kernels.compile.architectures import ARCHITECTURES, architecture, occupancy
 
 ROOT = Path(__file__).parents[3]
@@ -51,8 +52,55 @@ def test_registers_and_stack_of_ptxas_and_cuobjdump_agree(found: list[dict[str, 
 def test_each_architecture_can_be_compiled_for(found: list[dict[str, Any]]) -> None:
     assert {one["gpu"] for one in found} == {*ARCHITECTURES} == {*compile_reports.ARCHITECTURES}
     for one in found:
-        assert all(one["texts"][name] > 100 for name in compile_reports.TEXT_NAMES), one
+        assert all(one["texts"][name] > 200 for name in compile_reports.TEXT_NAMES), one
         assert one["occupancy"]["blocks"] > 0, one
+
+
+def tool(folder: Path, *lines: str) -> Path:
+    """An nvdisasm that does what these lines of a shell say."""
+    folder.mkdir()
+    path = folder / "nvdisasm"
+    version = "[ $1 = --version ] && echo 'tools, release 13.0, V13.0.1' && exit"  # asked by Triton
+    path.write_text("\n".join(["#!/bin/sh", version, *lines]))
+    path.chmod(0o755)
+    return path
+
+
+UNKNOWN = "echo \"nvdisasm fatal   : Cannot decode architecture 'SM103a'\" >&2; exit 255"
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (["echo the machine code"], "the machine code\n"),
+        ([UNKNOWN], "// There is no text of the machine code: nvdisasm: nvdisasm fatal"),
+        (None, "// There is no text of the machine code: nvdisasm: nvdisasm fatal"),
+    ],
+)
+def test_a_gpu_that_tritons_nvdisasm_does_not_know_has_a_report(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    second: list[str] | None,
+    expected: str,
+) -> None:
+    first = tool(tmp_path / "triton", UNKNOWN)
+    monkeypatch.setenv("TRITON_NVDISASM_PATH", str(first))
+    (tmp_path / "toolkit").mkdir() if second is None else tool(tmp_path / "toolkit", *second)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'toolkit'}:/usr/bin:/bin")
+
+    text = resources.sass(b"a cubin")
+
+    assert text.startswith(expected)
+
+
+def test_an_nvdisasm_that_fails_otherwise_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tool(tmp_path / "triton", "echo out of paper >&2; exit 1")
+    monkeypatch.setenv("TRITON_NVDISASM_PATH", str(broken))
+
+    with pytest.raises(resources.ToolFailed, match="out of paper"):
+        resources.sass(b"a cubin")
 
 
 def test_an_unknown_architecture_is_refused() -> None:
