@@ -189,11 +189,14 @@ def _waiting(op: Op, params: Mapping[str, ParamValue]) -> Any:
 def test_the_limit_is_there_after_calls_that_could_not_be_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waiting = Implementation("waiting", "for the device", _waiting)
-    monkeypatch.setitem(measuring._implementations._known, "waiting", waiting)
+    for one in (
+        Implementation("waiting", "for the device", _waiting),
+        Implementation("random", "so short that all are captured", _random),
+    ):
+        monkeypatch.setitem(measuring._implementations._known, one.name, one)
     case = make_case("permute", {**PERMUTE, "shape": [512, 512]})
 
-    results = [measure(case, ["waiting"], "cuda", PRECISIONS["quick"]) for _ in range(2)]
+    results = [measure(case, ["waiting", "random"], "cuda", PRECISIONS["quick"]) for _ in range(2)]
 
     for result in results:
         assert "not captured" in result.implementations[0].tags
