@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
 from tests.pages.conftest import Lab
@@ -267,4 +268,41 @@ def test_the_rounds_of_a_case_are_drawn_with_the_masked_ones(
         clock, power = (tab.page.locator(".uplot").nth(place) for place in (3, 4))
         expect(clock.locator(".u-series:last-child .u-value")).to_have_text("1980 MHz")
         expect(power.locator(".u-series:last-child .u-value")).to_contain_text(" W")
+        assert tab.faults == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (0.144, 1.2),  # its scale begins at 0.096
+        (0.0144, 0.9),
+        (1.4985, 9.0),
+        (0.15, 0.6),
+        (14.9, 800.0),
+        (1e-6, 1e6),
+        (0.9999, 1.0001),
+        (1.0, 1.0),
+        (3e-9, 3e-9),
+    ],
+)
+def test_rounds_of_any_ratio_are_drawn(
+    pages_lab: Lab, browser: Browser, low: float, high: float
+) -> None:
+    """The scale is logarithmic where ratios differ much; its ticks once had no end."""
+
+    def spread(route: Route) -> None:
+        details = route.fetch().json()
+        first, *others = details["samples_us"]
+        rounds = len(details["samples_us"][first])
+        details["samples_us"][first] = [10.0] * rounds
+        ratios = [float(ratio) for ratio in np.geomspace(low, high, rounds)]
+        for name in others:
+            details["samples_us"][name] = [10.0 * ratio for ratio in ratios]
+        route.fulfill(json=details)
+
+    with opened(browser) as tab:
+        tab.page.route(re.compile(r"/v1/jobs/[^/]+/cases/1$"), spread)
+        tab.page.goto(f"{pages_lab.server.url}/jobs/{pages_lab.done}/cases/1")
+
+        expect(tab.page.locator("#rounds[data-drawn] .uplot")).to_have_count(6)
         assert tab.faults == []

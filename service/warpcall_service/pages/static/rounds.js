@@ -41,6 +41,20 @@ function scale(values) {
   return { range: () => ends };
 }
 
+// Where a logarithmic scale has marks: at 1, 2 and 5 times powers of ten, at most 6 of them. uPlot's own
+// marks never end if the scale begins just below a power of ten under 1.
+function marks(plot, side, low, high) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+    for (const times of [1, 2, 5]) {
+      const mark = Number(`${times}e${power}`);
+      if (mark >= low && mark <= high) found.push(mark);
+    }
+  }
+  const every = Math.ceil(found.length / 6);
+  return found.filter((mark, number) => number % every === 0);
+}
+
 function draw(root, details) {
   const first = details.samples_us[root.dataset.first] || [];
   const masked = new Map(details.masked.map((one) => [one.round, one.reason]));
@@ -57,6 +71,7 @@ function draw(root, details) {
     const of = (set) => ratios.map((ratio, round) => (details.input_sets[round] === set ? ratio : null));
     const colour = style(`--c${row.implementation === "copy" ? 7 : (number + 1) % 7}`);
     const points = (shade) => ({ paths: () => null, points: { show: true, size: 4, width: 0, fill: shade, stroke: shade }, stroke: shade });
+    const y = scale(ratios);
     const value = (plot, ratio) => (ratio === null || ratio === undefined ? "–" : ratio.toFixed(4));
     new uPlot(
       {
@@ -65,8 +80,11 @@ function draw(root, details) {
         title: row.implementation,
         cursor,
         legend: { live: true },
-        scales: { x: { time: false }, y: scale(ratios) },
-        axes: [{ ...axis, size: 22 }, { ...axis, size: 52 }],
+        scales: { x: { time: false }, y },
+        axes: [
+          { ...axis, size: 22 },
+          { ...axis, size: 52, ...(y.distr ? { splits: marks, filter: (plot, all) => all, values: (plot, all) => all.map((mark) => (mark < 0.001 ? mark.toExponential() : String(mark))) } : {}) },
+        ],
         series: [
           round,
           { label: "first inputs", ...points(colour), value },
