@@ -3,6 +3,7 @@
     git archive OLD | tar x -C .before
     python -m bench.before_after --before .before              about four minutes
     python -m bench.before_after --before .before --quick      small calls only
+    python -m bench.before_after --before .before --cells 4KBx1 1MBx8
 
 A server of each version runs all the time. Samples of the two alternate (old new, new old), so that
 a machine that slows down slows both. CPU times are those of the kernel's scheduler, of all threads
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--before", type=Path, default=ROOT / ".before", help="the old tree")
     parser.add_argument("--quick", action="store_true", help="small calls only")
     parser.add_argument("--short", action="store_true", help="small calls, and calls beside a job")
+    parser.add_argument("--cells", nargs="+", help="only these, such as 4KBx1 1MBx8")
     parser.add_argument("--devices", default="auto")
     parser.add_argument(
         "--warm-start", action="store_true", help="only starts that compile kernels"
@@ -102,15 +104,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for nbytes, clients, seconds, samples in CELLS:
             if (given.quick or given.short) and nbytes > 4 * KB:
                 continue
+            if given.cells and label(nbytes, clients).replace(" ", "") not in given.cells:
+                continue
             load = load_of(nbytes, clients, seconds)
             report(label(nbytes, clients), alternate(versions, load, given.samples or samples))
-        if not given.quick:
+        if not (given.quick or given.cells):
             if not given.short:
                 sdk = sdk_load(1.0)
                 report(f"SDK x {SDK_PROCESSES}", alternate(versions, sdk, 3))
             for i, version in enumerate((*versions, *reversed(versions))):
                 beside_job(version, 16 * i)
-    if not (given.quick or given.short):
+    if not (given.quick or given.short or given.cells):
         for name, tree in (*trees.items(), *reversed(trees.items())):
             starts(name, tree, settings)
     return 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from warpcall.errors import InvalidInput, TooLarge, sizes
 from warpcall_service.http.exchange import Exchange
+from warpcall_service.http.receive import DIRECT_BYTES
 from warpcall_service.http.watchdog import ClientWatchdog
-
-DIRECT_BYTES = 128 << 10  # a body of this size or more is received without a copy
 
 
 class Body:

@@ -24,7 +24,7 @@ from warpcall_service.http.flow_control import UNSENT_BYTES, Flow
 from warpcall_service.http.parsing import RequestParser, new_parser, report
 from warpcall_service.http.problems import render
 from warpcall_service.http.quick import HALF_CLOSE_S, QuickFeed
-from warpcall_service.http.receive import DirectReceive
+from warpcall_service.http.receive import DIRECT_BYTES, DirectReceive
 
 HELD_BYTES = 32 << 10  # kept of later requests; the last read may exceed it
 HEAD_TIMEOUT_S = 10.0
@@ -42,6 +42,7 @@ class Connection(RequestParser):
     _lingering = False
     _received: asyncio.Future[None] | None = None
     _ended = False  # the body ended early: no more bytes of it will come
+    _waits_for_application = False  # reading is paused until the application has seen the head
 
     # For the application
 
@@ -60,7 +61,7 @@ class Connection(RequestParser):
         Returns:
             The number of bytes received: fewer than the length of `target` if the client stopped.
         """
-        cycle = self.cycle
+        cycle, self._waits_for_application = self.cycle, False
         if cycle.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             cycle.waiting_for_100_continue = False
@@ -218,7 +219,7 @@ class Connection(RequestParser):
 
     def _feed(self, data: bytes) -> None:
         """Parse one request, or a part of it, and keep the bytes behind it until it is answered."""
-        at = 0
+        at, in_head = 0, self._framing.in_head
         while at < len(data):
             if self._framing.complete and not self._idle:
                 self._hold(data[at:])
@@ -233,6 +234,23 @@ class Connection(RequestParser):
                 self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_slow_head)
         else:
             self._stop_head_timer()
+        if in_head and self._framing.left >= DIRECT_BYTES:
+            self._pause_for_application()
+
+    def _pause_for_application(self) -> None:
+        """Read no more of a large body until the application has seen its head.
+
+        It may then receive the body into memory of its own, without the parser and its copies. If it
+        has to wait for that memory, reading goes on.
+        """
+        self._waits_for_application = True
+        self.flow.pause_reading()
+        self.loop.call_soon(self._read_without_application)  # after the first step of its task
+
+    def _read_without_application(self) -> None:
+        if self._waits_for_application and not self.transport.is_closing():
+            self._waits_for_application = False
+            self.flow.resume_reading()
 
     def _feed_held(self) -> None:
         held, self._held = self._held, b""

@@ -8,7 +8,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -24,6 +24,7 @@ SLICE_BYTES = 512 << 10  # sent or copied at once; between two slices other requ
 JOIN_BYTES = 64 << 10  # up to here a copy costs less than a second write and keeping the slot
 # If no more than this is left of a refused body, it is read, and the connection stays open.
 REST_BYTES = 256 << 10
+HELD_HEAD_BYTES = 4 << 10  # up to here the beginning of a body is sent together with its data
 DISCARD_BYTES = 256 << 20  # read at most of a longer rest before the connection is closed
 
 CODING = b"transfer-encoding"
@@ -44,6 +45,22 @@ def new_request_id() -> str:
 
 class ClientGone(Exception):
     """The client left before its response; nobody would receive one."""
+
+
+class HeldWrites(asyncio.Transport):
+    """Takes the place of a transport, and keeps what is written.
+
+    Attributes:
+        parts: all that was written, without copies.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[bytes | bytearray | memoryview] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if data:
+            self.parts.append(data)
 
 
 class Exchange:
@@ -214,10 +231,16 @@ class Exchange:
         if len(head) + len(data) <= JOIN_BYTES:
             await self.respond(200, headers, b"".join((head, data)))
             return
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.send({"type": "http.response.body", "body": head, "more_body": True})
+        before: list[Message] = [
+            {"type": "http.response.start", "status": 200, "headers": headers},
+            {"type": "http.response.body", "body": head, "more_body": True},
+        ]
         try:
-            await self.send_part(data, progress)
+            if len(head) > HELD_HEAD_BYTES:
+                for message in before:
+                    await self.send(message)
+                before.clear()
+            await self.send_part(data, progress, before)
             await self.send({"type": "http.response.body", "body": b""})
         except BaseException:
             # The transport still refers to `data`. A client that half-closed the connection would
@@ -225,8 +248,14 @@ class Exchange:
             self.connection.abort()
             raise
 
-    async def send_part(self, data: memoryview, progress: Callable[[int], None]) -> None:
+    async def send_part(
+        self, data: memoryview, progress: Callable[[int], None], before: Sequence[Message] = ()
+    ) -> None:
         """Send a part of the body in slices, and wait until the socket has taken every byte.
+
+        Args:
+            before: messages that are sent together with the first slice. Each small write of its own
+                would be a packet of its own, and wake the client.
 
         Raises:
             ClientGone: the connection was closed.
@@ -234,15 +263,41 @@ class Exchange:
         if self.connection.transport.is_closing():  # it may no longer have a socket
             raise ClientGone
         step = slice_nbytes(self.connection.transport.get_extra_info("socket"), SLICE_BYTES)
-        for begin in range(0, len(data), step):
-            if begin:
-                await asyncio.sleep(
-                    0
-                )  # else a client that reads fast would keep other requests waiting
-            part = data[begin : begin + step]
-            await self.send({"type": "http.response.body", "body": part, "more_body": True})
-            progress(len(part))
+        with self._one_write() as held:
+            for message in before:
+                await self.send(message)
+            at = await self._send_slice(data, 0, step - sum(map(len, held)))
+        progress(at)
+        while at < len(data):
+            # A client that reads fast would otherwise keep other requests waiting.
+            await asyncio.sleep(0)
+            begin, at = at, await self._send_slice(data, at, step)
+            progress(at - begin)
         await self.connection.drained()
+
+    async def _send_slice(self, data: memoryview, begin: int, nbytes: int) -> int:
+        """Send so many bytes of `data`, or all if few would be left; return where the next begins."""
+        end = begin + nbytes
+        if len(data) - end <= JOIN_BYTES:
+            end = len(data)
+        part = data[begin:end]
+        await self.send({"type": "http.response.body", "body": part, "more_body": True})
+        return end
+
+    @contextlib.contextmanager
+    def _one_write(self) -> Iterator[list[bytes | bytearray | memoryview]]:
+        """Hold what uvicorn writes, and write it at once at the end, unless an exception is raised.
+
+        Yields:
+            What is held so far.
+        """
+        cycle, held = self._cycle, HeldWrites()
+        transport, cycle.transport = cycle.transport, held
+        try:
+            yield held.parts
+        finally:
+            cycle.transport = transport
+        transport.writelines(held.parts)
 
     async def refuse(self, problem: Problem) -> None:
         """Respond with a problem, so that a client that is still sending receives it.

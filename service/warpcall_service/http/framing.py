@@ -42,6 +42,11 @@ class Framing:
         """Whether the next byte is the first of a request."""
         return self.in_head and self.complete and not self._head_tail
 
+    @property
+    def left(self) -> int:
+        """Bytes of the body to come; 0 in a head, and for a chunked body."""
+        return 0 if self.in_head else self._left or 0
+
     def begin(self) -> None:
         """The parser has found the first byte of a request."""
         self.complete = False

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 import uvicorn
@@ -15,8 +15,10 @@ import uvloop
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from warpcall.errors import InvalidInput
+from warpcall.sockets import slice_nbytes
 from warpcall_service.http.connection import Connection
-from warpcall_service.http.exchange import JOIN_BYTES, ClientGone, Exchange
+from warpcall_service.http.exchange import JOIN_BYTES, SLICE_BYTES, ClientGone, Exchange
 from warpcall_service.http.flow_control import UNSENT_BYTES
 
 NBYTES = 64 << 20  # more than the sockets hold while nobody reads
@@ -27,7 +29,12 @@ READ_BYTES = 32 << 10
 NAP_S = 0.0005  # pause of a slow reader between two reads
 
 
-def read_from(app: ASGIApp, client: socket.socket, read: Callable[[], Awaitable[bytes]]) -> bytes:
+def read_from(
+    app: ASGIApp,
+    client: socket.socket,
+    read: Callable[[], Awaitable[bytes]],
+    request: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+) -> bytes:
     """Send `app` a request over `client`, on a uvloop; return what `read` returns."""
 
     async def run_client() -> bytes:
@@ -39,7 +46,7 @@ def read_from(app: ASGIApp, client: socket.socket, read: Callable[[], Awaitable[
         )
         client.setblocking(False)
         await loop.sock_connect(client, server.sockets[0].getsockname())
-        await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await loop.sock_sendall(client, request)
         got = await read()
         server.close()
         return got
@@ -133,6 +140,131 @@ def test_a_client_that_reads_slowly_reads_nothing_of_a_later_call() -> None:
     assert body.startswith(head)
     assert body.count(b"b") == 0
     assert body.endswith(b"a" * len(memory))
+
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Recording(asyncio.Transport):
+    """A transport that notes the sizes of all writes."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self.writes: list[list[int]] = []
+
+    def write(self, data: Buffer) -> None:
+        if data:
+            self.writes.append([len(data)])
+        self._transport.write(data)
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        parts = list(list_of_data)
+        self.writes.append([len(part) for part in parts])
+        self._transport.writelines(parts)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@pytest.mark.parametrize(("rest", "count"), [(0, 2), (JOIN_BYTES - 1000, 2), (JOIN_BYTES, 3)])
+def test_a_large_response_has_no_small_writes(rest: int, count: int) -> None:
+    """Its head and the head of its body go with the first slice, a short end with the last one."""
+    client = socket.socket()
+    data = bytearray(os.urandom(2 * SLICE_BYTES + 2 * JOIN_BYTES))
+    head = b"h" * 80
+    steps: list[int] = []
+    progress: list[int] = []
+    writes: list[list[int]] = []
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        cycle = exchange.connection.cycle
+        cycle.transport = recording = Recording(cycle.transport)
+        steps.append(
+            slice_nbytes(exchange.connection.transport.get_extra_info("socket"), SLICE_BYTES)
+        )
+        del data[2 * steps[0] + rest :]
+        length = b"%d" % (len(head) + len(data))
+        headers = [(b"content-length", length), (b"connection", b"close")]
+        await exchange.stream(headers, head, memoryview(data), progress.append)
+        writes.extend(recording.writes)
+
+    async def read() -> bytes:
+        got = bytearray()
+        async with asyncio.timeout(PATIENCE_S):
+            while piece := await asyncio.get_running_loop().sock_recv(client, PIECE_BYTES):
+                got += piece
+        return bytes(got)
+
+    got = read_from(answer, client, read)
+
+    assert got.partition(b"\r\n\r\n")[2] == head + data
+    assert len(writes) == count
+    assert [len(writes[0]), sum(writes[0])] == [3, steps[0]], "whole segments, head and all"
+    assert sum(progress) == len(data)
+
+
+class Receiving:
+    """An application that receives a body into memory of its own, after `wait`."""
+
+    def __init__(self, nbytes: int, wait: Callable[[Exchange], Awaitable[object]]) -> None:
+        self.memory = bytearray(nbytes)
+        self._wait = wait
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        await self._wait(exchange)
+        with contextlib.suppress(InvalidInput):
+            await exchange.receive_into(memoryview(self.memory), lambda nbytes: None)
+        headers = [(b"content-length", b"0"), (b"connection", b"close")]
+        await exchange.respond(200, headers, b"")
+
+
+BODY = os.urandom(4 << 20)
+UPLOAD = b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+
+
+def test_a_large_body_does_not_pass_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = socket.socket()
+    parsed: list[int] = []
+    receive = Connection.data_received
+
+    def data_received(self: Connection, data: bytes) -> None:
+        parsed.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(Connection, "data_received", data_received)
+
+    async def at_once(exchange: Exchange) -> None:
+        pass
+
+    async def read() -> bytes:
+        return await asyncio.get_running_loop().sock_recv(client, PIECE_BYTES)
+
+    app = Receiving(len(BODY), at_once)
+    got = read_from(app, client, read, UPLOAD + BODY)
+
+    assert got.startswith(b"HTTP/1.1 200 ")
+    assert app.memory == BODY
+    assert len(parsed) == 1
+
+
+def test_a_client_that_leaves_before_its_large_body_is_noticed_while_it_waits_for_memory() -> None:
+    client = socket.socket()
+
+    async def until_it_has_left(exchange: Exchange) -> None:
+        client.shutdown(socket.SHUT_WR)
+        async with asyncio.timeout(PATIENCE_S):
+            while not exchange.connection.exhausted:
+                await asyncio.sleep(0.001)
+
+    async def read() -> bytes:
+        return await asyncio.get_running_loop().sock_recv(client, PIECE_BYTES)
+
+    got = read_from(Receiving(len(BODY), until_it_has_left), client, read, UPLOAD)
+
+    assert got.startswith(b"HTTP/1.1 200 ")
 
 
 def fill(fd: int) -> None:
