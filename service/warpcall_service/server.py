@@ -129,6 +129,7 @@ def _load(settings: Settings) -> tuple[Any, Any, Any]:
     with quick_imports():
         from warpcall_service.startup import serving
 
+    serving.load_pages()  # here, because the worker processes take longer than this thread
     store, keys = serving.open_store(settings)
     serving.check_access(settings, keys)
     return serving, store, keys

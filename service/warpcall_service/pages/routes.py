@@ -10,7 +10,6 @@ from warpcall.jobs import State
 from warpcall.regressions import ALLOWED, MOST_ALLOWED
 from warpcall_service.artefacts.contents import contents
 from warpcall_service.artefacts.service import Artefacts
-from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.http.caller import CurrentCaller
 from warpcall_service.jobs.models import CaseKey, ImplementationName, Name, Word
 from warpcall_service.jobs.routes import JobId, Position
@@ -29,7 +28,7 @@ from warpcall_service.pages.kernels import kernel_routes
 from warpcall_service.pages.lists import jobs_page, queue_page
 from warpcall_service.pages.shared import From, Ratios, shared_routes
 from warpcall_service.pages.strips import strips
-from warpcall_service.pages.view import View, load_templates, page, streamed_page
+from warpcall_service.pages.view import View, page, streamed_page
 from warpcall_service.shares.service import ShareService
 from warpcall_service.summaries.routes import DeviceName
 from warpcall_service.uploads.problems import ProblemService
@@ -52,8 +51,6 @@ def pages(
     artefacts: Artefacts,
 ) -> APIRouter:
     """All pages."""
-    load_templates()
-    load_highlighter()
     router = APIRouter(include_in_schema=False)
     for part in (
         static.routes(),

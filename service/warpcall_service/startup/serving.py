@@ -22,6 +22,7 @@ from warpcall_service.auth.keys_marker import KeysMarker
 from warpcall_service.auth.sync import AccountSync
 from warpcall_service.auth.users import Snapshot
 from warpcall_service.compile_reports.service import CompileReports
+from warpcall_service.drawing.sources import load_highlighter
 from warpcall_service.formats.json_pool import JsonPool
 from warpcall_service.http.connection import Connection
 from warpcall_service.http.listen import ServerError, listen_shared, url_of
@@ -31,6 +32,7 @@ from warpcall_service.lanes.engine import LocalEngine
 from warpcall_service.monitors.service import MonitorService
 from warpcall_service.nodes.membership import Membership
 from warpcall_service.nodes.server_identity import ServerIdentity, own_url
+from warpcall_service.pages.view import load_templates
 from warpcall_service.runs.operator_modules import OperatorModules
 from warpcall_service.runs.sandbox import Sandbox
 from warpcall_service.settings import Settings
@@ -167,6 +169,12 @@ async def serve_lanes(
         await engine.stop()
         json.close()
         await account_sync.stop()
+
+
+def load_pages() -> None:
+    """Load what pages are made with. The first requests for pages would wait for it otherwise."""
+    load_templates()
+    load_highlighter()
 
 
 def open_store(settings: Settings) -> tuple[Store, Snapshot]:
