@@ -114,6 +114,8 @@ def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Devi
         from warpcall_service.worker.devices import open_device
         from warpcall_service.worker.tensors import describe
 
+    if takes_all(device_name):  # a GPU, which takes a second to open
+        threading.Thread(target=_prepare_first_launch, name="first-launch", daemon=True).start()
     device = open_device(device_name, arena, threads)
     fingerprint = measuring.fingerprint(device.name)
     return device, {
@@ -126,6 +128,15 @@ def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Devi
         "minor": measuring.minor_number(device.name),
         "catalog": [describe(op) for op in ops().values()],
     }
+
+
+def _prepare_first_launch() -> None:
+    from warpcall_kernels.compile.first_launch import prepare_first_launch
+
+    try:
+        prepare_first_launch()
+    except Exception:  # the first launch fails in the same way, and its caller is told
+        log.exception("Triton cannot be prepared for the first launch")
 
 
 def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) -> None:
