@@ -15,7 +15,7 @@ from typing import Protocol
 
 PARSER_READ_BYTES = 32 << 10  # one read for the parser: most heads, and little of a large body
 DIRECT_BYTES = 128 << 10  # a body of this size or more is received without a copy
-WINDOW_BYTES = 1 << 20  # read at once; between two windows other connections are served
+WINDOW_BYTES = 512 << 10  # read at once; between two windows other connections are served
 # One buffer serves all connections: the bytes are copied out before the next read.
 _PARSER_BUFFER = memoryview(bytearray(PARSER_READ_BYTES))
 

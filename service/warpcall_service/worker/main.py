@@ -135,7 +135,7 @@ def _prepare_first_launch() -> None:
 
     try:
         prepare_first_launch()
-    except Exception:  # the first launch fails in the same way, and its caller is told
+    except Exception:  # the first launch raises the same error, for its caller
         log.exception("Triton cannot be prepared for the first launch")
 
 
