@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -76,12 +76,15 @@ def lane_state(server: Server) -> dict[str, Any]:
 
 @contextmanager
 def paused(process: psutil.Process) -> Iterator[None]:
-    """A process that holds whatever it is given, and does not go on."""
+    """A process that holds whatever it is given, and does not go on.
+
+    The server may kill the process meanwhile, and reap it even between a look and the signal.
+    """
     process.suspend()
     try:
         yield
     finally:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):
             process.resume()
 
 
