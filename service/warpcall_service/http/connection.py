@@ -14,6 +14,8 @@ the memory of the response can be used again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -95,6 +97,20 @@ class Connection(RequestParser):
         """The problem of the bytes that ended the body early; None if the client simply stopped."""
         return self._refusal
 
+    def write_now(self, head: bytes, data: memoryview) -> tuple[bytes, memoryview]:
+        """Give the socket what it takes at once of `head` and `data`; return the rest of both.
+
+        The transport would write only before it waits for new events, and report a round of the
+        event loop later that all was taken. The next request would often come before. With TLS, and
+        while the transport has unsent bytes, nothing is written.
+        """
+        if self._is_plain and not self.transport.get_write_buffer_size():
+            with contextlib.suppress(OSError):  # full, or broken: the transport will find out
+                written = os.writev(self._fd, (head, data))
+                in_head = min(written, len(head))
+                return head[in_head:], data[written - in_head :]
+        return head, data
+
     async def drained(self) -> None:
         """Wait until the socket has taken all bytes of the transport, or the client has left.
 
@@ -144,7 +160,10 @@ class Connection(RequestParser):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = Flow(transport)
-        prepare(transport.get_extra_info("socket"))
+        sock = transport.get_extra_info("socket")
+        prepare(sock)
+        self._fd = sock.fileno()
+        self._is_plain = transport.get_extra_info("sslcontext") is None
         self.quick = QuickFeed(self)
         transport.set_protocol(self.quick)
         # A client may connect ahead of its first request, as long as between two of them.
@@ -254,8 +273,9 @@ class Connection(RequestParser):
 
     def _feed_held(self) -> None:
         held, self._held = self._held, b""
-        self._unset_keepalive_if_required()
-        self._feed(held)
+        if not self.quick.begin_request(held):
+            self._unset_keepalive_if_required()
+            self._feed(held)
         if not self._held:
             self.flow.holding = False
             self.flow.resume_reading()
@@ -319,7 +339,11 @@ class Connection(RequestParser):
             return
         status, headers, body = render(problem, None)
         fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        self.transport.write(STATUS_LINE[status] + fields + b"connection: close\r\n\r\n" + body)
+        self.close_with(STATUS_LINE[status] + fields + b"connection: close\r\n\r\n" + body)
+
+    def close_with(self, response: bytes) -> None:
+        """Send a last response, then close. What the client sends until LINGER_S is dropped."""
+        self.transport.write(response)
         self._lingering = True
         if self.transport.can_write_eof():
             self.transport.write_eof()

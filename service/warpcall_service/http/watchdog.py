@@ -29,9 +29,16 @@ class ClientWatchdog:
     Args:
         timeout_s: the setting `body_timeout_s`.
         bytes_per_s: the setting `min_rate_bytes_per_s`.
+        task: of the request; None means the current task.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float, bytes_per_s: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        timeout_s: float,
+        bytes_per_s: int,
+        task: asyncio.Task[Any] | None = None,
+    ) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._bytes_per_s = bytes_per_s
@@ -44,7 +51,7 @@ class ClientWatchdog:
         self._paused = False
         self._is_refusal = False
         self._reason: Problem | ClientGone | None = None
-        task = asyncio.current_task()
+        task = task or asyncio.current_task()
         assert task is not None
         self._task: asyncio.Task[Any] = task
         self._timer = self._loop.call_later(timeout_s, self._check)

@@ -165,14 +165,17 @@ def test_requests_that_wait_for_the_lane_or_run_there_end(place: Place) -> None:
         assert lane(place.http, "queued") == 0
 
 
-def test_calls_that_repeat_earlier_ones_of_their_connection_end_too(place: Place) -> None:
-    body = request(place.key, 100) + b"x" * 100
+@pytest.mark.parametrize("nbytes", [100, 500_000])
+def test_calls_that_repeat_earlier_ones_of_their_connection_end_too(
+    place: Place, nbytes: int
+) -> None:
+    body = request(place.key, nbytes) + b"x" * nbytes
     with ExitStack() as stack:
         socks = [stack.enter_context(sent(place.server)) for _ in range(12)]
         for sock in socks * 2:
             sock.sendall(body)
             answer = b""
-            while not answer.endswith(b"x" * 100):
+            while not answer.endswith(b"x" * nbytes):
                 answer += sock.recv(1 << 16)
             assert answer.startswith(b"HTTP/1.1 200 ")
         with stopped_lane(place.server):
@@ -188,6 +191,22 @@ def test_calls_that_repeat_earlier_ones_of_their_connection_end_too(place: Place
         for sock in socks:
             sock.sendall(body)
             refused(sock, "was revoked")
+
+
+def test_a_repeated_call_whose_body_is_on_its_way_ends(place: Place) -> None:
+    nbytes = 500_000
+    body = request(place.key, nbytes) + b"x" * nbytes
+    with sent(place.server, body) as sock:
+        answer = b""
+        while not answer.endswith(b"x" * nbytes):
+            answer += sock.recv(1 << 16)
+        sock.sendall(body[:-1000])
+        until(lambda: lane(place.http, "arena_used") >= nbytes)
+
+        place.database.revoke(place.key)
+
+        refused(sock, "was revoked")
+    until(lambda: lane(place.http, "arena_used") == 0)
 
 
 def test_an_answer_that_is_not_read_is_cut_off(place: Place) -> None:
