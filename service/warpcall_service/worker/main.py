@@ -144,8 +144,8 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
     import torch
 
     from warpcall_service.worker.call_loop import CallLoop
-    from warpcall_service.worker.devices import OpCall, Runnable
     from warpcall_service.worker.programs import PROGRAM, Program, TensorStore
+    from warpcall_service.worker.tensors import OpCall, Runnable
 
     tensor_store: TensorStore = {}
     known = functools.lru_cache(4096)(OpCall.decode)  # the same messages come again and again

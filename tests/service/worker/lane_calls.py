@@ -18,7 +18,8 @@ from warpcall.wire import TensorInfo
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.worker.call_loop import CallLoop
-from warpcall_service.worker.devices import OpCall, open_device
+from warpcall_service.worker.devices import open_device
+from warpcall_service.worker.tensors import OpCall
 
 SIDE = 64
 NBYTES = SIDE * SIDE * 4

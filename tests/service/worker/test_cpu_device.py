@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.service.worker.lane_calls import NBYTES, SIDE, message
-from warpcall_service.worker.devices import OpCall, open_device
+from warpcall_service.worker.devices import open_device
+from warpcall_service.worker.tensors import OpCall
 
 SLOTS = 50
 
