@@ -173,7 +173,7 @@ def test_requests_that_wait_for_the_response_before_are_answered_in_order(
     assert all(is_transposed(body, x) for body, x in zip(bodies, xs, strict=False))
 
 
-def test_a_client_that_stops_early_is_told_so(server: Server, begun: list[int]) -> None:
+def test_a_client_that_stops_early_gets_a_problem(server: Server, begun: list[int]) -> None:
     caller, x = prepared(server), values(1)
     nbytes = len(request(x)) - request(x).index(b"\r\n\r\n") - 4
 
