@@ -26,7 +26,7 @@ def arena() -> mmap.mmap:
 
 
 @pytest.fixture(scope="module")
-def device(arena: mmap.mmap) -> Device:
+def gpu(arena: mmap.mmap) -> Device:
     return open_device("cuda:0", arena, 1)
 
 
@@ -67,7 +67,7 @@ def test_calls_under_way_together_are_answered_in_order_and_with_their_own_data(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.complex64])
 @pytest.mark.parametrize(("nbytes", "is_direct"), [(DIRECT_BYTES, True), (2 * DIRECT_BYTES, False)])
 def test_a_kernel_reads_small_inputs_where_they_lie(
-    device: Device, arena: mmap.mmap, dtype: torch.dtype, nbytes: int, is_direct: bool
+    gpu: Device, arena: mmap.mmap, dtype: torch.dtype, nbytes: int, is_direct: bool
 ) -> None:
     rows = nbytes // dtype.itemsize // 64
     for seed in range(3):  # the same views, with other values
@@ -75,7 +75,7 @@ def test_a_kernel_reads_small_inputs_where_they_lie(
         x = torch.randint(0, 200, (rows, 64)).to(dtype)
 
         found, (h2d_ms, kernel_ms, d2h_ms) = run(
-            device, arena, "permute", {"x": (x, 0)}, x.T, {"dims": [1, 0]}
+            gpu, arena, "permute", {"x": (x, 0)}, x.T, {"dims": [1, 0]}
         )
 
         assert torch.equal(found, x.T)
@@ -85,11 +85,11 @@ def test_a_kernel_reads_small_inputs_where_they_lie(
 
 
 @pytest.mark.parametrize("gap", [0, 3, 8])
-def test_inputs_that_are_not_aligned_are_copied(device: Device, arena: mmap.mmap, gap: int) -> None:
+def test_inputs_that_are_not_aligned_are_copied(gpu: Device, arena: mmap.mmap, gap: int) -> None:
     a, b = torch.randint(0, 100, (48, 20)).to(torch.uint8), torch.ones((20, 48), dtype=torch.uint8)
 
     found, (h2d_ms, _, _) = run(
-        device,
+        gpu,
         arena,
         "transpose-add",
         {"a": (a, 0), "b": (b, a.nbytes + gap)},
@@ -102,11 +102,11 @@ def test_inputs_that_are_not_aligned_are_copied(device: Device, arena: mmap.mmap
     assert (h2d_ms == 0) == (gap == 0)
 
 
-def test_an_empty_input_beside_a_small_one_is_no_error(device: Device, arena: mmap.mmap) -> None:
+def test_an_empty_input_beside_a_small_one_is_no_error(gpu: Device, arena: mmap.mmap) -> None:
     elements, none = torch.arange(100, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
 
     found, _ = run(
-        device,
+        gpu,
         arena,
         "isin",
         {"elements": (elements, 0), "test_elements": (none, 400)},
