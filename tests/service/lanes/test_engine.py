@@ -29,7 +29,7 @@ from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.settings import Settings
 
 PATIENCE_S = 60.0
-SLOW_CASES = 60_000  # of a job whose check takes some seconds
+SLOW_CASES = 120_000  # of a job whose check takes some seconds, also on a busy machine longer than the deadlines
 MARGIN_S = 10.0  # how late a deadline may be noticed on a busy machine
 QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
 
