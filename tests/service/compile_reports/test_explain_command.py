@@ -105,6 +105,9 @@ def test_two_versions_are_shown_with_their_differences(warpcall: Command) -> Non
     Path("more.py").write_text(sources.TUNED.replace("mask=inside)", "mask=inside) + 1.0", 1))
 
     code, out, _ = warpcall("explain", "more.py", "permute", *OPTIONS, "--diff", "tuned.py")
+    sass = warpcall(
+        "explain", "more.py", "permute", *OPTIONS, "--diff", "tuned.py", "--show", "sass"
+    )[1]
     same = warpcall("explain", "tuned.py", "permute", *OPTIONS, "--diff", "tuned.py")[1]
     other = warpcall("explain", "wide.py", "permute", *OPTIONS, "--diff", "tuned.py")[1]
 
@@ -114,6 +117,8 @@ def test_two_versions_are_shown_with_their_differences(warpcall: Command) -> Non
     assert lines[1].startswith("new: more.py: ")
     assert any(line.startswith("  old") for line in lines)
     assert any(line.startswith("+") and "0f3F800000" in line for line in lines)
+    assert any(line.startswith("+") and "FADD" in line for line in sass.splitlines())
+    assert "/*0" not in sass, "addresses differ wherever an instruction was added before them"
     assert same.count("no difference") == 2
     assert other.count("absent") == 4  # no configuration is in both
 
