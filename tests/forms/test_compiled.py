@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
-from tests.service.compile_reports.sources import STOPS, TUNED
+from tests.service.compile_reports.sources import SOFTMAX, STOPS, TUNED
 
 CASE = {"dtype": "F32", "shape": "64x256", "params.dims": "1,0"}
 
@@ -95,6 +95,20 @@ def test_two_versions_of_an_upload_are_compared(lab: FormsLab) -> None:
     link = f"{new.replace('@', '?version=')}&amp;against={old.partition('@')[2]}"
     assert link in both.text
     assert lab.bench.get(f"/implementations/{html.unescape(link)}").status_code == 200
+
+
+def test_a_kernel_with_another_name_and_grid_is_compared(lab: FormsLab) -> None:
+    name = new_word()
+    old = uploaded(lab, SOFTMAX, name, op="masked-softmax")
+    changed = SOFTMAX.replace("_softmax[(rows,)]", "_rows[(rows // 2,)]")
+    changed = changed.replace("def _softmax(", "def _rows(")
+    new = uploaded(lab, changed, name, op="masked-softmax")
+
+    case = {"op": "masked-softmax", "dtype": "F32", "shape": "64x256"}
+    page = compiled(lab, **case, implementation=new, against=old)
+
+    assert "_rowsgrid 32×1×1old: _softmax, grid 64×1×1" in text_of(page)
+    assert '<span class="removed">' in page.text
 
 
 def test_machine_code_is_compared_without_addresses(lab: FormsLab) -> None:

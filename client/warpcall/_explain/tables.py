@@ -60,11 +60,12 @@ def difference_lines(
     pairs = paired(new, old)
     rows = []
     for b, a in pairs:
-        head = _launch(b or a)  # type: ignore[arg-type]  # one of them is there
-        rows += [
-            (head, label, _cells(one) if one else ("absent",))
-            for label, one in (("old", a), ("new", b))
-        ]
+        versions = (("old", a), ("new", b))
+        launches = {_launch(one): label for label, one in reversed(versions) if one}
+        head = "; ".join(
+            text if len(launches) == 1 else f"{label}: {text}" for text, label in launches.items()
+        )
+        rows += [(head, label, _cells(one) if one else ("absent",)) for label, one in versions]
     if rows:
         yield from by_case(COLUMNS, rows)
     for b, a in pairs:
