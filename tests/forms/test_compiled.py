@@ -111,6 +111,19 @@ def test_a_kernel_with_another_name_and_grid_is_compared(lab: FormsLab) -> None:
     assert '<span class="removed">' in page.text
 
 
+def test_an_upload_is_compared_with_the_kernels_of_the_library(lab: FormsLab) -> None:
+    upload = uploaded(lab, SOFTMAX, new_word(), op="masked-softmax")
+    case = {"op": "masked-softmax", "dtype": "F32", "shape": "64x256"}
+
+    page = compiled(lab, **case, implementation=upload, against="warpcall")
+
+    assert '<option value="warpcall" selected>' in page.text
+    assert "old: warpcall" in text_of(page)
+    assert "old: masked_softmax_kernel, grid" in text_of(page)
+    assert "what changed in the source" not in page.text
+    assert '<span class="removed">' in page.text
+
+
 def test_machine_code_is_compared_without_addresses(lab: FormsLab) -> None:
     name = new_word()
     old = uploaded(lab, TUNED, name)

@@ -91,7 +91,7 @@ def test_two_versions_are_compiled_and_compared(
         expect(page.get_by_role("region", name="Source")).to_contain_text("def _copy(x_ptr")
         page.get_by_text("The whole file").press("Enter")
         expect(page.get_by_text("def permute(x, dims)")).to_be_visible()
-        page.get_by_label("Compare with version").select_option(index=1)
+        page.get_by_label("Compare with").select_option(index=2)  # after none and warpcall
         page.get_by_role("button", name="Compile").press("Enter")
         expect(page.locator("pre.diff .added").first).to_be_visible()
         wide = page.evaluate("document.documentElement.scrollWidth") if scripts else width
