@@ -4,6 +4,8 @@ set -euo pipefail
 path=${FILE%%:*}
 function=${FILE#"$path"}
 mkdir -p "$RUNNER_TEMP/base"
+# An earlier step of the same job may have left its result, which would pass for that of this check.
+rm -f "$RUNNER_TEMP/check.md"
 old="$RUNNER_TEMP/base/$(basename "$path")"
 if ! git show "$BASE:$path" >"$old"; then
     echo "$path is not in $BASE, so there is nothing to compare with." | tee "$RUNNER_TEMP/check.md"

@@ -196,6 +196,18 @@ def test_what_cannot_be_measured_fails_with_the_reason(
     assert github.comments == []
 
 
+def test_a_check_says_nothing_about_the_next_one_of_the_same_runner(
+    server: Server, github: GitHub, repository: Path
+) -> None:
+    measured = {"op": "permute", "file": "kernels/permute.py", "base": "HEAD"}
+    first = run_action(server, github, repository, **measured)
+    second = run_action(server, github, repository, **{**measured, "op": "permut"})
+
+    assert (first[0], first[1]) == (0, {"outcome": "passed"}), first[2]
+    assert (second[0], second[1]) == (1, {}), second[2]
+    assert len(github.comments) == 1
+
+
 @pytest.mark.parametrize(
     ("outcome", "undecided", "status"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from tests.forms.conftest import MARKUP, FormsLab, browser, errors_of, fields_of, new_word
-from tests.service.compile_reports.sources import STOPS, TUNED
+from tests.service.compile_reports.sources import SOFTMAX, STOPS, TUNED
 
 CASE = {"dtype": "F32", "shape": "64x256", "params.dims": "1,0"}
 
@@ -51,7 +52,25 @@ def test_a_shipped_op_is_shown_with_its_source_and_its_ptx(lab: FormsLab) -> Non
     assert "permute x=F32[64,256] dims=1,0" in text_of(page)
     assert ".target sm_80" in page.text
     assert "EXIT ;" in sass.text
-    assert page.text.count('<pre class="code"') == 2
+    assert page.text.count('<pre class="code"') == 3, "the kernel, the whole file and the text"
+
+
+@pytest.mark.parametrize("op", ["permute", "masked-softmax", "isin", "conv", "transpose-add"])
+def test_the_source_of_a_shipped_kernel_is_that_of_the_kernel(lab: FormsLab, op: str) -> None:
+    case = {**CASE, "op": op} if op == "permute" else {"op": op, "dtype": "F32", "shape": "2x64x64"}
+    page = compiled(lab, **case)
+
+    shown = page.text.partition('aria-label="Source"')[2]
+    kernel, _, rest = shown.partition("</pre>")
+    name = re.search(r"<h2>([^<]*)</h2>\s*<nav", page.text)
+    assert name is not None, text_of(page)
+    lines = html.unescape(re.sub(r"<[^>]+>", "", kernel.partition('tabindex="0">')[2])).splitlines()
+    assert any(line.startswith(f"def {name[1]}(") for line in lines), lines[:5]
+    assert lines[0].startswith("@triton.jit")
+    whole = html.unescape(re.sub(r"<[^>]+>", "", rest.partition('tabindex="0">')[2]))
+    number = re.search(r'data-n="(\d+)"', kernel)
+    assert number is not None
+    assert whole.splitlines()[int(number[1]) - 1] == lines[0]
 
 
 def test_two_versions_of_an_upload_are_compared(lab: FormsLab) -> None:
@@ -65,10 +84,58 @@ def test_two_versions_of_an_upload_are_compared(lab: FormsLab) -> None:
 
     assert f"implementation={new.replace('/', '%2F').replace('@', '%40')}" in link
     assert "num_warps: 4" in text_of(alone)
-    assert "def permute(x, dims)" in text_of(alone)
+    source = text_of(alone).partition("Source")[2]
+    assert source.index("def _copy(x_ptr") < source.index("The whole file")
+    assert source.index("The whole file") < source.index("def permute(x, dims)")
     assert f'<option value="{old}" selected>' in both.text
     assert '<span class="added">' in both.text
     assert "0f3F800000" in text_of(both)
+    assert f"new: {new}" in text_of(both)
+    assert f"old: {old}" in text_of(both)
+    link = f"{new.replace('@', '?version=')}&amp;against={old.partition('@')[2]}"
+    assert link in both.text
+    assert lab.bench.get(f"/implementations/{html.unescape(link)}").status_code == 200
+
+
+def test_a_kernel_with_another_name_and_grid_is_compared(lab: FormsLab) -> None:
+    name = new_word()
+    old = uploaded(lab, SOFTMAX, name, op="masked-softmax")
+    changed = SOFTMAX.replace("_softmax[(rows,)]", "_rows[(rows // 2,)]")
+    changed = changed.replace("def _softmax(", "def _rows(")
+    new = uploaded(lab, changed, name, op="masked-softmax")
+
+    case = {"op": "masked-softmax", "dtype": "F32", "shape": "64x256"}
+    page = compiled(lab, **case, implementation=new, against=old)
+
+    assert "_rowsgrid 32×1×1old: _softmax, grid 64×1×1" in text_of(page)
+    assert '<span class="removed">' in page.text
+
+
+def test_an_upload_is_compared_with_the_kernels_of_the_library(lab: FormsLab) -> None:
+    upload = uploaded(lab, SOFTMAX, new_word(), op="masked-softmax")
+    case = {"op": "masked-softmax", "dtype": "F32", "shape": "64x256"}
+
+    page = compiled(lab, **case, implementation=upload, against="warpcall")
+
+    assert '<option value="warpcall" selected>' in page.text
+    assert "old: warpcall" in text_of(page)
+    assert "old: masked_softmax_kernel, grid" in text_of(page)
+    assert "what changed in the source" not in page.text
+    assert '<span class="removed">' in page.text
+
+
+def test_machine_code_is_compared_without_addresses(lab: FormsLab) -> None:
+    name = new_word()
+    old = uploaded(lab, TUNED, name)
+    new = uploaded(lab, TUNED.replace("mask=inside)", "mask=inside) + 1.0", 1), name)
+
+    page = compiled(lab, **CASE, implementation=new, against=old, text="sass")
+
+    added = re.findall(r'<span class="added">([^\n]*)', page.text)
+    kept = re.findall(r'<span class="kept">([^\n]*)', page.text)
+    assert any("FADD" in line for line in added)
+    assert any("STG" in line for line in kept), "they have other addresses"
+    assert "/*0" not in text_of(page)
 
 
 def test_what_is_wrong_stands_at_its_field(lab: FormsLab) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.forms.conftest import FormsLab, new_word
 from tests.pages.browsers import WAIT_MS, chromium, needs_chromium, opened
+from tests.service.compile_reports.sources import TUNED
 from tests.service.job_requests import ended, submit
 from tests.service.uploads.sources import SHORT
 
@@ -65,6 +67,39 @@ def test_a_monitor_is_added_and_removed_by_keyboard(
         expect(page.locator("h1")).to_have_text("My monitors")
         expect(page.get_by_role("link", name=name)).to_have_count(0)
         assert all("422" in fault for fault in tab.faults)  # of the form with the error
+        assert all(url.startswith(lab.server.url) for url in tab.asked)
+
+
+@pytest.mark.parametrize(("scripts", "width"), [(True, 400), (False, 1280)])
+def test_two_versions_are_compiled_and_compared(
+    lab: FormsLab, chrome: Browser, scripts: bool, width: int
+) -> None:
+    name = new_word()
+    for source in (TUNED, TUNED.replace("mask=inside)", "mask=inside) + 1.0", 1)):
+        given = {"op": "permute", "source": source, "name": name}
+        assert lab.upload.post("/v1/implementations", json=given).status_code == 201
+    details = lab.upload.get("/v1/implementations").json()["implementations"]
+    full = next(one["name"] for one in details if one["name"].endswith(f"/{name}"))
+    window: Any = {"viewport": {"width": width, "height": 800}}
+    with opened(chrome, java_script_enabled=scripts, **window) as tab:
+        page = tab.page
+        log_in(page, lab, "bench", f"/compiled?implementation={full}")
+        page.get_by_label("Shape of x").fill("64x256")
+        page.get_by_label("Dtype").select_option("F32")
+        page.get_by_label("dims", exact=True).fill("1,0")
+        page.get_by_role("button", name="Compile").press("Enter")
+        expect(page.get_by_role("region", name="Source")).to_contain_text("def _copy(x_ptr")
+        page.get_by_text("The whole file").press("Enter")
+        expect(page.get_by_text("def permute(x, dims)")).to_be_visible()
+        page.get_by_label("Compare with").select_option(index=2)  # after none and warpcall
+        page.get_by_role("button", name="Compile").press("Enter")
+        expect(page.locator("pre.diff .added").first).to_be_visible()
+        wide = page.evaluate("document.documentElement.scrollWidth") if scripts else width
+        page.get_by_role("link", name="what changed in the source").press("Enter")
+        expect(page.locator("pre.diff .added")).to_contain_text("+ 1.0")
+
+        assert wide <= width
+        assert tab.faults == []
         assert all(url.startswith(lab.server.url) for url in tab.asked)
 
 

@@ -99,6 +99,7 @@ def running_lab(folder: Path) -> Iterator[Lab]:
         store = database.store()
         published = h200.load(store, "carol")
         steps = stored.monitor(store, "ann", REFUSED, runs=40)
+        level = stored.monitor(store, "ann", "", runs=60, after=20)
         stored.add_artefacts(store, folder, published["table"], "it is larger than 64 MiB")
         add_profiles(store, folder, published["table"], 0, "_a_kernel")
         store.close()
@@ -108,6 +109,7 @@ def running_lab(folder: Path) -> Iterator[Lab]:
             **_published_paths(published),
             **_use(users),
             "monitor-steps": f"/monitors/{steps}",
+            "monitor-level": f"/monitors/{level}",
         }
         known.write_text(json.dumps({"keys": keys, "paths": paths}))
         yield Lab(server.url, keys, paths)

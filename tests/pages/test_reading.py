@@ -19,7 +19,13 @@ from tests.service.job_rows import caller
 from warpcall.jobs.results import BoardEntry, Readings
 from warpcall_service.drawing.plots import log_axis
 from warpcall_service.drawing.readings import reading_rows
-from warpcall_service.drawing.sources import MOST_LINES, difference, files_of_op, highlighted
+from warpcall_service.drawing.sources import (
+    MOST_LINES,
+    definition,
+    difference,
+    files_of_op,
+    highlighted,
+)
 from warpcall_service.drawing.steps import levels
 from warpcall_service.identity import GUEST
 from warpcall_service.pages import history
@@ -267,6 +273,39 @@ def test_differences_of_long_sources_are_not_computed() -> None:
     assert difference(long, "x = 1\n") is None
     assert difference("a\nb\n", "a\nb\n") == []
     assert "<script>" not in highlighted("<script>" * 10_000)
+
+
+SOURCE = """import triton
+
+OTHER = 1
+@triton.autotune(
+    configs=[
+        1,
+    ],
+)  # of all
+@triton.jit
+def _fill(
+    out_ptr,
+):
+    at = 1
+
+    return at
+def _fill_more(out_ptr):
+    def _inner(x):
+        return x
+    return _inner
+"""
+
+
+def test_the_definition_of_a_function_has_its_decorators_and_no_other_lines() -> None:
+    lines = SOURCE.splitlines(keepends=True)
+
+    assert definition(SOURCE, "_fill") == (4, "".join(lines[3:15]))
+    assert definition(SOURCE, "_fill_more") == (16, "".join(lines[15:]))
+    assert definition(SOURCE, "_inner") == (17, "".join(lines[16:18]))
+    assert definition(SOURCE, "nothing") is None
+    assert definition("def f(x): return x", "f") == (1, "def f(x): return x\n")
+    assert definition("", "f.*") is None
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ Private = Annotated[
     bool | None,
     typer.Option(
         "--private/--public",
-        help="Let only you and administrators read the job and what --mine uploads, or let "
+        help="Let only you and administrators read the job and what it uploads, or let "
         "all users. Default: an upload as the version before, the first public; a job "
         "public unless it times a private upload or the server is set otherwise.",
     ),

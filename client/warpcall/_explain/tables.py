@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from warpcall._cli.tables import by_case, one_line
-from warpcall.compile_reports import CompileReport, KernelReport, TextName
+from warpcall.compile_reports import CompileReport, KernelReport, TextName, paired
 
 COLUMNS = ("regs", "spill", "stack", "shared", "warps", "stages", "occupancy", "limited by")
 WHAT = "of a thread: registers, bytes spilled, bytes of stack; of a block: bytes of shared memory, warps"
@@ -57,17 +57,18 @@ def difference_lines(
     yield f"old: {_about(old, names[0])}"
     yield f"new: {_about(new, names[1])}"
     yield WHAT
-    pairs = list(_pairs(old, new))
+    pairs = paired(new, old)
     rows = []
-    for a, b in pairs:
-        head = _launch(a or b)  # type: ignore[arg-type]  # one of them is there
-        rows += [
-            (head, label, _cells(one) if one else ("absent",))
-            for label, one in (("old", a), ("new", b))
-        ]
+    for b, a in pairs:
+        versions = (("old", a), ("new", b))
+        launches = {_launch(one): label for label, one in reversed(versions) if one}
+        head = "; ".join(
+            text if len(launches) == 1 else f"{label}: {text}" for text, label in launches.items()
+        )
+        rows += [(head, label, _cells(one) if one else ("absent",)) for label, one in versions]
     if rows:
         yield from by_case(COLUMNS, rows)
-    for a, b in pairs:
+    for b, a in pairs:
         if a is not None and b is not None:
             yield from _text_difference(a, b, name)
     for report in (old, new):
@@ -104,25 +105,8 @@ def _cells(one: KernelReport) -> tuple[str, ...]:
     )
 
 
-def _pairs(
-    old: CompileReport, new: CompileReport
-) -> Iterator[tuple[KernelReport | None, KernelReport | None]]:
-    """The kernels of two reports: those of one name and configuration in their order, then the
-    others.
-    """
-    left = list(new.kernels)
-    for one in old.kernels:
-        same = [k for k in left if (k.name, k.config) == (one.name, one.config)]
-        if not same and len(old.kernels) == len(new.kernels) == 1:
-            same = left
-        if same:
-            left.remove(same[0])
-        yield one, same[0] if same else None
-    yield from ((None, one) for one in left)
-
-
 def _text_difference(a: KernelReport, b: KernelReport, name: TextName) -> Iterator[str]:
-    old, new = (one.texts[name].text.expandtabs().splitlines() for one in (a, b))
+    old, new = a.comparable_lines(name), b.comparable_lines(name)
     if old == new:
         yield f"{name} of {b.label}: no difference"
         return

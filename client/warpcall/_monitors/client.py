@@ -72,8 +72,9 @@ class Monitors(_MonitorsBase):
             op: name of the op or of a problem, or a whole request.
             every_s: seconds between two runs. The server sets a lower limit.
             least: the smallest step to report, as a share of the time before it. None means 0.03.
-            notify: URL that the server calls for each step. The answer has the `secret` with which
-                these calls are signed, which cannot be shown again.
+            notify: URL that the server calls for steps, and when runs begin to fail or work again.
+                The answer has the `secret` with which these calls are signed, which cannot be shown
+                again.
             options: as for `Jobs.submit`, but not `priority`, `fresh` or `profile`.
 
         Raises:

@@ -75,7 +75,8 @@ def add(
         str | None,
         typer.Option(
             metavar="URL",
-            help="URL that the server calls for each step, signed with a secret that is shown once.",
+            help="URL that the server calls for steps, and when runs begin to fail or work again, "
+            "signed with a secret that is shown once.",
         ),
     ] = None,
     shape: Shapes = None,

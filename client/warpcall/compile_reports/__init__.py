@@ -6,6 +6,7 @@ builds its answers and its OpenAPI from them: this module is the only list of th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -20,6 +21,7 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103"
 """The architectures that the server can compile for."""
 GPU = "sm_90"
 """The architecture that kernels are compiled for by default."""
+ADDRESS = re.compile(r"/\*[0-9a-f]{4,}\*/ +")  # before an instruction of machine code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,15 @@ class KernelReport(Payload):
         """The name, with the configuration of the autotuner if there is one."""
         return f"{self.name} ({self.config})" if self.config else self.name
 
+    def comparable_lines(self, name: TextName) -> list[str]:
+        """Lines of a text, as they are compared with those of another version.
+
+        Machine code comes without addresses: with one more instruction all addresses after it would
+        differ. Jumps lead to labels.
+        """
+        lines = self.texts[name].text.expandtabs().splitlines()
+        return [ADDRESS.sub("", line) for line in lines] if name == "sass" else lines
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CompileReport(Table, Payload):
@@ -144,3 +155,23 @@ class CompileReport(Table, Payload):
             }
             for one in self.kernels
         ]
+
+
+def paired(
+    new: CompileReport, old: CompileReport
+) -> list[tuple[KernelReport | None, KernelReport | None]]:
+    """The kernels of `new`, each with that of `old` with its name and configuration, in their order.
+
+    A kernel without another one has None in its place; those of `old` are the last. If each report
+    has one kernel, these are a pair, whatever their names are.
+    """
+    left = list(old.kernels)
+    found: list[tuple[KernelReport | None, KernelReport | None]] = []
+    for one in new.kernels:
+        same = [k for k in left if (k.name, k.config) == (one.name, one.config)]
+        if not same and len(old.kernels) == len(new.kernels) == 1:
+            same = left
+        found.append((one, same[0] if same else None))
+        if same:
+            left.remove(same[0])
+    return [*found, *((None, one) for one in left)]

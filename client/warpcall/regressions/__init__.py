@@ -39,7 +39,9 @@ TAG = "regression"
 _REPEATS = "repeats-"
 # The order of the rows: what a reader must know comes first.
 ORDER: tuple[Outcome, ...] = ("failed", "slower", "undecided", "passed")
-MOST_ROWS = 50  # of the table in Markdown, which a comment on a pull request must hold
+# Of the table in Markdown. A comment on a pull request of GitHub may have 65,536 characters.
+MOST_ROWS = 50
+MOST_CHARACTERS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +341,7 @@ def _markdown(check: Regression, links: str | None) -> str:
             "| case | base µs | head µs | head / base | 95 % interval | outcome |",
             "| :-- | --: | --: | --: | :-- | :-- |",
         ]
+    left, shown = MOST_CHARACTERS - sum(map(len, lines)), 0
     for row in check.rows[:MOST_ROWS]:
         interval = (
             ""
@@ -355,9 +358,14 @@ def _markdown(check: Regression, links: str | None) -> str:
             interval,
             f"{outcome}{why}",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    if len(check.rows) > MOST_ROWS:
-        lines.append(f"\n{len(check.rows) - MOST_ROWS} more cases are not shown.")
+        line = f"| {' | '.join(cells)} |"
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+        shown += 1
+    if shown < len(check.rows):
+        lines.append(f"\n{len(check.rows) - shown} more cases are not shown.")
     jobs = ", ".join(f"[{id_}]({links}{id_})" if links else f"`{id_}`" for id_ in check.jobs)
     on = f" on {_text(check.device)}" if check.device else ""
     if check.jobs:

@@ -6,6 +6,7 @@ Without a GPU a launch compiles its kernel and leaves the outputs as they were a
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,6 +39,10 @@ MAX_CHARS = 200  # of a value, a type, a name or a configuration
 MAX_TEXT_BYTES = 256 * KIB
 MAX_TEXTS_BYTES = 2 * KIB * KIB  # of all kernels together
 TEXTS = ("ttir", "ttgir", "ptx", "sass")  # the last one is disassembled
+# Lines that define locations in the source, and what refers to them. Locations may be nested.
+_PART = r'[^()"]|"[^"]*"'
+_NESTED = rf"\((?:{_PART}|\((?:{_PART})*+\))*+\)"
+LOCATIONS = re.compile(rf"^#loc.*\n| loc\((?:{_PART}|{_NESTED})*+\)", re.MULTILINE)
 
 
 class TooManyKernels(Exception):
@@ -194,7 +199,11 @@ class LaunchRecorder:
             left = MAX_TEXTS_BYTES
             found = []
             for one, needed, code in zip(launched, needs, codes, strict=True):
-                whole = {name: str(one.compiled.asm[name]) for name in TEXTS[:-1]}
+                # Locations would be half of the text of Triton's representations, and differ
+                # between versions of a source whose kernels are equal.
+                whole = {
+                    name: LOCATIONS.sub("", str(one.compiled.asm[name])) for name in TEXTS[:-1]
+                }
                 texts = {}
                 for name, text in {**whole, TEXTS[-1]: code}.items():
                     texts[name] = _cut(text, min(MAX_TEXT_BYTES, left))

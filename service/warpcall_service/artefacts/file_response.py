@@ -49,7 +49,7 @@ class FileResponse(Response):
         try:
             start = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **start})
-            at = self._begin
+            at = self._end if scope["method"] == "HEAD" else self._begin
             while at < self._end:
                 nbytes = min(PIECE_BYTES, self._end - at)
                 piece = await asyncio.to_thread(os.pread, self._fd, nbytes, at)

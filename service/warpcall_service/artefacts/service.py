@@ -25,6 +25,7 @@ from warpcall_service.nodes.membership import Membership
 from warpcall_service.settings import Settings
 from warpcall_service.store.artefact_table import ArtefactRow
 from warpcall_service.store.database import Store, StoreError
+from warpcall_service.store.locks import lock_user
 from warpcall_service.store.tables import Job
 from warpcall_service.store.threads import StoreThreads
 from warpcall_service.store.times import now_ms
@@ -113,6 +114,7 @@ class Artefacts:
 
         def insert(session: Session) -> str:
             job = job_of(session)
+            lock_user(session, job.user_name)
             used = database.used_bytes(session, job.user_name)
             if used + row.nbytes > quota:
                 limit, got = sizes(quota, used + row.nbytes)

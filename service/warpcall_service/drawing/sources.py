@@ -64,10 +64,10 @@ def load_highlighter() -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def highlighted(text: str) -> Markup:
+def highlighted(text: str, first: int = 1) -> Markup:
     """Python source as HTML. Each line is an element with its number, so that the style can show it.
 
-    PART_LINES lines are an element, too: a browser lays out those parts that a reader sees, so that
+    The number of the first line is `first`. PART_LINES lines are an element, too: a browser lays out those parts that a reader sees, so that
     the first paint does not wait for the others.
     """
     if len(text) > MOST_CHARACTERS:
@@ -75,7 +75,7 @@ def highlighted(text: str) -> Markup:
     else:
         marked = TOKEN.sub(_styled, highlight(text, *_highlighter()))
         lines = [Markup(line) for line in marked.splitlines()]  # nosec B704  # it is escaped
-    return _numbered(lines)
+    return _numbered(lines, first)
 
 
 def _styled(token: re.Match[str]) -> str:
@@ -88,15 +88,43 @@ def plain(text: str) -> Markup:
     return _numbered(text.expandtabs().splitlines())
 
 
-def _numbered(lines: Sequence[str]) -> Markup:
+def _numbered(lines: Sequence[str], first: int = 1) -> Markup:
     numbered = [
         Markup('<span data-n="{}">{}\n</span>').format(number, line)
-        for number, line in enumerate(lines, 1)
+        for number, line in enumerate(lines, first)
     ]
     return Markup("").join(
         Markup("<span>{}</span>").format(Markup("").join(numbered[begin : begin + PART_LINES]))
         for begin in range(0, len(numbered), PART_LINES)
     )
+
+
+def definition(text: str, name: str) -> tuple[int, str] | None:
+    """The number of the first line of a function's definition, and its lines with the decorators.
+
+    None if there is no such function. The source is not parsed, because code of users may be built
+    to make a parser slow: the definition ends at the first line that is indented no further.
+    """
+    lines = text.splitlines()
+    head = re.compile(rf"(\s*)(async\s+)?def\s+{re.escape(name)}\s*\(")
+    found = next(((n, m[1]) for n, line in enumerate(lines) if (m := head.match(line))), None)
+    if found is None:
+        return None
+    begin, indent = found
+    end, at = begin + 1, begin
+    while at and _continues(lines[at - 1], indent, "@)]}#"):
+        at -= 1
+        if lines[at].startswith(f"{indent}@"):
+            begin = at
+    while end < len(lines) and (not lines[end].strip() or _continues(lines[end], indent, ")]}")):
+        end += 1
+    return begin + 1, "\n".join(lines[begin:end]).rstrip() + "\n"
+
+
+def _continues(line: str, indent: str, starts: str) -> bool:
+    """Whether a line is indented further than `indent`, or goes on with one of these characters."""
+    rest = line.removeprefix(indent)
+    return line.startswith(indent) and bool(rest.strip()) and rest[0] in f" \t{starts}"
 
 
 def difference(before: str, after: str) -> list[DiffLine] | None:

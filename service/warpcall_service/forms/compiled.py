@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from markupsafe import Markup
 
 from warpcall.compile_reports import (
     ARCHITECTURES,
@@ -16,6 +17,7 @@ from warpcall.compile_reports import (
     CompileReport,
     KernelReport,
     TextName,
+    paired,
 )
 from warpcall.errors import InvalidInput
 from warpcall.implementations import ImplementationDetails
@@ -23,6 +25,8 @@ from warpcall_service.compile_reports.models import CompileRequest
 from warpcall_service.compile_reports.service import CompileReports
 from warpcall_service.drawing.sources import (
     DiffLine,
+    SourceFile,
+    definition,
     difference,
     files_of_op,
     highlighted,
@@ -105,16 +109,28 @@ def errors_of(error: InvalidInput, op: Declared) -> dict[str, str]:
     return {name: detail}
 
 
-def pairs(new: CompileReport, old: CompileReport | None) -> list[Pair]:
-    """The kernels of a report, each with the one of the other report that has its name."""
-    left = [] if old is None else [*old.kernels]
-    found = []
-    for one in new.kernels:
-        same = [k for k in left if (k.name, k.config) == (one.name, one.config)]
-        if same:
-            left.remove(same[0])
-        found.append(Pair(one, same[0] if same else None))
-    return [*found, *(Pair(None, one) for one in left)]
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source of a kernel.
+
+    Attributes:
+        path: of the file in the library; empty for an upload.
+        kernel: the kernel's definition; None if the file has no function of its name.
+    """
+
+    path: str
+    kernel: Markup | None
+    whole: Markup
+
+
+def source_of(files: Sequence[SourceFile], name: str) -> Source | None:
+    """The source of a kernel in one of these files; the first file if none defines it."""
+    for one in files:
+        found = definition(one.text, name)
+        if found is not None:
+            number, text = found
+            return Source(one.path, highlighted(text, number), highlighted(one.text))
+    return Source(files[0].path, None, highlighted(files[0].text)) if files else None
 
 
 def routes(ops: Ops, implementations: ImplementationService, reports: CompileReports) -> APIRouter:
@@ -183,19 +199,19 @@ def compiled_page(
     """
     report = found[0] if found else None
     old = found[1] if len(found) > 1 else None
-    kernels = [] if report is None else pairs(report, old)
+    kernels = [] if report is None else _pairs(report, old)
     number = form.text("kernel")
     chosen = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else 0
     shown = kernels[chosen] if chosen < len(kernels) else None
     name = _text_name(form)
-    files = files_of_op(op["name"]) if upload is None else ()
-    source = upload.source if upload is not None else files[0].text if files else ""
     lines: list[DiffLine] | None = None
     both = shown is not None and shown.new is not None and shown.old is not None
     if both and shown is not None and shown.new is not None and shown.old is not None:
-        lines = difference(shown.old.texts[name].text, shown.new.texts[name].text)
+        texts = ("\n".join(one.comparable_lines(name)) for one in (shown.old, shown.new))
+        lines = difference(*texts)
     one = None if shown is None else shown.new or shown.old
     text = None if one is None else one.texts[name]
+    files = files_of_op(op["name"]) if upload is None else [SourceFile("", upload.source)]
     links = [
         None if at == chosen else view.url("compiled", **{**_query(form), "kernel": at})
         for at in range(len(kernels))
@@ -221,11 +237,29 @@ def compiled_page(
         text_code=None if text is None or both else plain(text.text),
         text_name=name,
         text_names=TEXT_NAMES,
-        code=highlighted(source) if source and one is not None else None,
+        changed=_source_difference(view, report, old),
+        source=None if one is None or both else source_of(files, one.name),
         architectures=ARCHITECTURES,
         dtypes=dtypes,
         query=_query(form),
     )
+
+
+def _pairs(report: CompileReport, old: CompileReport | None) -> list[Pair]:
+    if old is None:
+        return [Pair(one, None) for one in report.kernels]
+    return [Pair(*both) for both in paired(report, old)]
+
+
+def _source_difference(
+    view: View, new: CompileReport | None, old: CompileReport | None
+) -> str | None:
+    """The page with the difference of the sources of two versions; None if they are of two uploads."""
+    names = [(one.implementation or "").partition("@") for one in (new, old) if one is not None]
+    if len(names) < 2 or names[0][0] != names[1][0] or "/" not in names[0][0]:
+        return None
+    name, versions = names[0][0], [version for _, _, version in names]
+    return view.url("implementations", *name.split("/"), version=versions[0], against=versions[1])
 
 
 def _text_name(form: Form) -> TextName:

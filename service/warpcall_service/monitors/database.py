@@ -17,6 +17,7 @@ from warpcall_service.jobs import queue, submissions
 from warpcall_service.jobs.models import JobRequest, without_version
 from warpcall_service.monitors.models import MonitorRequest
 from warpcall_service.store import ids
+from warpcall_service.store.locks import lock_user
 from warpcall_service.store.monitor_tables import Monitor, MonitorDelivery, MonitorStep
 from warpcall_service.store.tables import Job
 from warpcall_service.store.times import now_ms
@@ -53,6 +54,7 @@ def add(
         known = session.scalars(sa.select(Monitor).where(Monitor.id == monitor_id)).one_or_none()
         if known is not None and known.user_name == caller.name:
             return known
+    lock_user(session, caller.name)
     number = session.scalars(
         sa.select(sa.func.count(Monitor.number)).where(Monitor.user_name == caller.name)
     ).one()

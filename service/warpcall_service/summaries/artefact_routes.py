@@ -39,6 +39,7 @@ def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
         found = await jobs.read(caller, _listed, caller, id)
         return Response(to_json(found), media_type=JSON)
 
+    @router.head("/{name}", include_in_schema=False)
     @router.get(
         "/{name}",
         response_class=Response,
@@ -56,7 +57,7 @@ def artefact_routes(jobs: JobService, artefacts: Artefacts) -> APIRouter:
         """The file of an artefact, or one range of its bytes. Its ETag is its SHA-256.
 
         The answer is 307 with the address of the server that has the file if that is another one,
-        and 410 if that server is gone.
+        and 410 if that server is gone. `HEAD` is answered with the same headers and no body.
         """
         row = await jobs.read(caller, _found, caller, id, name)
         fd = await artefacts.open(row)

@@ -15,14 +15,13 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from warpcall.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
 from warpcall_service.identity import LOCAL, Caller
+from warpcall_service.store.locks import lock_user
 from warpcall_service.store.tables import (
-    Change,
     Job,
     JobUpload,
     StoredProblem,
     Uploaded,
     UploadedVersion,
-    User,
 )
 from warpcall_service.store.times import now_ms
 from warpcall_service.text import brief
@@ -344,15 +343,11 @@ def _check_op(session: Session, caller: Caller, new: NewImplementation) -> None:
 
 
 def _lock_user(session: Session, caller: Caller) -> None:
-    """Let one upload of a user be stored at a time, also by servers that share the database.
+    """Let one upload of a user be stored at a time.
 
     Raises:
         Forbidden: the user is disabled.
     """
-    if caller.name == LOCAL.name:
-        # That user has no row. This one is locked by administrators only, and for a short time.
-        session.get(Change, 1, with_for_update={"key_share": True})
-        return
-    user = session.get(User, caller.name, with_for_update={"key_share": True})
-    if user is None or user.disabled_at is not None:
+    user = lock_user(session, caller.name)
+    if caller.name != LOCAL.name and (user is None or user.disabled_at is not None):
         raise Forbidden(f"the user {caller.name} is disabled")

@@ -13,7 +13,7 @@ import pytest
 
 from warpcall import compile_reports
 from warpcall_kernels import InvalidInput
-from warpcall_kernels.compile import resources
+from warpcall_kernels.compile import launches, resources
 from warpcall_kernels.compile.architectures import ARCHITECTURES, architecture, occupancy
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +54,16 @@ def test_each_architecture_can_be_compiled_for(found: list[dict[str, Any]]) -> N
     for one in found:
         assert all(one["texts"][name] > 200 for name in compile_reports.TEXT_NAMES), one
         assert one["occupancy"]["blocks"] > 0, one
+
+
+def test_tritons_representations_come_without_locations(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        assert f"tt.func public @{one['kernel']}(" in one["ttir"]
+        assert "loc" not in one["ttir"].replace("block", "").replace("alloc", ""), one["ttir"]
+    nested = (
+        '%0 = f(%1) : (i32) -> i32 loc(callsite(#loc1 at "a (b".py:1:2(#loc3)))\n#loc1 = loc(u)\n'
+    )
+    assert launches.LOCATIONS.sub("", nested) == "%0 = f(%1) : (i32) -> i32\n"
 
 
 def tool(folder: Path, *lines: str) -> Path:

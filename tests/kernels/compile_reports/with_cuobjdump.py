@@ -56,6 +56,7 @@ def reports(name: str, few: list[Any]) -> list[dict[str, Any]]:
             "cuobjdump": cuobjdump(cubin),
             "occupancy": kernel.occupancy._asdict(),
             "texts": {text: one.nbytes for text, one in kernel.texts.items()},
+            "ttir": kernel.texts["ttir"].text,
         }
         for kernel, cubin in zip(recorder.kernels(), cubins, strict=True)
     ]

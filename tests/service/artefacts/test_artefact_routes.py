@@ -146,6 +146,24 @@ def test_a_range_of_bytes(lab: Lab, given: str, begin: int, end: int) -> None:
     assert answer.headers["content-range"] == f"bytes {begin}-{end - 1}/{len(CONTENT)}"
 
 
+def test_head_tells_the_size_and_the_tag_without_the_file(lab: Lab) -> None:
+    with lab.http("alice") as http:
+        path = f"/v1/jobs/{lab.open}/artefacts/trace.json"
+        whole, part = http.head(path), http.head(path, headers={"range": "bytes=10-19"})
+        afterwards = http.get(path)  # on the same connection, where a body would be in the way
+        absent = http.head(f"{path}-not")
+    with lab.http("bob") as http:
+        secret = http.head(f"/v1/jobs/{lab.secret}/artefacts/trace.json")
+
+    assert (whole.status_code, whole.content) == (200, b"")
+    assert whole.headers["content-length"] == str(len(CONTENT))
+    assert whole.headers["etag"] == afterwards.headers["etag"]
+    assert whole.headers["accept-ranges"] == "bytes"
+    assert (part.status_code, part.headers["content-length"], part.content) == (206, "10", b"")
+    assert afterwards.content == CONTENT
+    assert [absent.status_code, secret.status_code] == [404, 404]
+
+
 @pytest.mark.parametrize("given", [f"bytes={len(CONTENT)}-", "bytes=-0", f"bytes={'9' * 18}-"])
 def test_a_range_behind_the_end_is_refused(lab: Lab, given: str) -> None:
     answer = lab.get(range=given)

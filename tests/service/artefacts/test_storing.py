@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from pydantic import ByteSize
+from sqlalchemy.orm import Session
 
 from tests.service.artefacts.kept import TEXT, Here, keeping
 from tests.service.databases import Database
@@ -106,6 +110,31 @@ def test_the_quota_counts_all_jobs_of_a_user_and_no_expired_files(here: Here) ->
     )
     assert len(files_after_refusal) == 1
     assert [other_user, afterwards] == ["", ""]
+
+
+def test_files_that_are_stored_at_the_same_moment_do_not_exceed_the_quota(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [finished(here.store, "alice", 1) for _ in range(2)]
+    both = threading.Barrier(2)
+    count = rows_of.used_bytes
+
+    def counted(session: Session, user: str) -> int:
+        found = count(session, user)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(1.0)  # until the other one has counted, unless it cannot
+        return found
+
+    monkeypatch.setattr(rows_of, "used_bytes", counted)
+    adding = [partial(here.artefacts.add, here.job(job), TEXT, bytes(1500)) for job in jobs]
+
+    async def at_once() -> list[str]:
+        return await asyncio.gather(*(add() for add in adding))
+
+    reasons = asyncio.run(at_once())
+
+    assert sum(row.nbytes for row in here.rows()) == 1500
+    assert sorted(map(bool, reasons)) == [False, True]
 
 
 def test_what_has_expired_is_deleted_with_its_file(here: Here) -> None:

@@ -105,6 +105,9 @@ def test_two_versions_are_shown_with_their_differences(warpcall: Command) -> Non
     Path("more.py").write_text(sources.TUNED.replace("mask=inside)", "mask=inside) + 1.0", 1))
 
     code, out, _ = warpcall("explain", "more.py", "permute", *OPTIONS, "--diff", "tuned.py")
+    sass = warpcall(
+        "explain", "more.py", "permute", *OPTIONS, "--diff", "tuned.py", "--show", "sass"
+    )[1]
     same = warpcall("explain", "tuned.py", "permute", *OPTIONS, "--diff", "tuned.py")[1]
     other = warpcall("explain", "wide.py", "permute", *OPTIONS, "--diff", "tuned.py")[1]
 
@@ -114,8 +117,28 @@ def test_two_versions_are_shown_with_their_differences(warpcall: Command) -> Non
     assert lines[1].startswith("new: more.py: ")
     assert any(line.startswith("  old") for line in lines)
     assert any(line.startswith("+") and "0f3F800000" in line for line in lines)
+    assert any(line.startswith("+") and "FADD" in line for line in sass.splitlines())
+    assert "/*0" not in sass, "addresses differ wherever an instruction was added before them"
     assert same.count("no difference") == 2
     assert other.count("absent") == 4  # no configuration is in both
+
+
+def test_versions_whose_kernels_have_other_names_or_grids_are_compared(warpcall: Command) -> None:
+    Path("fewer.py").write_text(sources.SOFTMAX.replace("(rows,)", "(rows // 2,)"))
+    Path("named.py").write_text(
+        sources.SOFTMAX.replace("_softmax(", "_rows(")
+        .replace("_softmax[", "_rows[")
+        .replace("def masked_rows(", "def masked_softmax(")
+    )
+    Path("old.py").write_text(sources.SOFTMAX)
+    case = ("masked-softmax", "--shape", "64x256", "--dtype", "fp32", "--diff", "old.py")
+
+    grid = warpcall("explain", "fewer.py", *case)[1].splitlines()
+    name = warpcall("explain", "named.py", *case)[1].splitlines()
+
+    assert "new: _softmax, grid 32x1x1; old: _softmax, grid 64x1x1" in grid
+    assert "new: _rows, grid 64x1x1; old: _softmax, grid 64x1x1" in name
+    assert "ptx of _softmax: no difference" in grid
 
 
 def test_json_has_every_text_and_fits_the_published_schema(

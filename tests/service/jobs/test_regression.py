@@ -197,6 +197,11 @@ def test_markdown_fits_a_pull_request_and_has_no_markup_of_users() -> None:
     table = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(table) == MOST_ROWS
     assert "3 more cases are not shown." in text
+    long = judge(
+        [job("one", {f"{n} {'x' * 4000}": SAME for n in range(20)})], "permute", BASE, HEAD
+    )
+    assert len(long.to_markdown("http://gpu-1:8000/jobs/")) < 65_536, "what GitHub takes"
+    assert "6 more cases are not shown." in long.to_markdown()
     assert "[one](http://gpu-1:8000/jobs/one)" in text
     assert "<b>" not in text.replace("\\<b\\>", "")
     assert all(line.replace("\\|", "").count("|") == 7 for line in table)

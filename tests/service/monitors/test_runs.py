@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from tests.service.job_rows import DEVICE, checked, claim, submit
 from tests.service.monitors.lab import HOUR_S, JOB, add_runs
 from tests.service.monitors.series import quiet, times
+from warpcall.errors import TooLarge
 from warpcall_service.identity import Caller
 from warpcall_service.jobs import lifecycle, queue
 from warpcall_service.monitors import database, history, runs
@@ -89,6 +91,32 @@ def test_servers_that_look_at_the_same_time_submit_a_due_run_once(store: Store) 
         jobs = session.scalars(sa.select(Job.number)).all()
     assert submitted == jobs
     assert len(jobs) == 1
+
+
+def test_monitors_that_are_added_at_the_same_moment_do_not_exceed_the_quota(store: Store) -> None:
+    start, both = threading.Barrier(2), threading.Barrier(2)
+    refused = []
+
+    def add_one() -> None:
+        start.wait()
+        try:
+            with store.write() as session:
+                request = MonitorRequest.model_validate({"job": JOB, "every_s": HOUR_S})
+                database.add(session, ALICE, request, private=False, most=1)
+                with suppress(threading.BrokenBarrierError):
+                    both.wait(1.0)  # until the other one has added, unless it cannot
+        except TooLarge as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=add_one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    with store.read() as session:
+        assert len(database.listed(session, ALICE, None)) == 1
+    assert len(refused) == 1
 
 
 @pytest.mark.parametrize("how", ["claimed again", "paused", "removed"])
