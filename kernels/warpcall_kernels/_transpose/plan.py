@@ -315,6 +315,7 @@ def _tiles(permutation: Permutation) -> Program:
             "units_j": size_j // align_out,
             "tiles_i": tiles_i,
             "tiles_j": tiles_j,
+            "near": math.prod(n for n, s in rest if s[OUT] < i_strides[-1]),
             "stride_xi": stride_xi,
             **division_arguments(tuple(n for n, _ in side_i), i_strides, "i_"),
             **division_arguments(tuple(n for n, _ in side_j), j_strides, "j_"),
