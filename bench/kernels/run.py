@@ -32,7 +32,7 @@ COMPILED = "torch.compile"
 DEVICE = "cuda"
 AHEAD_SECONDS = 15.0  # in which references are compiled ahead, at least
 SHARE_AHEAD = 0.2  # and of a bounded run's seconds
-SHARE_COMPILING = 0.7  # of a bounded run's seconds, after which torch.compile is left out
+SHARE_COMPILING = 0.3  # of a bounded run's seconds, which torch.compile may take for all ops
 
 
 class Effort(NamedTuple):
@@ -76,6 +76,10 @@ def run(given: argparse.Namespace) -> int:
         count = compile_ahead(work, DEVICE, given.ahead, ahead_s)
         sys.stdout.write(f"{count} references compiled ahead in {time.monotonic() - begin:.0f} s\n")
     end = begin + given.seconds if given.seconds else None
+    names = dict.fromkeys(p.op.name for p in planned if p.group == "recorded")
+    if given.seconds:
+        per_op = SHARE_COMPILING * given.seconds / max(1, len(names))
+        effort = effort._replace(compile_seconds=per_op)
     bench = Bench(effort, peers, DEVICE, given.compile, end)
     sys.stdout.write(HEAD)
 
@@ -180,7 +184,6 @@ class Bench:
         self._peers = peers
         self._device = device
         self._compile_too = compile_too
-        self._begin = time.monotonic()
         self._end = end
         self._compiled_s: dict[str, float] = {}  # by op
 
@@ -226,13 +229,11 @@ class Bench:
         }
 
     def _may_compile(self, op: Op) -> bool:
-        if not self._compile_too:
-            return False
-        if self._end is not None:
-            left = (self._end - time.monotonic()) / (self._end - self._begin)
-            if left < 1 - SHARE_COMPILING:
-                return False
-        return self._compiled_s.get(op.name, 0.0) <= self._effort.compile_seconds
+        """Whether time is left to compile for this op: its own, and what earlier ops left."""
+        each = self._effort.compile_seconds
+        saved = sum(each - spent for name, spent in self._compiled_s.items() if name != op.name)
+        spent = self._compiled_s.get(op.name, 0.0)
+        return self._compile_too and spent <= each + max(0.0, saved)
 
     def _note(self, op: Op) -> measuring.Progress:
         """Add up the time of torch.compile, which compiles in the check of correctness, at the

@@ -218,5 +218,19 @@ def test_no_case_begins_after_the_end(tmp_path: Path, small: list[str]) -> None:
     assert not file.exists()
 
 
+def test_an_op_may_compile_for_its_own_time_and_for_what_others_left() -> None:
+    bench = run.Bench(run.Effort(compile_seconds=10), Peers({}), "cpu", compile_too=True)
+    permute, conv = ops()["permute"], ops()["conv"]
+
+    bench._compiled_s = {"conv": 4, "permute": 15}
+    assert bench._may_compile(permute)
+    bench._compiled_s = {"conv": 4, "permute": 17}
+    assert not bench._may_compile(permute)
+    assert bench._may_compile(conv)
+    bench._compiled_s = {"conv": 12}
+    assert bench._may_compile(permute)
+    assert not bench._may_compile(conv)
+
+
 def test_references_are_compiled_ahead_unless_the_time_is_over() -> None:
     assert ahead.compile_ahead([("permute", CASES[0].name)], "cpu", 1, seconds=0) == 0
