@@ -116,6 +116,7 @@ def test_programs_walk_the_tiles_in_the_order_of_the_output(
     assert chosen.variant == "tiles"
     assert chosen.arguments["near"] == near
     assert chosen.arguments["tiles_i"] > 1
+    assert chosen.arguments["KEPT"] == (near > 1)
     assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
 
 

@@ -105,6 +105,7 @@ def tiles_kernel(
     NDIM_J: tl.constexpr,
     NDIM: tl.constexpr,
     EVEN: tl.constexpr,
+    KEPT: tl.constexpr,
     ALIGN_X: tl.constexpr,
     ALIGN_OUT: tl.constexpr,
     WIDE: tl.constexpr,
@@ -133,7 +134,8 @@ def tiles_kernel(
     across = i if EVEN else i * stride_xi
     along = linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
     inside = exist_j[:, None] & exist_i[None, :]
-    words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
+    policy: tl.constexpr = "evict_last" if KEPT else ""
+    words = tl.load(x_ptr + (along[:, None] + across[None, :]), inside, eviction_policy=policy)
     along = linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
     inside = exist_i[:, None] & exist_j[None, :]
     tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)
