@@ -7,7 +7,7 @@ chooses again, alone on the GPU.
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import time
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LARGEST_BYTES = 512 << 20  # of a case: so many processes share the GPU's memory
+LAST_SECONDS = 15.0  # for compilations that began before the end
+COMPILED = "torch.compile"  # the implementation
 CHOICES = "*.best_config"  # files of torch.compile with the configuration that was fastest
 
 Work = tuple[str, str]  # the names of an op and of one of its cases
@@ -24,16 +26,21 @@ def compile_ahead(work: Sequence[Work], device: str, processes: int, seconds: fl
     """Compile the references of cases; returns how many were compiled within the seconds."""
     end = time.monotonic() + seconds
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # otherwise each process starts a pool
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
-        running = [pool.submit(_compile, *names, device, end) for names in work]
-        compiled = sum(future.result() for future in running if not future.exception())
+    compiled = 0
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        results = pool.imap_unordered(_compile, [(*names, device, end) for names in work])
+        # A process that hangs or was killed ends no work. The pool is terminated with it.
+        with contextlib.suppress(multiprocessing.TimeoutError, StopIteration):
+            while True:
+                compiled += results.next(max(0.0, end - time.monotonic()) + LAST_SECONDS)
     del os.environ["TORCHINDUCTOR_COMPILE_THREADS"]
     _forget_choices()
     return compiled
 
 
-def _compile(op_name: str, case_name: str, device: str, end: float) -> bool:
+def _compile(given: tuple[str, str, str, float]) -> bool:
+    """Compile the reference of a case, unless the time is over or the case is too large."""
+    op_name, case_name, device, end = given
     import torch
 
     from warpcall_kernels import ops
@@ -43,12 +50,15 @@ def _compile(op_name: str, case_name: str, device: str, end: float) -> bool:
         return False
     op = ops()[op_name]
     case = next(c for c in (*op.cases, *op.sweep) if c.name == case_name and c.size == "large")
-    inputs = case.tensors(device)
     params = op.check_params(case.params)
-    if op.bytes_moved(**inputs, **params) > LARGEST_BYTES:
+    try:
+        inputs = case.tensors(device)
+        if op.bytes_moved(**inputs, **params) > LARGEST_BYTES:
+            return False
+        with torch.no_grad():
+            find(op, COMPILED).build(op, params)(**inputs)
+    except Exception:  # noqa: BLE001  # the benchmark itself reports what does not compile
         return False
-    with torch.no_grad():
-        find(op, "torch.compile").build(op, params)(**inputs)
     if device != "cpu":
         torch.cuda.empty_cache()
     return True

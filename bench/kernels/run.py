@@ -22,13 +22,12 @@ import numpy as np
 import torch
 import triton
 
-from bench.kernels.ahead import compile_ahead
+from bench.kernels.ahead import COMPILED, compile_ahead
 from bench.kernels.peers import Peers, by_do_bench
 from bench.kernels.report import HEAD, line
 from warpcall_kernels import Op, measuring, ops
 from warpcall_kernels.op.cases import Case
 
-COMPILED = "torch.compile"
 DEVICE = "cuda"
 AHEAD_SECONDS = 15.0  # in which references are compiled ahead, at least
 SHARE_AHEAD = 0.2  # and of a bounded run's seconds
