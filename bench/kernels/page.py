@@ -25,7 +25,8 @@ and the *share* is its time over ours.
 """
 PEERS = """\
 *do_bench* is our time by `triton.testing.do_bench`, which contains the launch of a short call. The *best peer* was
-recorded by that clock, and its *ratio* is its time over that of *do_bench*.
+recorded by that clock, and its *ratio* is its time over that of *do_bench*. Only where a case is named "(graph)" the peer
+was recorded by a CUDA graph, and its ratio is its time over the first column.
 """
 NO_PEERS = "No times of other implementations were recorded on this GPU.\n"
 

@@ -1,7 +1,8 @@
 """Times of other implementations that were recorded earlier, and our times by the same clock.
 
-The peers were timed by `triton.testing.do_bench`, whose reading of a short call contains the events
-and the launch. A CUDA graph of our calls contains neither, so that the two cannot be compared.
+Most peers were timed by `triton.testing.do_bench`, whose reading of a short call contains the events
+and the launch. A CUDA graph of our calls contains neither, so that the two cannot be compared. The
+peers of the cases with GRAPH in their names were timed by graphs, too.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import triton.testing
 from warpcall_kernels import Op
 from warpcall_kernels.op.cases import Case
 
+GRAPH = "(graph)"
 WARMUP_MS, TIMED_MS = 10, 40  # of do_bench, each with the time of clearing the cache
 
 
 class Peer(NamedTuple):
-    """The fastest recorded implementation of a case."""
+    """The fastest recorded implementation of a case, its time, and the clock: do_bench or graph."""
 
     name: str
     ms: float
+    clock: str
 
 
 class Peers:
@@ -47,7 +50,9 @@ class Peers:
     def best(self, op: str, case: str) -> Peer | None:
         """The fastest peer; None if none was recorded."""
         times = self._ops.get(op, {}).get(case, {}).get("peers_ms", {})
-        return min((Peer(*item) for item in times.items()), key=lambda peer: peer.ms, default=None)
+        clock = "graph" if GRAPH in case else "do_bench"
+        found = (Peer(name, ms, clock) for name, ms in times.items())
+        return min(found, key=lambda peer: peer.ms, default=None)
 
 
 def by_do_bench(op: Op, case: Case) -> float:

@@ -35,9 +35,10 @@ def share(row: Row) -> float | None:
 def ratio(row: Row, other: str) -> float | None:
     """The time of "eager", "compile" or "best_peer" over ours, by one clock; None if not measured.
 
-    A peer was timed by `do_bench`, and so it is compared with our time by `do_bench`.
+    A peer that was timed by `do_bench` is compared with our time by `do_bench`.
     """
-    ours = row["do_bench_ms" if other == "best_peer" else "ms"]
+    by_do_bench = other == "best_peer" and row["peer_clock"] == "do_bench"
+    ours = row["do_bench_ms" if by_do_bench else "ms"]
     theirs = row[f"{other}_ms"]
     return theirs / ours if theirs and ours else None
 

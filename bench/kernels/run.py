@@ -210,6 +210,7 @@ class Bench:
         ours, eager, *compiled = measured.implementations
         samples = [s for s in ours.samples_us if s is not None]
         best = self._peers.best(op.name, case.name)
+        by_peers_clock = best is not None and best.clock == "do_bench" and not ours.error
         return {
             "case": case.name,
             "bytes": measured.bytes_moved,
@@ -223,7 +224,8 @@ class Bench:
             "compile_ms": _ms(compiled[0].median_us) if compiled else None,
             "best_peer": best.name if best else None,
             "best_peer_ms": best.ms if best else None,
-            "do_bench_ms": by_do_bench(op, case) if best and not ours.error else None,
+            "peer_clock": best.clock if best else None,
+            "do_bench_ms": by_do_bench(op, case) if by_peers_clock else None,
             "error": ours.error,
         }
 

@@ -31,6 +31,7 @@ ROW = {
     "compile_ms": None,
     "best_peer": "another",
     "best_peer_ms": 1.0,
+    "peer_clock": "do_bench",
     "do_bench_ms": 0.8,
     "error": None,
 }
@@ -92,6 +93,7 @@ def test_a_peer_is_compared_by_its_own_clock() -> None:
     assert report.ratio(ROW, "best_peer") == pytest.approx(1.0 / 0.8)
     assert report.ratio(ROW, "eager") == pytest.approx(2.0 / 0.5)
     assert report.ratio(ROW | {"do_bench_ms": None}, "best_peer") is None
+    assert report.ratio(ROW | {"peer_clock": "graph"}, "best_peer") == pytest.approx(1.0 / 0.5)
 
 
 def test_the_worst_rows_come_first() -> None:
@@ -143,8 +145,14 @@ def test_a_wrong_result_has_no_time_and_comes_first() -> None:
 def test_recorded_times_are_of_one_kind_of_gpu(tmp_path: Path) -> None:
     file = tmp_path / "peers.json"
     file.write_text(json.dumps(RECORDED))
+    graphs = {"permute": {"square (graph)": RECORDED["ops"]["permute"]["square"]}}
 
-    assert Peers.read(str(file), "NVIDIA H200").best("permute", "square") == ("fast", 1.0)
+    assert Peers.read(str(file), "NVIDIA H200").best("permute", "square") == (
+        "fast",
+        1.0,
+        "do_bench",
+    )
+    assert Peers(graphs).best("permute", "square (graph)") == ("fast", 1.0, "graph")
     assert Peers.read(str(file), "NVIDIA H200").best("permute", "odd") is None
     assert Peers.read(str(file), "NVIDIA H100 80GB HBM3").best("permute", "square") is None
     assert Peers.read(None, "NVIDIA H200").best("permute", "square") is None
