@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from bench.kernels import grid_page
-from bench.kernels.report import markdown
+from bench.kernels.page import families, markdown
 from demo.server import Server, running_server
 from tests.oip import environments
 from tests.service.job_requests import BRIEF
@@ -352,10 +352,17 @@ def as_shown(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def test_the_tables_of_a_benchmark_are_its_results() -> None:
-    results = ROOT / "docs/benchmarks/h200.json"
-
+@pytest.mark.parametrize(
+    "results", sorted((ROOT / "docs/benchmarks").glob("h?00.json")), ids=lambda file: file.stem
+)
+def test_the_tables_of_a_benchmark_are_its_results(results: Path) -> None:
     assert markdown(json.loads(results.read_text())) in results.with_suffix(".md").read_text()
+
+
+def test_the_readme_has_the_families_of_the_benchmark() -> None:
+    results = json.loads((ROOT / "docs/benchmarks/h200.json").read_text())
+
+    assert families(results["rows"]) in (ROOT / "README.md").read_text()
 
 
 def test_the_grid_of_isin_is_its_results() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from bench.kernels import grid, grid_page, run
 from bench.kernels import tune as _tune
-from bench.kernels.report import markdown
+from bench.kernels.page import families, markdown
 from warpcall_kernels import ops
 
 
@@ -30,7 +30,21 @@ def main(arguments: list[str] | None = None) -> int:
         default="all",
         help="recorded: cases that other implementations were measured on; sweep: further sizes",
     )
-    bench.add_argument("--rounds", type=int, default=30, help="samples of each measurement")
+    bench.add_argument(
+        "--rounds", type=int, help="samples of each measurement, by default 30, or 8 with --short"
+    )
+    bench.add_argument(
+        "--short", action="store_true", help="fewer rounds and a shorter warm-up for each case"
+    )
+    bench.add_argument(
+        "--seconds", type=float, help="begin no further case when so many seconds have passed"
+    )
+    bench.add_argument(
+        "--ahead",
+        type=int,
+        default=0,
+        help="processes that compile references for torch.compile before the first case",
+    )
     bench.add_argument(
         "--no-compile",
         dest="compile",
@@ -40,12 +54,20 @@ def main(arguments: list[str] | None = None) -> int:
     bench.add_argument(
         "--peers", help="a JSON file of recorded times of other implementations, shown beside ours"
     )
-    bench.add_argument("--json", help="a file to write all results to")
+    bench.add_argument("--json", help="a file to write all results to, after each case")
+    bench.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep the rows of the file of --json, and measure only what it lacks",
+    )
 
     report = commands.add_parser(
         "report", help="print tables in Markdown from a file that bench or grid --json wrote"
     )
     report.add_argument("file")
+    report.add_argument(
+        "--families", action="store_true", help="only the table of the ops that the README has"
+    )
 
     tune = commands.add_parser(
         "tune", help="time the candidates for the constants that an op declares"
@@ -74,6 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.command == "report":
         results = json.loads(Path(given.file).read_text())
+        if given.families:
+            sys.stdout.write(families(results["rows"]))
+            return 0
         sys.stdout.write((grid_page.markdown if "cells" in results else markdown)(results))
         return 0
     if not torch.cuda.is_available():

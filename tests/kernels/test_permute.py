@@ -97,6 +97,29 @@ def test_several_dims_a_side_fill_a_tile_and_keep_what_divides_their_strides(dev
     assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
 
 
+@pytest.mark.parametrize(
+    ("shape", "dims", "near"),
+    [
+        ((256, 3, 5, 384), (3, 2, 1, 0), 15),  # all other dims are nearer in the output than i
+        ((3, 256, 384), (0, 2, 1), 1),  # none is
+        ((3, 256, 5, 384), (0, 3, 2, 1), 5),  # the last one is
+    ],
+)
+def test_programs_walk_the_tiles_in_the_order_of_the_output(
+    shape: tuple[int, ...], dims: tuple[int, ...], near: int, device: str
+) -> None:
+    x = torch.arange(math.prod(shape), dtype=torch.int32, device=device).view(shape)
+
+    chosen = plan_permute(shape, x.stride(), dims, 4, 0)
+
+    assert chosen is not None
+    assert chosen.variant == "tiles"
+    assert chosen.arguments["near"] == near
+    assert chosen.arguments["tiles_i"] > 1
+    assert chosen.arguments["KEPT"] == (near > 1)
+    assert_bits_equal(permute(x, dims), x.permute(dims).contiguous())
+
+
 def test_neighbours_that_stay_together_are_moved_as_one_word() -> None:
     x = torch.arange(64, dtype=torch.uint8).view(4, 8, 2)
 

@@ -11,7 +11,7 @@ from warpcall_kernels._transpose.strides import offset
 # ...
 UNSPECIALIZED_ROWS = ("rows", "units", "stride_xc")
 UNSPECIALIZED_TILES = (
-    *("units_i", "units_j", "tiles_i", "tiles_j", "stride_xi"),
+    *("units_i", "units_j", "tiles_i", "tiles_j", "near", "stride_xi"),
     *("i_sizes", "i_factors", "i_shifts", "i_steps"),
     *("j_sizes", "j_factors", "j_shifts", "j_steps"),
 )
@@ -88,6 +88,7 @@ def tiles_kernel(
     units_j: tl.tensor,
     tiles_i: tl.tensor,
     tiles_j: tl.tensor,
+    near: tl.tensor,
     stride_xi: tl.tensor,
     i_sizes: tl.tensor,
     i_factors: tl.tensor,
@@ -104,20 +105,27 @@ def tiles_kernel(
     NDIM_J: tl.constexpr,
     NDIM: tl.constexpr,
     EVEN: tl.constexpr,
+    KEPT: tl.constexpr,
     ALIGN_X: tl.constexpr,
     ALIGN_OUT: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
 ) -> None:
-    """Transpose i, the inner dims of x, with j, the inner dims of the output, tile by tile."""
+    """Transpose i, the inner dims of x, with j, the inner dims of the output, tile by tile.
+
+    Programs walk the tiles in the order of the output: along j, then along the last `near` elements
+    of the other dims, along i, and along what remains of the other dims.
+    """
     pid = tl.program_id(0)
     if WIDE:
         pid = pid.to(tl.int64)
     j = pid % tiles_j * BLOCK_J + tl.arange(0, BLOCK_J)
     pid = pid // tiles_j
+    beside = pid % near
+    pid = pid // near
     i = pid % tiles_i * BLOCK_I + tl.arange(0, BLOCK_I)
-    rest = pid // tiles_i
+    rest = pid // tiles_i * near + beside
     x_ptr += offset(rest, sizes, x_strides, NDIM, ALIGN_X)
     out_ptr += offset(rest, sizes, out_strides, NDIM, ALIGN_OUT)
     # The compiler knows what divides these sizes, and therefore how wide a masked access may be.
@@ -126,7 +134,8 @@ def tiles_kernel(
     across = i if EVEN else i * stride_xi
     along = linear_to_offset(j, j_sizes, j_factors, j_shifts, j_steps, NDIM_J, ALIGN_X, WIDE)
     inside = exist_j[:, None] & exist_i[None, :]
-    words = tl.load(x_ptr + (along[:, None] + across[None, :]), mask=inside)
+    policy: tl.constexpr = "evict_last" if KEPT else ""
+    words = tl.load(x_ptr + (along[:, None] + across[None, :]), inside, eviction_policy=policy)
     along = linear_to_offset(i, i_sizes, i_factors, i_shifts, i_steps, NDIM_I, ALIGN_OUT, WIDE)
     inside = exist_i[:, None] & exist_j[None, :]
     tl.store(out_ptr + (along[:, None] + j[None, :]), tl.trans(words), mask=inside)

@@ -9,8 +9,8 @@ The variants of permute and, where the table does not say otherwise, of transpos
 | UNALIGNED | one dim on each side, rows that do not begin at words of 8 bytes, at least UNALIGNED_MIN_TILES tiles | threads assemble aligned words, so no access is narrower than 8 bytes | 8 to 12 % less time than TILES, 15 to 41 % less with an addition | unaligned.py |
 | COMPLEX | the sum is complex (transpose-add only) | as TILES, with pairs of a real and an imaginary part | | complex_add.py |
 | CHANNELS | x has 2 to 6 interleaved channels of 1 or 2 bytes, and the output planes of at least CHANNELS_MIN_PIXELS pixels; not if an even number of channels of 2 bytes have aligned planes (permute only) | tiles would move single elements, and have few lanes for odd numbers of channels | 10 to 48 % less time than TILES; for 4 aligned channels of 1 byte as much | channels.py |
-| STAGED | the tiles of 2-byte words that begin at any word leave so many lanes idle that they need STAGED_GAIN times as many as a staged tile; or short rows of 4-byte words that are neighbours in x lie far apart in the output (permute only) | tiles of any size are gathered from shared memory | 23 % less time than TILES, 12 % less than ROWS | staged.py |
-| TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced | | kernels.py |
+| STAGED | the tiles of 2-byte words that begin at any word leave so many lanes idle that they need STAGED_GAIN times as many as a staged tile; or short rows of 4-byte words that are neighbours in x lie far apart in the output (permute only) | tiles of any size are gathered from shared memory | 39 % less time than TILES, 17 % less than ROWS | staged.py, staged_tiles.py |
+| TILES | everything else | a tile is loaded along the rows of x and stored along the rows of the output, so that both are coalesced; programs walk the output in its order | the order: 2 to 3 % less time for (2, 1, 0), and 2 % less if x is kept in the L2 | kernels.py |
 
 The constants are in constants.py. Before a variant is chosen, dims are merged and elements are
 widened to words, as far as the layout and the alignment allow.
@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 import triton
 
-from warpcall_kernels._transpose import channels, constants, staged, unaligned
+from warpcall_kernels._transpose import channels, constants, staged_tiles, unaligned
 from warpcall_kernels._transpose.kernels import rows_kernel, tiles_kernel
+from warpcall_kernels._transpose.staged import staged_kernel
 from warpcall_kernels._transpose.strides import (
     WORDS,
     Dim,
@@ -230,7 +231,7 @@ def _rows_are_scattered(permutation: Permutation) -> bool:
     beside = [dim for dim in outer if dim.strides[X] == columns]
     if not beside or beside[0].strides[OUT] * word < constants.STAGED_FAR_BYTES:
         return False
-    tile = staged.plan_tile(permutation.dims, word, constants.STAGED_ROWS)
+    tile = staged_tiles.plan_tile(permutation.dims, word, constants.STAGED_ROWS)
     return tile is not None and tile.programs >= constants.STAGED_MIN_TILES
 
 
@@ -242,7 +243,7 @@ def _fills_tiles_badly(permutation: Permutation) -> bool:
     elements = math.prod(dim.size for dim in permutation.dims)
     if arguments["ALIGN_OUT"] > 1 or lanes < constants.STAGED_GAIN * elements:
         return False
-    tile = staged.plan_tile(permutation.dims, permutation.word, constants.STAGED_TILES)
+    tile = staged_tiles.plan_tile(permutation.dims, permutation.word, constants.STAGED_TILES)
     if tile is None or tile.programs < constants.STAGED_MIN_TILES:
         return False
     return bool(lanes > constants.STAGED_GAIN * tile.lanes / 2)
@@ -251,9 +252,11 @@ def _fills_tiles_badly(permutation: Permutation) -> bool:
 def _staged(permutation: Permutation) -> Program:
     rows = permutation.inner == len(permutation.dims) - 1
     shapes = constants.STAGED_ROWS if rows else constants.STAGED_TILES
-    tile = staged.plan_tile(permutation.dims, permutation.word, shapes)
+    tile = staged_tiles.plan_tile(permutation.dims, permutation.word, shapes)
     assert tile is not None  # else another variant was chosen
-    return Program(staged.staged_kernel, tile.programs, tile.arguments())
+    dims = permutation.dims
+    end = reach([dim.size for dim in dims], [dim.strides[X] for dim in dims])
+    return Program(staged_kernel, tile.programs, tile.arguments(permutation.begin, end))
 
 
 def _rows(permutation: Permutation) -> Program:
@@ -307,6 +310,10 @@ def _tiles(permutation: Permutation) -> Program:
     align_x = alignment(word, [begin, size_i, *j_strides, *(s[X] for _, s in rest)])
     align_x = align_x if stride_xi == 1 else 1
     tiles_i, tiles_j = triton.cdiv(size_i, block_i), triton.cdiv(size_j, block_j)
+    # Programs walk the output in its order. Nothing is gained where several dims are one side.
+    near = 1
+    if len(side_i) == 1:
+        near = math.prod(n for n, s in rest if s[OUT] < i_strides[0])
     return Program(
         tiles_kernel,
         tiles_i * tiles_j * math.prod(n for n, _ in rest),
@@ -315,6 +322,7 @@ def _tiles(permutation: Permutation) -> Program:
             "units_j": size_j // align_out,
             "tiles_i": tiles_i,
             "tiles_j": tiles_j,
+            "near": near,
             "stride_xi": stride_xi,
             **division_arguments(tuple(n for n, _ in side_i), i_strides, "i_"),
             **division_arguments(tuple(n for n, _ in side_j), j_strides, "j_"),
@@ -325,6 +333,8 @@ def _tiles(permutation: Permutation) -> Program:
             "NDIM_J": len(side_j),
             "NDIM": len(rest),
             "EVEN": stride_xi == 1,
+            # A row of x is read by several programs, which are far apart then.
+            "KEPT": near > 1 and tiles_i > 1,
             "ALIGN_X": align_x,
             "ALIGN_OUT": align_out,
             "BLOCK_I": block_i,
