@@ -214,6 +214,8 @@ CASES = (
     _case("40 taps, fp16", (1, 2, 60), (1, 40), torch.float16, {"padding_l": 11}),
     _case("40 taps, fp32", (1, 2, 24), (1, 40), params={"padding_l": 11}),
     _case("70 taps, softmax", (1, 2, 50), (1, 70), torch.bfloat16, {"softmax_weight": True}),
+    _case("64 taps", (1, 4, 136), (2, 64), torch.bfloat16, {"softmax_weight": True}),
+    _case("257 taps", (1, 2, 264), (1, 257), torch.float16, bias=True),
     _case("fp64", (2, 4, 23), (2, 5), torch.float64, {"softmax_weight": True}, bias=True),
     _case("one position", (3, 4, 1), (2, 3)),
     _case("fewer positions than taps", (2, 2, 4), (1, 9), torch.float64),

@@ -292,6 +292,8 @@ CASES = (
     _case("31 taps, softmax", (1, 4, 70), (2, 31), torch.bfloat16, {"softmax_weight": True}),
     _case("31 taps, fp32", (1, 4, 45), (2, 31)),
     _case("40 taps", (1, 2, 24), (1, 40), params={"padding_l": 20}),
+    _case("64 taps", (1, 4, 136), (2, 64), torch.bfloat16, {"softmax_weight": True}),
+    _case("257 taps", (1, 2, 264), (1, 257), torch.float16),
     _case("fp64", (2, 4, 23), (2, 5), torch.float64, {"softmax_weight": True, "bias": True}),
     _case("one position", (3, 4, 1), (2, 3)),
     _case("fewer positions than taps", (2, 2, 4), (1, 9), torch.float64),
@@ -337,14 +339,20 @@ TUNING = (
     ),
     TunedConstants(
         "_conv.backward",
-        ("DOT_BLOCKS", "DOT_WARPS"),
-        [(64, 4), (64, 2), (128, 4), (128, 8)],
+        ("BLOCK_SUPER", "BLOCK_STAGES", "BLOCK_PROGRAMS"),
+        [(1, 3, 264), (1, 2, 264), (2, 2, 264), (1, 1, 396)],
         ("[8,1024,2048] H16 K31 padK-1 bf16", "[32,512,512] H8 K31 padK-1 bf16"),
     ),
     TunedConstants(
         "_conv.backward",
-        ("SHORT",),
-        [(0,), (512,), (8192,)],
+        ("FP32_OWN", "FP32_PROGRAMS"),
+        [(8, 528), (8, 1056), (4, 1056)],
+        ("[8,1024,2048] H16 K31 padK-1 fp32", "[32,512,512] H8 K31 padK-1 fp32"),
+    ),
+    TunedConstants(
+        "_conv.backward",
+        ("FMA_MAX_TAPS",),
+        [(8,), (16,)],
         ("[8,1024,2048] H16 K15", "[32,512,512] H8 K15"),
     ),
 )

@@ -124,7 +124,8 @@ def test_kernels_of_convolutions_know_the_alignment_of_their_rows(
     weight = at(0, (2, taps), BF16)
 
     def promised(launch: Launch) -> tuple[Any, ...]:
-        return tuple(launch.arguments[name] for name in ("UNIT", "SKEW", "TAIL"))
+        given = launch.arguments  # kernels for aligned rows only have no SKEW
+        return given["UNIT"], given.get("SKEW", 0), given.get("TAIL", False)
 
     def gradient(g: LayoutKey, x: LayoutKey) -> Launch:
         return backward.plan(g, x, weight, taps - 1, False).main

@@ -17,18 +17,20 @@ from warpcall_kernels.conv import OP, conv, conv_reference
 from warpcall_kernels.conv_backward import conv_backward, conv_backward_reference
 from warpcall_kernels.op.launch import Launch
 
-FEW_TAPS = [(3, "_fma_kernel")]
+FMA, DOT, BLOCKS, BANDS = "_fma_kernel", "_dot_kernel", "_blocks_kernel", "_bands_kernel"
+ALIGNED, SKEWED = 96, 100  # positions of rows of two-byte types
+
+FEW_TAPS = [(3, FMA)]
 # Of fp16 and bf16; "several bands" is a loop of products, for what one does not reach.
 BOTH_KERNELS = [
     *FEW_TAPS,
-    pytest.param(FMA_MAX_TAPS, "_fma_kernel", id="most of fma"),
-    pytest.param(FMA_MAX_TAPS + 1, "_dot_kernel", id="fewest of dot"),
-    pytest.param(DOT_SHORT + 8, "_dot_kernel", id="several bands"),
+    pytest.param(FMA_MAX_TAPS, FMA, id="most of fma"),
+    pytest.param(FMA_MAX_TAPS + 1, DOT, id="fewest of dot"),
+    pytest.param(DOT_SHORT + 8, BANDS, id="several bands"),
 ]
 MANY_TAPS_OF_GRADIENTS = 1 + max(
     backward.FMA_MAX_TAPS,
     backward.FMA_MAX_TAPS_SKEWED,
-    backward.FMA_MAX_TAPS_SHORT,
 )
 
 quiet = settings(
@@ -97,19 +99,22 @@ def test_any_shape_filter_and_padding(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "taps", "taps_of_gradients", "kernel"),
+    ("dtype", "taps", "taps_of_gradients", "kernels"),
     [
-        (torch.bfloat16, 8, 8, "_fma_kernel"),
-        (torch.bfloat16, FMA_MAX_TAPS, backward.FMA_MAX_TAPS_SHORT, "_fma_kernel"),
-        (torch.float16, FMA_MAX_TAPS + 1, backward.FMA_MAX_TAPS_SHORT + 1, "_dot_kernel"),
-        (torch.float32, 100, 100, "_fma_kernel"),
+        (torch.bfloat16, 8, 8, [FMA, FMA]),
+        (torch.bfloat16, FMA_MAX_TAPS, backward.FMA_MAX_TAPS, [FMA, FMA]),
+        (torch.float16, FMA_MAX_TAPS + 1, backward.FMA_MAX_TAPS + 1, [DOT, BLOCKS]),
+        (torch.float16, DOT_SHORT + 2, backward.DOT_BLOCK + 1, [BANDS, BLOCKS]),
+        (torch.bfloat16, 257, 257, [BANDS, DOT]),
+        (torch.bfloat16, 400, 400, [DOT, DOT]),
+        (torch.float32, 100, 100, [FMA, FMA]),
     ],
 )
 def test_many_taps_of_two_byte_types_go_to_the_tensor_cores(
     dtype: torch.dtype,
     taps: int,
     taps_of_gradients: int,
-    kernel: str,
+    kernels: list[str],
     device: str,
     launched: list[Launch],
 ) -> None:
@@ -118,7 +123,7 @@ def test_many_taps_of_two_byte_types_go_to_the_tensor_cores(
     conv(x, torch.ones(1, taps, dtype=dtype, device=device))
     conv_backward(x, x, torch.ones(1, taps_of_gradients, dtype=dtype, device=device))
 
-    assert names(launched[:2]) == [kernel, kernel]
+    assert names(launched[:2]) == kernels
 
 
 @pytest.mark.parametrize(("taps", "kernel"), BOTH_KERNELS)
@@ -129,12 +134,12 @@ def test_no_stride_matters(taps: int, kernel: str, device: str, launched: list[L
 
     out = conv(x, weight, bias)
 
-    assert names(launched) == [kernel]
+    assert names(launched) == [DOT if kernel == BANDS else kernel]  # its rows are not aligned
     expected = conv_reference(x.double(), weight.double(), bias.double())
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (31, "_dot_kernel")])
+@pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (31, DOT)])
 def test_fp16_is_summed_in_fp32(
     taps: int, kernel: str, device: str, launched: list[Launch]
 ) -> None:
@@ -149,7 +154,7 @@ def test_fp16_is_summed_in_fp32(
 
 
 @pytest.mark.parametrize(("taps", "kernel"), BOTH_KERNELS)
-@pytest.mark.parametrize("length", [96, 100], ids=["aligned", "skewed"])
+@pytest.mark.parametrize("length", [ALIGNED, SKEWED], ids=["aligned", "skewed"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_inf_reach_as_far_as_the_filter(
     taps: int, kernel: str, length: int, bad: float, device: str, launched: list[Launch]
@@ -160,15 +165,15 @@ def test_nan_and_inf_reach_as_far_as_the_filter(
 
     out = conv(x, weight)
 
-    assert names(launched) == [kernel]
+    assert names(launched) == [DOT if kernel == BANDS and length == SKEWED else kernel]
     spoilt = ~out.isfinite()
     expected = torch.zeros_like(spoilt)
     expected[0, 0, 50 : 50 + taps] = True
     assert torch.equal(spoilt, expected)
 
 
-@pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (MANY_TAPS_OF_GRADIENTS, "_dot_kernel")])
-@pytest.mark.parametrize("length", [96, 100], ids=["aligned", "skewed"])
+@pytest.mark.parametrize(("taps", "kernel"), [*FEW_TAPS, (MANY_TAPS_OF_GRADIENTS, BLOCKS)])
+@pytest.mark.parametrize("length", [ALIGNED, SKEWED], ids=["aligned", "skewed"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_inf_of_a_gradient_reach_as_far_back_as_the_filter(
     taps: int, kernel: str, length: int, bad: float, device: str, launched: list[Launch]
@@ -179,7 +184,8 @@ def test_nan_and_inf_of_a_gradient_reach_as_far_back_as_the_filter(
 
     grad_x, _, _ = conv_backward(g, x, weight)
 
-    assert names(launched) == [kernel, "_reduce_kernel"]
+    expected_kernel = DOT if kernel == BLOCKS and length == SKEWED else kernel
+    assert names(launched) == [expected_kernel, "_reduce_kernel"]
     spoilt = ~grad_x.isfinite()
     expected = torch.zeros_like(spoilt)
     expected[0, 0, 50 - taps + 1 : 51] = True
@@ -191,7 +197,7 @@ def test_cases_with_nan_and_inf_run_on_both_kernels(device: str, launched: list[
         if case.inputs["x"].values == "special":
             OP.function(**case.tensors(device), **case.params)
 
-    assert set(names(launched)) == {"_fma_kernel", "_dot_kernel"}
+    assert set(names(launched)) == {FMA, DOT}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from warpcall_kernels.conv import conv, conv_reference
 from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
 from warpcall_kernels.op.launch import Launch, layout_key
 
-FMA, DOT = "_fma_kernel", "_dot_kernel"
+FMA, DOT, BLOCKS = "_fma_kernel", "_dot_kernel", "_blocks_kernel"
 INTEGERS = (-3, 4)  # sums of such products are exact
 
 
@@ -130,12 +130,12 @@ def test_aligned_rows_do_without_masks_away_from_their_ends(
 
 
 @pytest.mark.parametrize(
-    ("length", "taps"),
-    [(512, 16), (520, 8), (41, 12), (15, 8)],
-    ids=["short", "long", "skewed", "by elements"],
+    ("length", "taps", "kernel"),
+    [(520, 8, BLOCKS), (41, 12, DOT), (15, 8, DOT)],
+    ids=["aligned", "skewed", "by elements"],
 )
 def test_how_rows_are_read_says_how_many_taps_of_gradients_are_for_tensor_cores(
-    length: int, taps: int, device: str, launched: list[Launch]
+    length: int, taps: int, kernel: str, device: str, launched: list[Launch]
 ) -> None:
     x = drawn((1, 2, length), torch.bfloat16, device)
 
@@ -143,7 +143,7 @@ def test_how_rows_are_read_says_how_many_taps_of_gradients_are_for_tensor_cores(
         conv_backward(x, x, torch.ones(1, count, dtype=x.dtype, device=device))
 
     names = [launch.kernel.fn.__name__ for launch in launched]
-    assert names == ["_fma_kernel", "_reduce_kernel", "_dot_kernel", "_reduce_kernel"]
+    assert names == [FMA, "_reduce_kernel", kernel, "_reduce_kernel"]
 
 
 @pytest.mark.parametrize(("taps", "skew"), [(33, 8), (34, 0)])

@@ -10,9 +10,11 @@ window of g, as the forward kernels do. For the filter it sums products of g wit
 | --- | --- | --- | --- | --- |
 | FMA | fp32, fp64, and few taps (see `choose`) | a thread owns a piece of a row, and a sum for each tap | 17 to 38 % less than DOT | backward_kernels.py |
 | DOT | more taps of fp16 or bf16 | G^T [N, blocks] times windows of X [blocks, 2 N] is a matrix with the sum of a tap along each diagonal, on tensor cores | 13 to 32 % less than FMA | backward_kernels.py |
+| BLOCKS | up to 33 taps of fp16 or bf16, of rows that are read whole, with halos of up to BLOCK_HALOS positions | the same; each block of g and x is loaded once for both gradients, while the block before it is multiplied | 30 to 50 % less than DOT | backward_blocks.py |
 
 At its end a program stores its sums. `_reduce_kernel` then adds those of all programs in one order,
-so that the same inputs give the same bits. A filter with more taps than a program sums is cut into
+so that the same inputs give the same bits. On GPUs that can (see `overlaps_launches`) it is launched
+while they run, and waits for them: [64, 512, 32], 3 taps: 5.3 us, 12 % less than without. A filter with more taps than a program sums is cut into
 bands; grad_x then comes from a launch of its own, by `_conv/forward.py`, which also says for which
 GPUs the constants were measured.
 """
@@ -25,12 +27,13 @@ import torch
 import triton
 import triton.language as tl
 
+from warpcall_kernels._conv.backward_blocks import _blocks_kernel
 from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
 from warpcall_kernels._conv.forward import Variant
 from warpcall_kernels._conv.reduce_kernel import _reduce_kernel
-from warpcall_kernels._conv.rows import Alignment, Tiling, last_stride
-from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey
+from warpcall_kernels._conv.rows import Alignment, Tiling, fitting_blocks, last_stride
+from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey, overlaps_launches
 
 BAND = 32  # taps that a program sums, each in a register of a thread
 BAND_FP64 = 16  # the same of fp64, whose sums take two registers
@@ -51,24 +54,199 @@ FEW_TAPS, REGISTERS_FEW, REGISTERS = 7, 128, 168
 # taps.
 REGISTERS_TAIL = 240
 PARTS = 1056  # programs in all, 8 for each of 132 multiprocessors, if there are enough rows
-# Taps of fp16 and bf16 up to which FMA is faster: of rows read whole or by elements, of skewed
-# rows, and of rows of at most SHORT positions that are read whole. Skewed [8, 510, 4093] bf16, 9
-# taps: 57 us, 38 % less than DOT.
-FMA_MAX_TAPS, FMA_MAX_TAPS_SKEWED, FMA_MAX_TAPS_SHORT = 8, 12, 16
-SHORT = 512
+# Taps of fp16 and bf16 up to which FMA is faster, of skewed rows and of others. Skewed [8, 510,
+# 4093] bf16, 9 taps: 57 us, 38 % less than DOT.
+FMA_MAX_TAPS, FMA_MAX_TAPS_SKEWED = 8, 12
+# FMA of fp32 with more than FP32_TAPS taps, of rows that are read whole: elements of a thread, a
+# tile, and programs. [4, 1024, 8192], 31 taps: 152 us, 22 % less than with 4 elements.
+FP32_TAPS, FP32_OWN, FP32_PIECES, FP32_WARPS, FP32_PROGRAMS = 16, 8, 128, 4, 528
 DOT_BLOCK = 32  # N: up to 33 diagonals from one product of two tiles
 DOT_BLOCKS = 64  # [8, 1024, 2048] bf16, 31 taps: 48 us, 24 % less than with 128
 DOT_WARPS = 4
+BLOCK_N = 64  # N of BLOCKS
+LEAST_HALO = 16  # the least inner size of a dot
+# A tile of BLOCKS, and tiles that are loaded or multiplied at a time. [8, 1024, 2048] bf16, 31 taps:
+# 34.5 us, 18 % less than with two blocks in a piece, 24 % less than with 2 tiles at a time.
+BLOCK_SUPER, BLOCK_PIECES, BLOCK_WARPS, BLOCK_STAGES, BLOCK_PROGRAMS = 1, 64, 4, 3, 264
+# Most positions of both halos: wider ones have not been measured.
+BLOCK_HALOS = 32
+# N of rows that are one block, and their tile. [64, 512, 32] bf16, 31 taps: 6.2 us, 3 % less than
+# with 128 pieces.
+SHORT_N, SHORT_PIECES, SHORT_PROGRAMS = 32, 64, 528
 REDUCE = 4096  # sums that are loaded at once
 MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
 
-def choose(dtype: torch.dtype, taps: int, length: int, align: Alignment) -> Variant:
-    """The variant that is fastest for such rows and filters of so many taps."""
-    short = align.whole(dtype) and length <= SHORT
-    most = FMA_MAX_TAPS_SHORT if short else FMA_MAX_TAPS
-    most = FMA_MAX_TAPS_SKEWED if align.skew else most
-    return Variant.DOT if dtype in NARROW and taps > most else Variant.FMA
+def choose(dtype: torch.dtype, taps: int, length: int, padding_l: int, align: Alignment) -> Variant:
+    """The variant that is fastest for such rows and filters."""
+    if dtype not in NARROW or taps <= (FMA_MAX_TAPS_SKEWED if align.skew else FMA_MAX_TAPS):
+        return Variant.FMA
+    if align.unit != OCTET.value or taps > DOT_BLOCK + 1:
+        return Variant.DOT
+    halos = _halo(padding_l) + _halo(taps - 1 - padding_l)
+    return Variant.BLOCKS if length <= SHORT_N or halos <= BLOCK_HALOS else Variant.DOT
+
+
+class Call(NamedTuple):
+    """What a plan depends on.
+
+    Args:
+        dtype: that of all tensors.
+        rows: rows of a head.
+        length: positions of a row.
+        heads, taps: the shape of the filters.
+        padding: zeros before each row of x.
+        softmax: whether the filters are normalised by softmax first.
+        align: the alignment of the rows of x and g.
+    """
+
+    dtype: torch.dtype
+    rows: int
+    length: int
+    heads: int
+    taps: int
+    padding: int
+    softmax: bool
+    align: Alignment
+
+    @property
+    def mirrored(self) -> int:
+        """The padding for grad_x, whose filters are reversed."""
+        return self.taps - 1 - self.padding
+
+    @property
+    def whole(self) -> bool:
+        """Whether rows are read 16 bytes at a time."""
+        return self.align.whole(self.dtype)
+
+
+class Variation(NamedTuple):
+    """The part of a plan that is different for each variant.
+
+    Args:
+        kernel: the kernel, which stores sums of taps and, if `fused`, grad_x.
+        fused: whether it computes grad_x, too.
+        bands: how many programs share the taps of a tile.
+        tiling: how the rows of a head are cut into tiles.
+        piece: positions of a piece of a row.
+        programs: most programs in all.
+        constants: arguments of this kernel only, and options.
+    """
+
+    kernel: Any
+    fused: bool
+    bands: int
+    tiling: Tiling
+    piece: int
+    programs: int
+    constants: dict[str, Any]
+
+
+def _fma(call: Call) -> Variation:
+    dtype, align = call.dtype, call.align
+    width = VECTOR_BYTES // dtype.itemsize
+    wide, narrow = dtype == torch.float64, dtype in NARROW
+    own, pieces, programs = width, PIECES, PARTS
+    warps = WARPS_NARROW if narrow and call.whole else WARPS
+    if dtype == torch.float32 and call.taps > FP32_TAPS and align.unit == width:
+        own, pieces, warps, programs = FP32_OWN, FP32_PIECES, FP32_WARPS, FP32_PROGRAMS
+    positions = call.length + (align.skew - align.unit if align.skew else 0)
+    lead, lead_g = -(-call.padding // width), -(-call.mirrored // width)
+    band = min(call.taps, BAND_FP64 if wide else BAND)
+    bands = triton.cdiv(call.taps, band)
+    fused = bands == 1
+    constants = {
+        "bands": bands,
+        "lead_pieces": lead,
+        "COUNT": band,
+        "SLOTS": triton.next_power_of_2(band),
+        "SHIFT": lead * width - call.padding,
+        "FUSED": fused,
+        "LEAD_G": lead_g if fused else 0,
+        "SHIFT_G": lead_g * width - call.mirrored if fused else 0,
+        "V": width,
+        "OWN": own,
+        "PIECES": pieces,
+        "ACC": tl.float64 if wide else tl.float32,
+        "SKEW": align.skew,
+        "TAIL": align.tail,
+        "SPLIT": SPLIT_NARROW if narrow else SPLIT,
+        "num_warps": warps,
+        "PDL": overlaps_launches(),
+        **_register_limit(call, REGISTERS_TAIL if align.tail else REGISTERS),
+    }
+    tiling = Tiling.of(call.rows, positions, own, pieces, call.whole)
+    return Variation(_fma_kernel, fused, bands, tiling, own, programs, constants)
+
+
+def _dot(call: Call) -> Variation:
+    align = call.align
+    positions = call.length + (align.skew - align.unit if align.skew else 0)
+    lead, lead_g = -(-call.padding // OCTET.value), -(-call.mirrored // OCTET.value)
+    reach = call.taps + lead * OCTET.value - call.padding
+    reach_g = call.taps + lead_g * OCTET.value - call.mirrored
+    fused = max(reach, reach_g) <= DOT_BLOCK + 1
+    bands = 1 if fused else triton.cdiv(reach, DOT_BLOCK)
+    constants = {
+        "bands": bands,
+        "padding": call.padding,
+        "lead_octets": lead,
+        "FUSED": fused,
+        "SKEW": align.skew,
+        "TAIL": align.tail,
+        "N": DOT_BLOCK,
+        "BLOCKS": DOT_BLOCKS,
+        "num_warps": DOT_WARPS if call.whole else 2 * DOT_WARPS,  # with fewer, addresses spill
+        **_register_limit(call, REGISTERS),
+    }
+    tiling = Tiling.of(call.rows, positions, DOT_BLOCK, DOT_BLOCKS, call.whole)
+    return Variation(_dot_kernel, fused, bands, tiling, DOT_BLOCK, PARTS, constants)
+
+
+def _register_limit(call: Call, most: int) -> dict[str, int]:
+    """The option that limits registers, for skewed rows of fp16 and bf16.
+
+    With a softmax they would spill under a limit.
+    """
+    if not call.align.skew or call.dtype not in NARROW or call.softmax:
+        return {}
+    return {"maxnreg": REGISTERS_FEW if call.taps <= FEW_TAPS else most}
+
+
+def _blocks(call: Call) -> Variation:
+    alone = call.length <= SHORT_N
+    n, pieces = (SHORT_N, SHORT_PIECES) if alone else (BLOCK_N, BLOCK_PIECES)
+    blocks = 1 if alone else fitting_blocks(call.length, n, BLOCK_SUPER)
+    tiling = Tiling.of(call.rows, call.length, n * blocks, pieces, call.whole)
+    programs = SHORT_PROGRAMS if alone else BLOCK_PROGRAMS
+    left = 0 if alone else _halo(call.padding)
+    right = 0 if alone else _halo(call.mirrored)
+    constants = {
+        "padding": call.padding,
+        "LEFT": left,
+        "RIGHT": right,
+        "SLOTS": max(LEAST_HALO, triton.next_power_of_2(call.taps)),
+        "N": n,
+        "SUPER": blocks,
+        "PIECES": pieces,
+        "ONCE": tiling.tiles <= max(1, programs // call.heads),
+        "STAGES": BLOCK_STAGES,
+        "num_warps": BLOCK_WARPS,
+        "PDL": overlaps_launches(),
+    }
+    return Variation(_blocks_kernel, True, 1, tiling, n * blocks, programs, constants)
+
+
+def _halo(positions: int) -> int:
+    """The width of a halo of so many positions: 0, or a power of two that a dot can take."""
+    return max(LEAST_HALO, triton.next_power_of_2(positions)) if positions else 0
+
+
+VARIATIONS = {
+    Variant.FMA: _fma,
+    Variant.DOT: _dot,
+    Variant.BLOCKS: _blocks,
+}
 
 
 class BackwardPlan(NamedTuple):
@@ -95,65 +273,21 @@ def plan(
     (heads, taps), w_strides, *_ = weight
     g_strides = g[1]
     group = channels // heads
-    rows = batches * group
     align = Alignment.of(x, g)
-    unit, skew, tail = align
-    positions = length + skew - unit if skew else length
-    whole = align.whole(dtype)
-    wide = dtype == torch.float64
-    acc = tl.float64 if wide else tl.float32
-    mirrored = taps - 1 - padding_l  # the padding for grad_x, whose filters are reversed
-    variant = choose(dtype, taps, length, align)
-    dot = variant is Variant.DOT
-    width = DOT_BLOCK if dot else VECTOR_BYTES // dtype.itemsize
-    tiling = Tiling.of(rows, positions, width, DOT_BLOCKS if dot else PIECES, whole)
-    if dot:
-        lead, lead_g = -(-padding_l // OCTET.value), -(-mirrored // OCTET.value)
-        reach = taps + lead * OCTET.value - padding_l
-        fused = max(reach, taps + lead_g * OCTET.value - mirrored) <= DOT_BLOCK + 1
-        bands = 1 if fused else triton.cdiv(reach, DOT_BLOCK)
-        kernel: Any = _dot_kernel
-        own = {
-            "padding": padding_l,
-            "lead_octets": lead,
-            "N": DOT_BLOCK,
-            "BLOCKS": DOT_BLOCKS,
-            "num_warps": DOT_WARPS if whole else 2 * DOT_WARPS,  # with fewer, addresses spill
-        }
-    else:
-        lead, lead_g = -(-padding_l // width), -(-mirrored // width)
-        band = min(taps, BAND_FP64 if wide else BAND)
-        bands = triton.cdiv(taps, band)
-        fused = bands == 1
-        kernel = _fma_kernel
-        own = {
-            "lead_pieces": lead,
-            "COUNT": band,
-            "SLOTS": triton.next_power_of_2(band),
-            "SHIFT": lead * width - padding_l,
-            "LEAD_G": lead_g if fused else 0,
-            "SHIFT_G": lead_g * width - mirrored if fused else 0,
-            "V": width,
-            "PIECES": PIECES,
-            "ACC": acc,
-            "SPLIT": SPLIT_NARROW if dtype in NARROW else SPLIT,
-            "num_warps": WARPS_NARROW if dtype in NARROW and whole else WARPS,
-        }
-    if skew and dtype in NARROW and not softmax_weight:  # which spills under a limit
-        limit = REGISTERS if dot or not tail else REGISTERS_TAIL
-        own["maxnreg"] = REGISTERS_FEW if taps <= FEW_TAPS else limit
-    parts = min(tiling.tiles, max(1, PARTS // (heads * bands)))
+    unit = align.unit
+    call = Call(dtype, batches * group, length, heads, taps, padding_l, softmax_weight, align)
+    variant = choose(dtype, taps, length, padding_l, align)
+    own = VARIATIONS[variant](call)
+    parts = min(own.tiling.tiles, max(1, own.programs // (heads * own.bands)))
     arguments: dict[str, Any] = {
-        **own,
-        "rows": rows,
+        "rows": call.rows,
         "group": group,
         "channels": channels,
         "units": length // unit,
-        "tiles": tiling.tiles,
-        "tiles_wide": tiling.tiles_wide,
+        "tiles": own.tiling.tiles,
+        "tiles_wide": own.tiling.tiles_wide,
         "taps": taps,
         "parts": parts,
-        "bands": bands,
         "stride_gb": g_strides[0] // unit,
         "stride_gc": g_strides[1] // unit,
         "stride_gt": last_stride(g),
@@ -162,30 +296,39 @@ def plan(
         "stride_xt": last_stride(x),
         "stride_wh": w_strides[0],
         "stride_wk": w_strides[1],
-        "UNIT": unit,
-        "SKEW": skew,
-        "TAIL": tail,
-        "FUSED": fused,
-        "SOFTMAX": fused and softmax_weight,
+        "SOFTMAX": own.fused and softmax_weight,
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
-        "EVEN": length % width == 0 and not skew,
-        "WIDE": tiling.wide,
-        "BIG": tiling.big,
+        "UNIT": unit,
+        "EVEN": length % own.piece == 0 and not align.skew,
+        "WIDE": own.tiling.wide,
+        "BIG": own.tiling.big,
     }
-    main = Launch(kernel, (heads * parts * bands,), arguments, variant=variant)
-    reduce = None
+    taken = {name: arguments[name] for name in own.kernel.arg_names if name in arguments}
+    arguments = own.constants | taken
+    main = Launch(own.kernel, (heads * parts * own.bands,), arguments, variant=variant)
+    return BackwardPlan(
+        own.fused, (heads, parts, taps), main, _reduce(weight, parts, softmax_weight)
+    )
+
+
+def _reduce(weight: LayoutKey, parts: int, softmax_weight: bool) -> Launch | None:
+    """The launch that adds up the sums of the parts, or None if the filters are too long for it."""
+    (heads, taps), strides, dtype, _ = weight
     block = triton.next_power_of_2(taps)
-    if not softmax_weight or block <= MAX_SOFTMAX_TAPS:
-        block = block if softmax_weight else min(block, BAND)
-        arguments = {
-            "taps": taps,
-            "parts": parts,
-            "stride_wh": w_strides[0],
-            "stride_wk": w_strides[1],
-            "SOFTMAX": softmax_weight,
-            "TAPS": block,
-            "AT_ONCE": min(REDUCE // block, triton.next_power_of_2(parts)),
-            "ACC": acc,
-        }
-        reduce = Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)
-    return BackwardPlan(fused, (heads, parts, taps), main, reduce)
+    if softmax_weight and block > MAX_SOFTMAX_TAPS:
+        return None
+    block = block if softmax_weight else min(block, BAND)
+    overlaps = overlaps_launches()
+    arguments = {
+        "taps": taps,
+        "parts": parts,
+        "stride_wh": strides[0],
+        "stride_wk": strides[1],
+        "SOFTMAX": softmax_weight,
+        "TAPS": block,
+        "AT_ONCE": min(REDUCE // block, triton.next_power_of_2(parts)),
+        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
+        "PDL": overlaps,
+        **({"launch_pdl": True} if overlaps else {}),
+    }
+    return Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)

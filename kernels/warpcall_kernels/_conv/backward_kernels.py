@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from warpcall_kernels._conv.filters import (
     OCTET,
@@ -16,7 +17,6 @@ from warpcall_kernels._conv.filters import (
     pack,
     recompute_nan_rows,
     toeplitz,
-    unpack,
     weights_of,
     window,
 )
@@ -61,6 +61,7 @@ def _fma_tile(
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
     V: tl.constexpr,
+    OWN: tl.constexpr,
     TAKEN: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
@@ -71,30 +72,35 @@ def _fma_tile(
 
     The window of a piece begins `lead` positions behind it. With FUSED, grad_x is stored, too.
     """
-    batch, channel, start, bounds = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
+    batch, channel, start, bounds = locate(
+        tile, first, TAKEN, OWN, PIECES, WIDE, UNIT, SKEW, ACCESS
+    )
     if ACCESS == BOUNDS_CHECKED:  # pieces past the end of their row get no window
         bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
     g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
     x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
     # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of
     # V.
-    REACH: tl.constexpr = (COUNT + SHIFT + 2 * V - 2) // V
-    REACH_G: tl.constexpr = (COUNT + SHIFT_G + 2 * V - 2) // V
+    REACH: tl.constexpr = (COUNT + SHIFT + OWN + V - 2) // V
+    REACH_G: tl.constexpr = (COUNT + SHIFT_G + OWN + V - 2) // V
     x = window(x_ptrs, start + lead, bounds, x_strides.position, REACH, TAKEN, V, ACC, ACCESS)
     if FUSED:
         begin = start - LEAD_G * V
         around = window(g_ptrs, begin, bounds, g_strides.position, REACH_G, TAKEN, V, ACC, ACCESS)
-        g = around[LEAD_G * V : LEAD_G * V + V]
-        grad = correlate(around, weights, SHIFT_G, COUNT, TAKEN, V, ACC)
+        g = around[LEAD_G * V : LEAD_G * V + OWN]
+        grad = correlate(around, weights, SHIFT_G, COUNT, TAKEN, OWN, ACC)
         to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
-        store_block(to_ptrs, grad, start, bounds, V, SKEW, ACCESS)
+        for i in tl.static_range(OWN // V):
+            out = pack(grad[i * V : i * V + V], TAKEN, V)
+            store_block(to_ptrs, out, start + i * V, bounds, V, SKEW, ACCESS)
     else:
-        g = unpack(load_block(g_ptrs, start, bounds, g_strides.position, V, ACCESS, ACC), TAKEN, V)
+        own: tl.constexpr = OWN // V
+        g = window(g_ptrs, start, bounds, g_strides.position, own, TAKEN, V, ACC, ACCESS)
     sums = ()
     for j in tl.static_range(SLOTS):
         total = tl.zeros((TAKEN,), ACC)
         if j < COUNT:
-            for i in tl.static_range(V):
+            for i in tl.static_range(OWN):
                 term = g[i] * x[i + j + SHIFT]
                 # Past the end of a row g is 0, but x may be NaN.
                 if ACCESS == BOUNDS_CHECKED and not EVEN:
@@ -147,14 +153,18 @@ def _fma_kernel(
     TAIL: tl.constexpr,
     SPLIT: tl.constexpr,
     V: tl.constexpr,
+    OWN: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
     BIG: tl.constexpr,
     ACC: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Store `sums` [H, parts, K] of the COUNT taps of a program's band and, with FUSED, grad_x in
     `out`.
     """
+    if PDL:
+        gdc_launch_dependents()
     band = tl.program_id(0) % bands
     part = tl.program_id(0) // bands % parts
     head = tl.program_id(0) // bands // parts
@@ -181,20 +191,20 @@ def _fma_kernel(
         if not SKEW:
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
-                SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
+                SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, OWN, PIECES, PIECES, WIDE,
                 ACC, BOUNDS_CHECKED,
             )  # fmt: skip
-        elif is_interior(tile, before, after, SKEW, V, PIECES, WIDE):
+        elif is_interior(tile, before, after, SKEW, OWN, PIECES, WIDE):
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
-                SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, PIECES, PIECES, WIDE,
+                SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, OWN, PIECES, PIECES, WIDE,
                 ACC, INTERIOR,
             )  # fmt: skip
         else:
             for first in tl.range(0, PIECES, PIECES // SPLIT, num_stages=1):
                 ends_acc = _fma_tile(
                     ends_acc, tile, first, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead,
-                    COUNT, SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V,
+                    COUNT, SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, OWN,
                     PIECES // SPLIT, PIECES, WIDE, ACC, SKEWED_TAIL if TAIL else SKEWED,
                 )  # fmt: skip
     slot = tl.arange(0, SLOTS)

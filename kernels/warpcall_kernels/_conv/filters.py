@@ -227,17 +227,17 @@ def correlate(
     SHIFT: tl.constexpr,
     COUNT: tl.constexpr,
     PIECES: tl.constexpr,
-    V: tl.constexpr,
+    OWN: tl.constexpr,
     ACC: tl.constexpr,
 ) -> tl.tensor:
-    """[PIECES, V]: at i the sum over j < COUNT of weights[j] * values[i + j + SHIFT]."""
+    """OWN tensors [PIECES]: number i is the sum over j < COUNT of weights[j] * values[i + j + SHIFT]."""
     totals = ()
-    for i in tl.static_range(V):
+    for i in tl.static_range(OWN):
         total = tl.zeros((PIECES,), ACC)
         for j in tl.static_range(COUNT):
             total += weights[j] * values[i + j + SHIFT]
         totals = totals + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
-    return pack(totals, PIECES, V)
+    return totals
 
 
 @triton.jit
@@ -279,12 +279,35 @@ def recompute_nan_rows(
     element.
     """
     if tl.max((acc != acc).to(tl.int32)) != 0:  # noqa: PLR0124  # so NaN is found
-        acc = tl.zeros((BLOCKS, N), tl.float32)
-        for j in range(taps):
-            w = tl.load(w_ptr + j * stride_wk).to(tl.float32)
-            if SOFTMAX:
-                w = tl.exp(w - peak) * scale
-            acc += w * load_block(
-                x_ptrs, start + (j - padding), bounds, stride_xt, N, ACCESS, tl.float32
-            )
+        filters = Filter(w_ptr, stride_wk, peak, scale)
+        acc = tap_by_tap(
+            x_ptrs, start, bounds, stride_xt, filters, taps, padding, BLOCKS, N, SOFTMAX, ACCESS
+        )
+    return acc
+
+
+@triton.jit
+def tap_by_tap(
+    x_ptrs: tl.tensor,
+    start: tl.tensor,
+    bounds: Bounds,
+    stride_xt: tl.tensor,
+    filters: Filter,
+    taps: tl.tensor,
+    padding: tl.tensor,
+    BLOCKS: tl.constexpr,
+    N: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    ACCESS: tl.constexpr,
+) -> tl.tensor:
+    """[BLOCKS, N]: the convolution of N positions of each row from `start` on, without a dot."""
+    w_ptr, stride_wk, peak, scale = filters
+    acc = tl.zeros((BLOCKS, N), tl.float32)
+    for j in range(taps):
+        w = tl.load(w_ptr + j * stride_wk).to(tl.float32)
+        if SOFTMAX:
+            w = tl.exp(w - peak) * scale
+        acc += w * load_block(
+            x_ptrs, start + (j - padding), bounds, stride_xt, N, ACCESS, tl.float32
+        )
     return acc

@@ -4,8 +4,9 @@
 | --- | --- | --- | --- | --- |
 | FMA | fp32, fp64, and up to FMA_MAX_TAPS taps | a thread owns a piece of 16 bytes; the taps are unrolled multiply-adds of registers | 16 % less than DOT at 15 taps | forward_kernels.py |
 | DOT | more taps of fp16 or bf16 | a window of x times the banded Toeplitz matrix of the filter runs on tensor cores, so that 31 taps cost as much as 3 | | forward_kernels.py |
+| BANDS | some 34 to 257 taps of fp16 or bf16, of rows that are read whole | the same, but a program builds the matrix once, and loads each block of x once for several blocks of outputs | 83 % less than DOT at 257 taps, 35 % at 64 | forward_bands.py |
 
-Both variants read rows with one ACCESS of `_conv/rows.py`: skewed rows unless DOT loops over bands,
+FMA and DOT read rows with one ACCESS of `_conv/rows.py`: skewed rows unless DOT loops over bands,
 and aligned rows without masks away from their ends (FMA).
 
 The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other
@@ -25,8 +26,9 @@ import triton
 import triton.language as tl
 
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_filter
+from warpcall_kernels._conv.forward_bands import _bands_kernel
 from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
-from warpcall_kernels._conv.rows import Alignment, Tiling, last_stride
+from warpcall_kernels._conv.rows import Alignment, Tiling, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
 
 # Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less
@@ -60,11 +62,24 @@ DOT_LONG = 64  # N of longer filters, in a loop over half as many windows as wit
 DOT_SPLIT, DOT_SPLIT_TAIL = 2, 4
 
 
+BANDS_N = 64  # N of BANDS
+# Matrices that a program of BANDS may hold in shared memory, 8 KB each: those of 257 taps, or of 129
+# with a softmax, which has two for each band. A program with as many takes one block at a time, so
+# that all of it fits the 99 KiB of compute capability 8.9.
+BANDS_MOST = 6
+BANDS_SUPER, BANDS_PIECES, BANDS_WARPS, BANDS_STAGES = 2, 64, 4, 1
+BANDS_PROGRAMS = 132  # times the programs of a multiprocessor: at most BANDS_RESIDENT
+BANDS_RESIDENT = 4
+BANDS_ROOM = 28  # matrices and blocks of x, 8 KB each, that a multiprocessor's shared memory holds
+
+
 class Variant(StrEnum):
     """The variants of the table above."""
 
     FMA = "fma"
     DOT = "dot"
+    BLOCKS = "blocks"  # of conv-backward only
+    BANDS = "bands"
 
 
 def choose(dtype: torch.dtype, taps: int) -> Variant:
@@ -103,6 +118,10 @@ def plan(
     # Positions of a window that a filter reaches: its taps, and those before them.
     reach = taps + lead * OCTET.value - padding_l
     variant = choose(dtype, taps)
+    bands = -(-(BANDS_N - 1 + reach) // BANDS_N)
+    matrices = bands * (2 if softmax_weight else 1)
+    if variant is Variant.DOT and reach > DOT_SHORT + 1 and align.unit == OCTET.value:
+        variant = Variant.BANDS if matrices <= BANDS_MOST else Variant.DOT
     # In a loop over bands, skewed rows are slower: [4, 256, 4099] bf16, 100 taps 48.3 us, 7 % less
     # unskewed.
     if variant is Variant.DOT and reach > DOT_SHORT + 1:
@@ -126,10 +145,27 @@ def plan(
         "SOFTMAX": softmax_weight,
         "STEP": min(SOFTMAX_STEP, triton.next_power_of_2(taps)),
         "UNIT": unit,
-        "SKEW": skew,
-        "TAIL": tail,
     }
-    if variant is Variant.DOT:
+    if variant is not Variant.BANDS:
+        launch |= {"SKEW": skew, "TAIL": tail}
+    if variant is Variant.BANDS:
+        blocks = fitting_blocks(length, BANDS_N, BANDS_SUPER if matrices < BANDS_MOST else 1)
+        tiling = Tiling.of(rows, length, blocks * BANDS_N, BANDS_PIECES, whole)
+        held = matrices + blocks + bands  # of a program: its matrices, a window and a result
+        most = BANDS_PROGRAMS * min(BANDS_RESIDENT, BANDS_ROOM // held)
+        launch |= {
+            "padding": padding_l,
+            "lead_octets": lead,
+            "BANDS": bands,
+            "SUPER": blocks,
+            "STAGES": BANDS_STAGES,
+            "N": BANDS_N,
+            "PIECES": BANDS_PIECES,
+            "parts": min(tiling.tiles, max(1, most // heads)),
+            "num_warps": BANDS_WARPS,
+        }
+        kernel, programs = _bands_kernel, heads * launch["parts"]
+    elif variant is Variant.DOT:
         # Narrow accesses take registers for more addresses, and leave none for a long block.
         block = DOT_LONG if unit == OCTET.value and reach > DOT_SHORT + 1 else DOT_SHORT
         pieces = DOT_TILE // block

@@ -13,6 +13,7 @@ from warpcall_kernels._conv.filters import (
     correlate,
     filter_of,
     multiply,
+    pack,
     recompute_nan_rows,
     toeplitz,
     weights_of,
@@ -77,14 +78,14 @@ def _fma_tile(
         for _ in range(taps // BAND):
             weights = weights_of(w_ptr, stride_wk, peak, scale, BAND, SOFTMAX, ACC)
             values = window(x_ptrs, begin, bounds, step, COUNT, TAKEN, V, ACC, ACCESS)
-            acc += correlate(values, weights, SHIFT, BAND, TAKEN, V, ACC)
+            acc += pack(correlate(values, weights, SHIFT, BAND, TAKEN, V, ACC), TAKEN, V)
             w_ptr += BAND * stride_wk
             begin += BAND
     if REST > 0:
         REACH: tl.constexpr = (REST + SHIFT + 2 * V - 2) // V
         weights = weights_of(w_ptr, stride_wk, peak, scale, REST, SOFTMAX, ACC)
         values = window(x_ptrs, begin, bounds, step, REACH, TAKEN, V, ACC, ACCESS)
-        acc += correlate(values, weights, SHIFT, REST, TAKEN, V, ACC)
+        acc += pack(correlate(values, weights, SHIFT, REST, TAKEN, V, ACC), TAKEN, V)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + channel * stride_bias, mask=bounds.live, other=0.0).to(ACC)[
             :, None

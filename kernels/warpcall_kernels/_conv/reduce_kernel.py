@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from warpcall_kernels._conv.filters import UNSPECIALIZED, softmax_terms
 
@@ -23,10 +24,13 @@ def _reduce_kernel(
     TAPS: tl.constexpr,
     AT_ONCE: tl.constexpr,
     ACC: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Add up the parts of TAPS taps of a head. With SOFTMAX these are all taps, and its gradient
     follows.
     """
+    if PDL:
+        gdc_wait()
     head = tl.program_id(0).to(tl.int64)
     tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
     in_filter = tap < taps

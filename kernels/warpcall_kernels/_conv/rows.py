@@ -129,6 +129,16 @@ class Tiling(NamedTuple):
         return Tiling(wide, tiles_wide, tiles_wide * -(-rows // (pieces // wide)), big)
 
 
+def fitting_blocks(length: int, n: int, most: int) -> int:
+    """How many blocks of `n` positions a piece of a row has: a power of two, as many as `most` if
+    the end of a row wastes little.
+    """
+    blocks = most
+    while blocks > 1 and -(-length // (blocks * n)) * blocks * n * WASTE > length * (WASTE + 1):
+        blocks //= 2
+    return blocks
+
+
 def last_stride(x: LayoutKey) -> int | None:
     """The stride along the last dim; None if it is 1, or if rows have one position, with any
     stride.
@@ -319,6 +329,28 @@ def load_block(
                 x = tl.where(tail, tl.load(ptrs, mask=tail, other=0.0), x)
         x = tl.where(inside, x.to(TYPE), 0.0)
     return x
+
+
+@triton.jit
+def load_near(
+    ptrs: tl.tensor,
+    start: tl.tensor,
+    bounds: Bounds,
+    stride: tl.tensor,
+    OFFSET: tl.constexpr,
+    N: tl.constexpr,
+    TYPE: tl.constexpr,
+) -> tl.tensor:
+    """[blocks, N]: N elements of each row from `start + OFFSET` on; 0 outside of the row.
+
+    `ptrs` point to the positions `start`, so that OFFSET is a part of the instruction. ACCESS is
+    BOUNDS_CHECKED.
+    """
+    i = OFFSET + tl.arange(0, N)[None, :]
+    t = start[:, None] + i
+    inside = bounds.live[:, None] & (t >= 0) & (t < bounds.end)
+    at = i if stride is None else i.to(tl.int64) * stride
+    return tl.load(ptrs[:, None] + at, mask=inside, other=0.0).to(TYPE)
 
 
 @triton.jit

@@ -13,6 +13,7 @@ from warpcall_kernels.op.declaration import Meta
 from warpcall_kernels.op.errors import InvalidInput
 
 VECTOR_BYTES = 16  # the widest access of a thread
+PDL_CAPABILITY = 90  # the least compute capability, times 10, with programmatic dependent launch
 
 # A Layout as a bare tuple: the key under which a launcher keeps the plan of a call. A launcher
 # makes one for each tensor of each call, and a NamedTuple would take twice as long.
@@ -71,6 +72,25 @@ def interpret_only_others() -> None:
     """
     global _others_are_interpreted
     _others_are_interpreted = True
+
+
+def overlaps_launches() -> bool:
+    """Whether a kernel may be launched before the one that it waits for has ended.
+
+    That is programmatic dependent launch: a kernel with the option `launch_pdl` calls `gdc_wait`
+    before it reads what the kernel before it wrote, and that one calls `gdc_launch_dependents`. It
+    takes compute capability 9.0, which Triton's interpreter and older GPUs lack. A plan does not
+    know the device of its call, so that all devices must have it.
+    """
+    if triton.knobs.runtime.interpret:
+        return False
+    if _takes_metas:  # kernels are compiled for this target, which need not be a device
+        target = triton.runtime.driver.active.get_current_target()
+        return bool(target.backend == "cuda" and target.arch >= PDL_CAPABILITY)
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return False
+    capabilities = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
+    return all(10 * major + minor >= PDL_CAPABILITY for major, minor in capabilities)
 
 
 def check_device(x: Tensor, **others: Tensor | None) -> None:

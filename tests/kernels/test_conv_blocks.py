@@ -1,0 +1,214 @@
+"""The convolutions of blocks on tensor cores, for aligned rows of fp16 and bf16: each place of a
+block in its row, any padding, and elements that no product may spread.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpcall_kernels._conv import backward, forward
+from warpcall_kernels.conv import conv, conv_reference
+from warpcall_kernels.conv_backward import TOLERANCE, conv_backward, conv_backward_reference
+from warpcall_kernels.op.launch import Launch
+
+conv_backward_module = importlib.import_module("warpcall_kernels.conv_backward")
+
+BLOCKS, BANDS, DOT = "_blocks_kernel", "_bands_kernel", "_dot_kernel"
+INTEGERS = (-3, 4)  # sums of such products are exact
+
+
+@pytest.fixture
+def fresh_plans() -> Iterator[None]:
+    """Plans are made again in the test, and after it: they depend on constants that it changes."""
+    caches = forward.plan, conv_backward_module._plan
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.randint(*INTEGERS, shape).to(device, dtype)
+
+
+def names(launched: list[Launch]) -> list[str]:
+    return [str(launch.kernel.fn.__name__) for launch in launched]
+
+
+def check_gradients(g: Tensor, x: Tensor, weight: Tensor, **how: Any) -> None:
+    error = TOLERANCE[x.dtype]
+
+    grads = conv_backward(g, x, weight, **how)
+
+    wanted = conv_backward_reference(g.double(), x.double(), weight.double(), **how)
+    for grad, right in zip(grads[:2], wanted[:2], strict=True):
+        assert grad is not None
+        assert right is not None
+        torch.testing.assert_close(grad.double(), right, rtol=error, atol=error, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "taps", "padding"),
+    [
+        (512, 257, 256),
+        (512, 257, 100),  # as many matrices as a program may hold, and one block at a time
+        (264, 129, 64),
+        (200, 64, 0),
+        (72, 65, 64),
+        (8, 100, 50),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_long_filters_of_aligned_rows_take_matrices_that_are_built_once(
+    length: int,
+    taps: int,
+    padding: int,
+    dtype: torch.dtype,
+    device: str,
+    launched: list[Launch],
+) -> None:
+    x = drawn((3, 4, length), dtype, device)
+    weight, bias = torch.randn(2, taps, device=device), torch.randn(4, device=device)
+    weight, bias = weight.to(dtype), bias.to(dtype)
+
+    out = conv(x, weight, bias, padding)
+
+    assert names(launched) == [BANDS]
+    expected = conv_reference(x.double(), weight.double(), bias.double(), padding)
+    error = TOLERANCE[dtype]
+    torch.testing.assert_close(out.double(), expected, rtol=error, atol=taps * error)
+
+
+@pytest.mark.parametrize(("taps", "kernel"), [(129, BANDS), (200, DOT)])
+def test_a_softmax_takes_two_matrices_for_each_band(
+    taps: int, kernel: str, device: str, launched: list[Launch]
+) -> None:
+    x = drawn((1, 2, 264), torch.bfloat16, device)
+    weight = torch.randn(1, taps, device=device).bfloat16()
+
+    out = conv(x, weight, softmax_weight=True)
+
+    assert names(launched) == [kernel]
+    expected = conv_reference(x.double(), weight.double(), softmax_weight=True)
+    torch.testing.assert_close(out.double(), expected, rtol=1.6e-2, atol=1.6e-2)
+
+
+@pytest.mark.usefixtures("fresh_plans")
+def test_a_program_takes_several_tiles_of_long_filters(
+    device: str, launched: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "BANDS_PROGRAMS", 1)
+    monkeypatch.setattr(forward, "BANDS_PIECES", 16)
+    x = drawn((2, 5, 1000), torch.float16, device)
+    x[1, 3, 900] = float("nan")
+    weight = torch.randn(1, 70, device=device).half()
+
+    out = conv(x, weight, padding_l=35)
+
+    assert names(launched) == [BANDS]
+    assert launched[0].arguments["parts"] < launched[0].arguments["tiles"]
+    expected = conv_reference(x.double(), weight.double(), padding_l=35)
+    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-1, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "taps", "padding", "halos"),
+    [
+        (512, 31, 30, (32, 0)),
+        (264, 31, 0, (0, 32)),
+        (136, 31, 15, (16, 16)),
+        (72, 33, 32, (32, 0)),
+        (200, 20, 9, (16, 16)),
+        (32, 31, 30, (0, 0)),
+        (24, 17, 8, (0, 0)),
+    ],
+)
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_block_meets_its_neighbours_and_the_halos_of_its_piece(
+    length: int,
+    taps: int,
+    padding: int,
+    halos: tuple[int, int],
+    softmax: bool,
+    device: str,
+    launched: list[Launch],
+) -> None:
+    shape = (3, 4, length)
+    x, g = drawn(shape, torch.bfloat16, device), drawn(shape, torch.bfloat16, device)
+    weight = torch.randn(2, taps, device=device).bfloat16()
+
+    check_gradients(g, x, weight, padding_l=padding, softmax_weight=softmax)
+
+    assert names(launched) == [BLOCKS, "_reduce_kernel"]
+    assert (launched[0].arguments["LEFT"], launched[0].arguments["RIGHT"]) == halos
+
+
+@pytest.mark.usefixtures("fresh_plans")
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+@pytest.mark.parametrize("programs", [1, 1000])
+def test_pieces_of_several_blocks_and_programs_of_several_tiles(
+    blocks: int,
+    programs: int,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backward, "BLOCK_SUPER", blocks)
+    monkeypatch.setattr(backward, "BLOCK_PROGRAMS", programs)
+    monkeypatch.setattr(backward, "BLOCK_PIECES", 16)
+    x, g = drawn((2, 5, 1000), torch.float16, device), drawn((2, 5, 1000), torch.float16, device)
+    g[1, 3, 900] = float("nan")
+    weight = torch.randn(1, 31, device=device).half()
+
+    check_gradients(g, x, weight, padding_l=15)
+
+    assert names(launched) == [BLOCKS, "_reduce_kernel"]
+    assert launched[0].arguments["SUPER"] == blocks
+    assert launched[0].arguments["ONCE"] == (programs == 1000)
+
+
+@pytest.mark.parametrize(("taps", "kernel"), [(31, BLOCKS), (129, DOT)])
+def test_the_gradient_of_a_filter_is_not_spoilt_by_what_it_never_met(
+    taps: int, kernel: str, device: str, launched: list[Launch]
+) -> None:
+    x, g = drawn((1, 2, 200), torch.bfloat16, device), drawn((1, 2, 200), torch.bfloat16, device)
+    x[0, 0, -1] = float("nan")  # taps below the padding never meet it
+
+    _, grad_weight, _ = conv_backward(
+        g, x, torch.ones(1, taps, device=device).bfloat16(), padding_l=taps // 2
+    )
+
+    assert names(launched)[0] == kernel
+    _, expected, _ = conv_backward_reference(
+        g.double(), x.double(), torch.ones(1, taps, device=device).double(), padding_l=taps // 2
+    )
+    assert torch.equal(grad_weight.isnan(), expected.isnan())
+    torch.testing.assert_close(
+        grad_weight.double(), expected, rtol=1.6e-2, atol=1.6e-2, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "own"), [(1020, backward.FP32_OWN), (1022, 4)], ids=["aligned", "skewed"]
+)
+@pytest.mark.parametrize("taps", [backward.FP32_TAPS + 1, 40])
+def test_a_thread_takes_more_positions_of_fp32_under_many_taps(
+    length: int, own: int, taps: int, device: str, launched: list[Launch]
+) -> None:
+    x, g = (
+        drawn((2, 3, length), torch.float32, device),
+        drawn((2, 3, length), torch.float32, device),
+    )
+    x[0, 0, -1] = float("nan")
+    weight = torch.randn(1, taps, device=device)
+
+    check_gradients(g, x, weight, padding_l=7)
+
+    assert launched[0].arguments["OWN"] == own
