@@ -2,15 +2,17 @@
 
 Few test elements are compared with each of the elements in registers, some more are sorted by each
 program into a tree in shared memory. Many become a set in device memory, a bitmap or a hash set,
-which is built and then probed; if the elements are far fewer, they become the set. The variants,
-which depend on shapes and dtypes alone so that nothing waits for the GPU, are in `_isin/plan.py`.
+which is built and then probed; if the elements are far fewer, they become the set. If the L2 does
+not hold the set of the test elements, a filter rejects most elements, and the others become the
+set. The variants, which depend on shapes and dtypes alone so that nothing waits for the GPU, are in
+`_isin/plan.py`.
 
 Bytes: elements and test elements are read once, and one byte is written for each element. A set
 comes on top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types;
-for others 16 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8; 512 MiB
-for the full bitmap of a 32-bit type. Source: FlagGems' isin
-(https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It continues with a
-binary search in sorted test elements.
+for others 16 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8, and up
+to 3.5 words more for each member if there is a filter; 512 MiB for the full bitmap of a 32-bit
+type. Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its
+limits. It continues with a binary search in sorted test elements.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpcall_kernels._isin.plan import DTYPES, SetPlan, check_dtypes, plan
-from warpcall_kernels._isin.rule import SMALL_N
+from warpcall_kernels._isin.plan import DTYPES, check_dtypes, plan
+from warpcall_kernels._isin.rule import NARROW, SMALL_N
+from warpcall_kernels._isin.table import SetPlan
 from warpcall_kernels.op.cases import SHORT_DTYPES, Case, Sample, Values
 from warpcall_kernels.op.declaration import (
     Input,
@@ -247,21 +250,33 @@ COMMON = tuple(
 
 TUNING = (
     TunedConstants(
-        "_isin.plan",
+        "_isin.table",
         ("LARGE_SLOTS", "FILTER_SLOTS"),
         [(4, 32), (4, 16), (4, 64), (2, 16)],
-        ("M=67108864 N=16777216 i32 sparse", "M=67108864 N=16777216 i64"),
+        ("M=67108864 N=16777216 i64",),
+    ),
+    TunedConstants(
+        "_isin.table",
+        ("BLOOM_SLOTS", "BLOOM_BITS"),
+        [(8, 3), (8, 2), (16, 3)],
+        ("M=67108864 N=16777216 i32 sparse",),
     ),
     TunedConstants(
         "_isin.plan",
         ("SET_BLOCK", "SET_WARPS", "SET_BLOCKS"),
         [(128, 2, 4), (128, 2, 1), (128, 4, 4), (256, 2, 4), (256, 4, 2)],
-        ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i32 sparse"),
+        ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
         "_isin.plan",
-        ("HELD_WORDS", "BLOCK", "HELD_WARPS"),
-        [(1024, 1024, 8), (512, 1024, 8), (256, 512, 4), (1024, 512, 8)],
+        ("BLOCK", "HELD_WARPS"),
+        [(1024, 8), (512, 4), (512, 8)],
+        ("M=16777216 N=64 i32 sparse", "M=16777216 N=256 i64"),
+    ),
+    TunedConstants(
+        "_isin.table",
+        ("HELD_WORDS",),
+        [(1024,), (512,), (256,)],
         ("M=16777216 N=64 i32 sparse", "M=16777216 N=256 i64"),
     ),
 )
@@ -291,8 +306,9 @@ OP = Op(
     limits=(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to "
-        f"{SMALL_N:,}), or 10 times the elements if there are at least four times as many "
-        "test elements, and 5 KB at most"
+        f"{SMALL_N:,}, 11.5 times if they are of 32 bits and more than {NARROW.filtered_n:,}), or "
+        "10 times the elements if there are at least four times as many test elements (twice as "
+        "many from 1,048,576 on), and 5 KB at most"
     ),
     derive=_derive,
     sizes=(

@@ -21,7 +21,7 @@ from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 LAYOUTS: tuple[SampleLayout, ...] = ("contiguous", "offset")
 # Constants that keep small tensors from the variants for large ones, and values with which they do
 # not.
-LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
+LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "UNALIGNED_MIN_SIDE", 32),
     (constants, "UNALIGNED_MIN_TILES", 0),
     (constants, "CHANNELS_MIN_BYTES", 0),
@@ -30,7 +30,8 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, int], ...] = (
     (constants, "STAGED_FAR_BYTES", 0),
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
-    (rule, "REVERSED_N", 4000),
+    (rule, "REVERSED", ((4000, 4),)),
+    (rule, "NARROW", rule.NARROW._replace(filtered_n=6000, filtered_m=7000)),
 )
 
 
@@ -65,6 +66,9 @@ def further() -> Iterator[tuple[str, Case]]:
         fewer, more = (Sample((n,), dtype, "integers", 0, 40_000) for n in (900, 6100))
         yield "isin", Case("elements as the set", {"elements": fewer, "test_elements": some}, {})
         yield "isin", Case("range apart", {"elements": more, "test_elements": more}, {})
+    for dtype in (torch.int32, torch.float32):
+        elements, some = (Sample((n,), dtype, "normal") for n in (7100, 6100))
+        yield "isin", Case("filtered", {"elements": elements, "test_elements": some}, {})
 
 
 def main() -> None:

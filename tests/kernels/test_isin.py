@@ -10,8 +10,9 @@ from torch import Tensor
 
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.plan import DTYPES, Table, launches
+from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import SMALL_N, Variant
+from warpcall_kernels._isin.table import Table
 from warpcall_kernels.isin import isin, isin_reference, run_plan
 
 quiet = settings(

@@ -50,14 +50,14 @@ def prepare_kernel(
 
 
 @triton.jit
-def _whole_range(
+def whole_range(
     ws_ptr: tl.tensor,
     words: tl.tensor,
     slots: tl.tensor,
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """The least key and whether a bitmap is taken, from the ranges behind the workspace.
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The least key, the span, and whether a bitmap is taken, from the ranges behind the workspace.
 
     The first program writes the range into the header, for later launches.
     """
@@ -67,8 +67,8 @@ def _whole_range(
     if tl.program_id(0) == 0:
         tl.store(ws_ptr + LOW_INVERTED, low_inverted)
         tl.store(ws_ptr + HIGH, high)
-    _span, dense = span_of(low_inverted, high, slots, KEY)
-    return ~low_inverted, dense
+    span, dense = span_of(low_inverted, high, slots, KEY)
+    return ~low_inverted, span, dense
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def range_kernel(
     PROGRAMS: tl.constexpr,
 ) -> None:
     """Write the range into the header, for a build by very many programs."""
-    _whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+    whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
 
 
 @triton.jit
@@ -110,7 +110,7 @@ def build_kernel(
     low, dense = 0, False
     if SET == "either":
         if PROGRAMS > 0:
-            low, dense = _whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+            low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
         else:
             low, _span, dense = key_range(ws_ptr, slots, KEY)
     add_keys(
@@ -272,7 +272,7 @@ def keep_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
     if SET == "either":
-        _low, dense = _whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
+        _low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
         if not dense:
             insert(ws_ptr, key, valid, slots, factor, shift, shift, False, True, BUCKET, KEY)
     else:
@@ -280,7 +280,7 @@ def keep_kernel(
 
 
 @triton.jit
-def _mark_slots(
+def mark_slots(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
@@ -321,13 +321,13 @@ def mark_kernel(
         if dense:
             set_bits(ws_ptr, key - low, valid & (key - low <= span), KEY)
         else:
-            _mark_slots(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
+            mark_slots(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
     else:
-        _mark_slots(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
+        mark_slots(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
 
 
 @triton.jit
-def _find_marks(
+def find_marks(
     ws_ptr: tl.tensor,
     key: tl.tensor,
     valid: tl.tensor,
@@ -369,7 +369,7 @@ def collect_kernel(
         if dense:
             found = has_bits(ws_ptr, key - low, valid, KEY)
         else:
-            found = _find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
+            found = find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
     else:
-        found = _find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
+        found = find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
     store_block(out_ptr, start, m, found ^ INVERT, BLOCK)

@@ -6,9 +6,10 @@
 | SEARCH | up to 2^9 or 2^10 test elements (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
 | SMALL | up to 2^10 to 2^12 (`Rule`) | one program zeroes and builds a set | kernels.py |
 | LARGE | all others | many programs do | kernels.py |
-| REVERSED | REVERSED_RATIO times as many test elements as elements, and REVERSED_N or more | the elements become the set; test elements mark its members | kernels.py |
+| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others | filtered.py |
+| REVERSED | 2 to 4 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | kernels.py |
 
-The set of SMALL and LARGE is one of these, that of REVERSED one of the last two:
+The set of SMALL and LARGE is one of these, that of REVERSED and FILTERED one of the last two:
 
 | set | taken when | why |
 | --- | --- | --- |
@@ -27,15 +28,21 @@ import functools
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from warpcall_kernels._isin.few import compare_kernel, search_kernel
-from warpcall_kernels._isin.hash_set import HEADER
+from warpcall_kernels._isin.filtered import (
+    fill_kernel,
+    keep_candidates_kernel,
+    mark_candidates_kernel,
+    settle_kernel,
+    sift_kernel,
+    zero_bitmap_kernel,
+)
 from warpcall_kernels._isin.kernels import (
     build_kernel,
     build_small_kernel,
@@ -46,7 +53,8 @@ from warpcall_kernels._isin.kernels import (
     probe_kernel,
     range_kernel,
 )
-from warpcall_kernels._isin.rule import FULL_BITMAP_N, Variant, choose
+from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels._isin.table import RANGES, CandidateSet, Kind, SetPlan, Table
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
@@ -73,12 +81,6 @@ PREPARING = 128  # programs that zero the workspace and find the range
 # that does. 2^10 sparse int32 in 2^20: 62 us, and 76 with two launches and a memset before the build.
 FUSED_N = 1 << 22
 
-# Slots for each test element of a small set, nearly all of which are then alone in their bucket,
-# and of a large one, which is filled to between 1/8 and 1/4.
-SMALL_SLOTS, LARGE_SLOTS = 16, 4
-MIN_SLOTS = 32
-ACCESS_BYTES = 8  # bytes of a bucket, which a thread reads in one access
-
 # A program that builds or probes a large set: its elements and warps. Few of its threads wait for
 # the longest probe. 2^24 int32 in 2^20: 200 us, 17 % less than with 512 elements.
 SET_BLOCK = 128
@@ -88,13 +90,13 @@ SET_WARPS = 2
 SET_BLOCKS = 4
 ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 
-# Bytes of a hash set from which on it has a filter, because most of it is not in the L2, and the
-# slots for each word of that filter: 4 to 8 bits a test element.
-FILTERED_BYTES = 1 << 24
-FILTER_SLOTS = 32
-# Words of the filter of a small set, which every program holds. 2^24 in 64: 53 us, 18 % less than
-# with 256.
-HELD_WORDS = 1024
+# FILTERED
+ZEROING = 264  # programs that zero a bitmap
+# Elements of a program and its warps that fills the filter, and of one that looks up in it. 2^26
+# int32 in 2^24: 573 us to look up, 586 with 512 elements, 620 with 256 and 2 warps.
+FILL_BLOCK, FILL_WARPS = 256, 2
+SIFT_BLOCK, SIFT_WARPS = 1024, 4
+
 # Warps of a program that holds it, for 4 elements a thread. 2^24 int32 in 64: 53 us, 38 % less than
 # with 16 elements.
 HELD_WARPS = 8
@@ -126,83 +128,6 @@ def check_dtypes(elements: TensorLike, test_elements: TensorLike) -> None:
             raise InvalidInput(name, f"{name} must be one of {allowed}, got {dtype_name(t.dtype)}")
 
 
-class Kind(StrEnum):
-    """What a set is: SET of the kernels."""
-
-    BITMAP = "bits"
-    HASH = "hash"
-    EITHER = "either"
-
-
-def kind_of(common: Any, n: int) -> Kind:
-    """What n test elements become if they become a set."""
-    bits = common.primitive_bitwidth
-    if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
-        return Kind.BITMAP
-    return Kind.HASH if common.is_floating() else Kind.EITHER
-
-
-class Table(NamedTuple):
-    """How a set lies in memory.
-
-    Args:
-        kind: BITMAP, HASH or EITHER.
-        slots: words of the table, a power of two.
-        bucket: slots that one access reads.
-        small: whether one program builds the set.
-        itemsize: bytes of a word.
-        filter_words: 32-bit words of the filter, a power of two; 0 for no filter.
-    """
-
-    kind: Kind
-    slots: int
-    bucket: int
-    small: bool
-    itemsize: int
-    filter_words: int
-
-    @classmethod
-    def of(cls, common: Any, n: int, small: bool) -> Table:
-        """The table for n members of the Triton dtype `common`. If `small`, one program builds it."""
-        kind = kind_of(common, n)
-        bits = common.primitive_bitwidth
-        bucket = 1 if small or bits == 64 else ACCESS_BYTES // 4
-        if kind is Kind.BITMAP:
-            return cls(kind, max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4, 0)
-        slots = max(MIN_SLOTS, triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS)))
-        itemsize = 8 if bits == 64 else 4
-        large = slots * itemsize > FILTERED_BYTES
-        words = HELD_WORDS if small else slots // FILTER_SLOTS if large else 0
-        return cls(kind, slots, bucket, small, itemsize, words)
-
-    @property
-    def words(self) -> int:
-        """Words of the workspace."""
-        return HEADER + self.slots + self.filter_words * 4 // self.itemsize
-
-    @property
-    def shift(self) -> int:
-        """How far a hash of 32 bits is shifted right to number the buckets; 0 for 2^32 buckets or
-        more.
-        """
-        return max(0, 33 - (self.slots // self.bucket).bit_length())
-
-
-class SetPlan(NamedTuple):
-    """The launches that build a set in a workspace and look up elements in it.
-
-    Args:
-        words: words of the workspace.
-        word: their dtype.
-        launches: each with which of its tensors it takes: "x" (elements), "t" (test elements), "w"
-            (workspace), "o" (out).
-    """
-
-    words: int
-    word: torch.dtype
-    launches: tuple[tuple[Launch, str], ...]
-
-
 @functools.lru_cache(maxsize=4096)
 def plan(elements: LayoutKey, test_elements: LayoutKey, invert: bool) -> Launch | SetPlan | None:
     """The launch on (elements, test elements, out), or those of a set.
@@ -228,6 +153,8 @@ def launches(
         return _compare(call, m, n, words)
     if variant is Variant.SEARCH:
         return _search(call, common, m, n, words)
+    if variant is Variant.FILTERED:
+        return _filtered(Table.of(common, n, small=False), common, m, n, invert, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m, small=False), common, m, n, invert, words)
     return _set_plan(Table.of(common, n, variant is Variant.SMALL), common, m, n, invert, words)
@@ -274,17 +201,20 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
     }
 
 
-def _prepare(table: Table, common: Any, words: int, n: int, dtype: Any) -> Launch:
+def _prepare(
+    table: Table, common: Any, words: int, n: int, dtype: Any, programs: int = 0
+) -> Launch:
+    programs = programs or PREPARING
     arguments = {
         "n": n,
         "words": words,
         "RANGE": table.kind is Kind.EITHER,
         "COMMON": common,
         "KEY": _key(common),
-        "PROGRAMS": PREPARING,
+        "PROGRAMS": programs,
         "BLOCK": BLOCK,
     }
-    return Launch(prepare_kernel, (PREPARING,), arguments, (dtype, None))
+    return Launch(prepare_kernel, (programs,), arguments, (dtype, None))
 
 
 def _set_plan(
@@ -339,6 +269,32 @@ def _reversed(
         (Launch(collect_kernel, few, collect, (words[0], None, None)), "xwo"),
     )
     return SetPlan(zeroed + 2 * PREPARING, _word(common), steps)
+
+
+def _filtered(
+    table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
+) -> SetPlan:
+    kept = CandidateSet.of(table, m)
+    every = {**_shared(table, common), **kept.arguments(table.bucket), "PROGRAMS": RANGES}
+    every |= {"m": m, "n": n, "INVERT": invert, "ZEROED": BLOCK}
+
+    def step(kernel: Any, takes: str, programs: int, block: int, warps: int = 4) -> None:
+        arguments = {key: every[key] for key in kernel.arg_names if key in every}
+        arguments |= {"BLOCK": block, "num_warps": warps}
+        types = {"x": words[0], "t": words[1], "w": None, "o": None}
+        read_as = tuple(types[name] for name in takes)
+        steps.append((Launch(kernel, (programs,), arguments, read_as), takes))
+
+    steps = [(_prepare(table, common, kept.ranges, n, words[1], RANGES), "tw")]
+    if table.kind is Kind.EITHER:
+        step(zero_bitmap_kernel, "w", ZEROING, 2 * BLOCK)
+    step(fill_kernel, "tw", triton.cdiv(n, FILL_BLOCK), FILL_BLOCK, FILL_WARPS)
+    step(sift_kernel, "xwo", triton.cdiv(m, SIFT_BLOCK), SIFT_BLOCK, SIFT_WARPS)
+    lists = kept.blocks(SET_BLOCK)
+    step(keep_candidates_kernel, "w", lists, SET_BLOCK, SET_WARPS)
+    step(mark_candidates_kernel, "tw", triton.cdiv(n, SET_BLOCK), SET_BLOCK, SET_WARPS)
+    step(settle_kernel, "xwo", lists, SET_BLOCK, SET_WARPS)
+    return SetPlan(kept.words, _word(common), tuple(steps))
 
 
 def _word(common: Any) -> torch.dtype:

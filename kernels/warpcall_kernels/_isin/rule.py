@@ -22,13 +22,17 @@ MOST_SEARCHED = 1 << 11  # test elements that one program can sort
 # COMPARE: (test elements, elements) up to which it is taken. 2^14 int64 in 64: 5.6 us, SEARCH 6.0.
 COMPARED = ((1 << 6, 1 << 14), (1 << 4, 1 << 17))
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
-# REVERSED: the least test elements, the least of them for each element, and the most elements.
-# 2^20 int32 in 2^22: 167 us, LARGE 395.
-REVERSED_N, REVERSED_RATIO, REVERSED_MAX_M = 1 << 17, 4, 1 << 20
+# REVERSED: from so many test elements on, the least of them for each element; and the most elements.
+# 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113.
+REVERSED, REVERSED_MAX_M = ((1 << 17, 4), (1 << 20, 2)), 1 << 20
+# FILTERED: the most elements for each test element, because of which the list of candidates has room
+# for those that the filter lets pass by mistake, and the most elements, whose numbers must fit into a
+# key of 32 bits.
+FILTERED_RATIO, FILTERED_MAX_M = 8, (1 << 31) - 1
 
 
 class Rule(NamedTuple):
-    """Where SEARCH and SMALL are taken, for keys of one width.
+    """Where SEARCH, SMALL and FILTERED are taken, for keys of one width.
 
     Args:
         searched: test elements up to which SEARCH is taken for any number of elements.
@@ -37,6 +41,8 @@ class Rule(NamedTuple):
         small_n: test elements of more than that up to which SMALL is taken.
         many: elements from which on it is taken for more,
         small_n_of_many: up to so many.
+        filtered_n: test elements of more than that from which on FILTERED is taken,
+        filtered_m: for so many elements or more.
     """
 
     searched: int
@@ -45,12 +51,15 @@ class Rule(NamedTuple):
     small_n: int
     many: int
     small_n_of_many: int
+    filtered_n: int
+    filtered_m: int
 
 
 # 2^16 in 1,024: SEARCH 10 us, SMALL 9 (dense) and 13 (sparse); 2^24 in 16: SEARCH 33, SMALL 30 and 52.
-NARROW = Rule(32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11)
+# 2^26 in 2^24, sparse: FILTERED 1,173 us, LARGE 2,028.
+NARROW = Rule(32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11, 1 << 23, 1 << 24)
 # 2^24 in 2,048, sparse: SMALL 107 us, LARGE 156; 2^16 in 2,048: LARGE is level with it or faster.
-WIDE = Rule(8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11)
+WIDE = Rule(8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11, 1 << 62, 1 << 24)
 
 
 class Variant(StrEnum):
@@ -61,6 +70,7 @@ class Variant(StrEnum):
     SMALL = "small"
     LARGE = "large"
     REVERSED = "reversed"
+    FILTERED = "filtered"
 
 
 def choose(common: Any, m: int, n: int) -> Variant:
@@ -70,11 +80,20 @@ def choose(common: Any, m: int, n: int) -> Variant:
     rule = WIDE if common.primitive_bitwidth == 64 else NARROW
     if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
         return Variant.COMPARE
-    if n >= REVERSED_N and n >= REVERSED_RATIO * m and m <= REVERSED_MAX_M:
+    fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
+    if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
+    if n > rule.filtered_n and m >= rule.filtered_m and _can_filter(common, m, n):
+        return Variant.FILTERED
     if n <= rule.searched or (n <= rule.most_searched and m * n <= rule.searched_pairs):
         return Variant.SEARCH
     return _set_variant(rule.small_n_of_many if m >= rule.many else rule.small_n, n)
+
+
+def _can_filter(common: Any, m: int, n: int) -> bool:
+    """Whether FILTERED can do a call in some reasonable time."""
+    fits = common.primitive_bitwidth == 64 or n < FULL_BITMAP_N
+    return fits and n <= FILTERED_MAX_M and m <= min(FILTERED_MAX_M, FILTERED_RATIO * n)
 
 
 def _set_variant(small_n: int, n: int) -> Variant:
@@ -89,5 +108,8 @@ def variants(common: Any, m: int, n: int) -> list[Variant]:
         Variant.SMALL: n <= SMALL_N,
         Variant.LARGE: True,
         Variant.REVERSED: m <= n and common.primitive_bitwidth > 16 and m < FULL_BITMAP_N,
+        Variant.FILTERED: common.primitive_bitwidth > 16
+        and n > SMALL_N
+        and _can_filter(common, m, n),
     }
     return [variant for variant, can in able.items() if can]

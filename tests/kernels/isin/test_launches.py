@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin import rule
+from warpcall_kernels._isin import rule, table
 from warpcall_kernels._isin.rule import Variant, choose
 from warpcall_kernels.isin import isin
 from warpcall_kernels.op.launch import Launch
@@ -71,7 +71,7 @@ def test_few_elements_are_the_set_and_many_test_elements_mark_it(
     launched: list[Launch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rule, "REVERSED_N", 900)
+    monkeypatch.setattr(rule, "REVERSED", ((900, 4),))
     monkeypatch.setattr(rule, "NARROW", rule.WIDE)
     module.plan.cache_clear()
     test = torch.arange(0, 1000 * step, step, device=device).to(dtype)
@@ -97,6 +97,10 @@ def test_the_rule_at_its_boundaries() -> None:
         ((1 << 11) + 1, 1 << 18): Variant.LARGE,
         (1 << 22, 1 << 20): Variant.REVERSED,
         (1 << 22, (1 << 20) + 1): Variant.LARGE,
+        (1 << 20, 1 << 19): Variant.REVERSED,
+        (1 << 20, (1 << 19) + 1): Variant.LARGE,
+        ((1 << 20) - 1, 1 << 19): Variant.LARGE,
+        ((1 << 20) - 1, 1 << 17): Variant.REVERSED,
         ((1 << 17) - 1, 100): Variant.LARGE,
     }
 
@@ -139,7 +143,7 @@ def test_a_set_too_large_for_the_l2_is_filtered(
     launched: list[Launch],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "FILTERED_BYTES", 1 << 16)
+    monkeypatch.setattr(table, "FILTERED_BYTES", 1 << 16)
     module.plan.cache_clear()
     test = torch.arange(0, 5000 * step, step, device=device).to(dtype)
     x = torch.cat([test[:700], test[:700] + 1, torch.tensor([0, -1, 3]).to(test)])

@@ -1,0 +1,181 @@
+"""What a set of isin is, and how it lies in memory."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+import triton
+
+from warpcall_kernels._isin.hash_set import HEADER
+from warpcall_kernels._isin.rule import FULL_BITMAP_N
+from warpcall_kernels.op.launch import Launch
+
+# Slots for each test element of a small set, nearly all of which are then alone in their bucket,
+# and of a large one, which is filled to between 1/8 and 1/4.
+SMALL_SLOTS, LARGE_SLOTS = 16, 4
+MIN_SLOTS = 32
+ACCESS_BYTES = 8  # bytes of a bucket, which a thread reads in one access
+
+# LARGE: bytes of a hash set from which on it has a filter, because most of it is not in the L2, and
+# the slots for each word of that filter: 4 to 8 bits a test element.
+FILTERED_BYTES = 1 << 24
+FILTER_SLOTS = 32
+# Words of the filter of a small set, which every program holds. 2^24 in 64: 53 us, 18 % less than
+# with 256.
+HELD_WORDS = 1024
+
+# FILTERED
+RANGES = 512  # programs that find the range of the test elements
+# Slots of the table of all test elements for each word of the filter, which then has 16 to 32 bits
+# for each test element, of which each sets BLOOM_BITS in one word: some 1 % of other values pass.
+# 2^26 int32 in 2^24: 1,173 us, 1,246 with two bits.
+BLOOM_SLOTS, BLOOM_BITS = 8, 3
+# The list of candidates has room for one of ELEMENTS_LISTED elements, and in slots of the table of all
+# test elements, for one of LEAST_LISTED to one of MOST_LISTED. The set of candidates has
+# CANDIDATE_SLOTS for each.
+ELEMENTS_LISTED, LEAST_LISTED, MOST_LISTED, CANDIDATE_SLOTS = 32, 32, 16, 2
+LEAST_ROOM = 1024  # candidates that each part of the list has room for at least
+SEGMENTS = 128  # parts of the list, each with its own counter
+
+
+class Kind(StrEnum):
+    """What a set is: SET of the kernels."""
+
+    BITMAP = "bits"
+    HASH = "hash"
+    EITHER = "either"
+
+
+def kind_of(common: Any, n: int) -> Kind:
+    """What n test elements become if they become a set."""
+    bits = common.primitive_bitwidth
+    if bits <= 16 or (bits == 32 and n >= FULL_BITMAP_N):
+        return Kind.BITMAP
+    return Kind.HASH if common.is_floating() else Kind.EITHER
+
+
+class Table(NamedTuple):
+    """How a set lies in memory.
+
+    Args:
+        kind: BITMAP, HASH or EITHER.
+        slots: words of the table, a power of two.
+        bucket: slots that one access reads.
+        small: whether one program builds the set.
+        itemsize: bytes of a word.
+        filter_words: 32-bit words of the filter, a power of two; 0 for no filter.
+    """
+
+    kind: Kind
+    slots: int
+    bucket: int
+    small: bool
+    itemsize: int
+    filter_words: int
+
+    @classmethod
+    def of(cls, common: Any, n: int, small: bool) -> Table:
+        """The table for n members of the Triton dtype `common`. If `small`, one program builds it."""
+        kind = kind_of(common, n)
+        bits = common.primitive_bitwidth
+        bucket = 1 if small or bits == 64 else ACCESS_BYTES // 4
+        if kind is Kind.BITMAP:
+            return cls(kind, max(MIN_SLOTS, (1 << bits) // 32), bucket, small, 4, 0)
+        slots = max(MIN_SLOTS, triton.next_power_of_2(n * (SMALL_SLOTS if small else LARGE_SLOTS)))
+        itemsize = 8 if bits == 64 else 4
+        large = slots * itemsize > FILTERED_BYTES
+        words = HELD_WORDS if small else slots // FILTER_SLOTS if large else 0
+        return cls(kind, slots, bucket, small, itemsize, words)
+
+    @property
+    def words(self) -> int:
+        """Words of the workspace."""
+        return HEADER + self.slots + self.filter_words * 4 // self.itemsize
+
+    @property
+    def shift(self) -> int:
+        """How far a hash of 32 bits is shifted right to number the buckets; 0 for 2^32 buckets or
+        more.
+        """
+        return max(0, 33 - (self.slots // self.bucket).bit_length())
+
+
+class CandidateSet(NamedTuple):
+    """How the workspace of FILTERED lies in memory, whose parts `filtered.py` describes.
+
+    Args:
+        slots: of the set of the candidates, a power of two.
+        bloom_words: 32-bit words of the filter, a power of two.
+        room: candidates that a segment of the list has room for.
+        marks, bloom, counts, ranges, listed, members: where these begin, in words.
+        words: words of the workspace.
+    """
+
+    slots: int
+    bloom_words: int
+    room: int
+    marks: int
+    bloom: int
+    counts: int
+    ranges: int
+    listed: int
+    members: int
+    words: int
+
+    @classmethod
+    def of(cls, table: Table, m: int) -> CandidateSet:
+        """The layout for m elements, if `table` is that of all test elements."""
+        all_elements = triton.next_power_of_2(m)
+        listed = max(all_elements // ELEMENTS_LISTED, table.slots // LEAST_LISTED)
+        listed = min(all_elements, listed, table.slots // MOST_LISTED)
+        room = max(triton.cdiv(listed, SEGMENTS), min(LEAST_ROOM, all_elements))
+        slots = max(MIN_SLOTS, CANDIDATE_SLOTS * SEGMENTS * room)
+        bloom_words = max(1, table.slots // BLOOM_SLOTS)
+        marks = HEADER + slots
+        bloom = marks + slots // table.itemsize + HEADER
+        counts = bloom + triton.cdiv(max(HEADER, bloom_words) * 4, table.itemsize)
+        ranges = counts + SEGMENTS
+        listed = ranges + 2 * RANGES
+        members = listed + 2 * SEGMENTS * room
+        words = members + HEADER + table.slots
+        return cls(
+            *(slots, bloom_words, room, marks, bloom, counts, ranges, listed, members, words),
+        )
+
+    def blocks(self, block: int) -> int:
+        """How many blocks of candidates the list has room for: each segment begins one."""
+        return SEGMENTS * -(-self.room // block)
+
+    def arguments(self, bucket: int) -> dict[str, int]:
+        """The arguments of the kernels in filtered.py."""
+        return {
+            "marks": self.marks,
+            "bloom": self.bloom,
+            "bloom_shift": 33 - self.bloom_words.bit_length(),
+            "BITS": BLOOM_BITS,
+            "counts": self.counts,
+            "ranges": self.ranges,
+            "listed": self.listed,
+            "room": self.room,
+            "SEGMENTS": SEGMENTS,
+            "members": self.members,
+            "candidate_slots": self.slots,
+            "candidate_shift": 33 - (self.slots // bucket).bit_length(),
+        }
+
+
+class SetPlan(NamedTuple):
+    """The launches that build a set in a workspace and look up elements in it.
+
+    Args:
+        words: words of the workspace.
+        word: their dtype.
+        launches: each with which of its tensors it takes: "x" (elements), "t" (test elements), "w"
+            (workspace), "o" (out).
+    """
+
+    words: int
+    word: torch.dtype
+    launches: tuple[tuple[Launch, str], ...]

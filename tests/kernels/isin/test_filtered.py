@@ -1,0 +1,198 @@
+"""The filtered variant of isin: which of its branches the device takes, and that each is exact."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from warpcall_kernels._isin import hash_set, plan, rule, table
+from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels._isin.table import CandidateSet, SetPlan, Table
+from warpcall_kernels.isin import isin
+from warpcall_kernels.op.launch import Launch
+
+TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
+
+
+def by_comparison(x: Tensor, test: Tensor) -> Tensor:
+    """The definition: compare each with each."""
+    return (x[:, None] == test).any(-1)
+
+
+def filtered(x: Tensor, test: Tensor, *, invert: bool = False) -> tuple[Tensor, Tensor]:
+    """The result of the filtered variant, and its workspace."""
+    planned = launches(Variant.FILTERED, DTYPES[x.dtype], len(x), len(test), invert, (None, None))
+    assert isinstance(planned, SetPlan)
+    out = x.new_empty(x.shape, dtype=torch.bool)
+    ws = x.new_empty(planned.words, dtype=planned.word)
+    tensors = {"x": x, "t": test, "w": ws, "o": out}
+    for launch, takes in planned.launches:
+        launch(*[tensors[name] for name in takes])
+    return out, ws
+
+
+def listed(ws: Tensor, x: Tensor, test: Tensor) -> int:
+    """How many candidates there were."""
+    at = CandidateSet.of(_table(x, test), len(x)).counts
+    return sum(ws[at : at + table.SEGMENTS].tolist())
+
+
+def overflowed(ws: Tensor) -> bool:
+    """Whether there were more candidates than the list has room for."""
+    return ws[hash_set.OVERFLOW.value].item() != 0
+
+
+def _table(x: Tensor, test: Tensor) -> Table:
+    return Table.of(DTYPES[x.dtype], len(test), small=False)
+
+
+def _spread(count: int, dtype: torch.dtype, device: str) -> Tensor:
+    """Different values whose range fits into no bitmap of so few of them."""
+    step = 900_001 if dtype.itemsize == 4 else 1 << 40
+    return torch.arange(-count // 2, count - count // 2, device=device).mul(step).to(dtype)
+
+
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_test_elements_decide_about_what_the_filter_does_not_reject(
+    dtype: torch.dtype, invert: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "BLOOM_SLOTS", 128)  # so few bits that many others pass
+    values = _spread(1800, dtype, device)
+    test, x = values[::2].contiguous(), torch.cat([values[600:900], values[:1].expand(300)])
+
+    out, ws = filtered(x, test, invert=invert)
+
+    assert torch.equal(out, by_comparison(x, test) ^ invert)
+    assert not overflowed(ws)
+    assert listed(ws, x, test) > 450  # 450 are members
+
+
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_too_many_candidates_are_looked_up_in_a_set_of_all_test_elements(
+    dtype: torch.dtype, invert: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "LEAST_ROOM", 1)
+    monkeypatch.setattr(table, "SEGMENTS", 4)
+    values = _spread(1800, dtype, device)
+    test, x = values[::2].contiguous(), values[:1501]
+
+    out, ws = filtered(x, test, invert=invert)
+
+    assert torch.equal(out, by_comparison(x, test) ^ invert)
+    assert overflowed(ws)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_small_range_of_integers_is_a_bitmap(dtype: torch.dtype, device: str) -> None:
+    test = torch.arange(-700, 700, 3, device=device, dtype=dtype)
+    x = torch.arange(-1500, 1500, device=device, dtype=dtype)
+
+    out, ws = filtered(x, test)
+
+    assert torch.equal(out, by_comparison(x, test))
+    assert listed(ws, x, test) == 0
+
+
+@pytest.mark.parametrize("room", [1, 1024])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_equal_and_extreme_values(
+    dtype: torch.dtype, room: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "LEAST_ROOM", room)
+    if dtype.is_floating_point:
+        odd = torch.tensor([float("nan"), -0.0, float("inf")], dtype=dtype, device=device)
+    else:
+        limits = torch.iinfo(dtype)
+        odd = torch.tensor([limits.min, limits.max, 0], dtype=dtype, device=device)
+    values = _spread(300, dtype, device)
+    for test in (odd.repeat(200), torch.cat([values[::3], odd[1:2]]), values[:1].expand(500)):
+        x = torch.cat([odd, -odd, values, values[:1].expand(200), odd.repeat(20)])
+
+        out, _ws = filtered(x, test.contiguous())
+
+        assert torch.equal(out, by_comparison(x, test))
+
+
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_isin_takes_it_for_many_of_both(
+    dtype: torch.dtype,
+    invert: bool,
+    device: str,
+    launched: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rule, "NARROW", rule.NARROW._replace(filtered_n=4000, filtered_m=600))
+    plan.plan.cache_clear()
+    values = _spread(9000, dtype, device)
+    test, x = values[::2].contiguous(), values[:700]
+
+    out = isin(x, test, invert=invert)
+    plan.plan.cache_clear()
+
+    ranged = [] if dtype.is_floating_point else ["zero_bitmap_kernel"]
+    assert [launch.kernel.fn.__name__ for launch in launched] == [
+        *("prepare_kernel", *ranged, "fill_kernel", "sift_kernel"),
+        *("keep_candidates_kernel", "mark_candidates_kernel", "settle_kernel"),
+    ]
+    assert torch.equal(out, by_comparison(x, test) ^ invert)
+
+
+def test_where_the_rule_takes_it() -> None:
+    many, more = 1 << 24, 1 << 26
+
+    assert choose(tl.int32, more, many) is Variant.FILTERED
+    assert choose(tl.float32, more, many) is Variant.FILTERED
+    assert choose(tl.int32, more, rule.FULL_BITMAP_N) is Variant.LARGE
+    assert choose(tl.int32, rule.FILTERED_RATIO * many + 1, many) is Variant.LARGE
+    assert choose(tl.int64, 1 << 31, 1 << 30) is Variant.LARGE
+
+
+@given(
+    m=st.integers(1, (1 << 31) - 1),
+    n=st.integers(1, (1 << 31) - 1),
+    dtype=st.sampled_from(TYPES),
+)
+@settings(deadline=None)
+def test_the_workspace_is_laid_out_without_overlap_and_no_larger_than_the_limits_say(
+    m: int, n: int, dtype: torch.dtype
+) -> None:
+    n = n if dtype.itemsize == 8 else min(n, rule.FULL_BITMAP_N - 1)
+    whole = Table.of(DTYPES[dtype], n, small=False)
+
+    kept = CandidateSet.of(whole, m)
+
+    word = whole.itemsize
+    assert kept.marks >= kept.slots
+    assert (kept.bloom - kept.marks) * word > kept.slots
+    assert (kept.counts - kept.bloom) * word >= 4 * kept.bloom_words
+    assert kept.members % 2 == 0  # pairs of slots are read at once
+    assert kept.slots >= 2 * table.SEGMENTS * kept.room  # so that every insertion ends
+    assert m > rule.FILTERED_RATIO * n or table.SEGMENTS * kept.room >= m // 32
+    room = table.SEGMENTS * table.LEAST_ROOM  # of few
+    assert kept.words * word <= 11.5 * n * dtype.itemsize + (5 * room + 2000) * word
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_of_a_full_set_the_list_says_so(
+    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that is exactly full is no overflow."""
+    monkeypatch.setattr(table, "LEAST_ROOM", 1)
+    monkeypatch.setattr(table, "SEGMENTS", 1)
+    monkeypatch.setattr(table, "LEAST_LISTED", 1)
+    monkeypatch.setattr(table, "MOST_LISTED", 1)
+    values = _spread(1024, dtype, device)
+
+    out, ws = filtered(values, values.clone())
+
+    assert bool(out.all())
+    assert listed(ws, values, values) == 1024
+    assert not overflowed(ws)
