@@ -1,9 +1,9 @@
 """y = softmax(scale * x) over the unmasked positions of the last dim; exactly 0 at the others.
 
 The dims before the last are rows, and a program takes a tile of them. It reads them once, keeps
-them in registers and writes the result once, so that the op takes as long as moving its bytes. Rows
-that do not fit into registers, and rows of a few positions, have kernels of their own: see the
-table of variants in `_softmax/__init__.py`.
+them in registers and writes the result once, so that the op takes as long as moving its bytes. Of a
+long row several programs have a part each. Rows of a few positions have kernels of their own: see
+the table of variants in `_softmax/__init__.py`.
 Bytes: (positions that count + rows * K written) * itemsize + mask and lengths as they lie.
 Source: Choongwoo Han, "How to write a PyTorch custom layer in CUDA for Transformer", 2019: its
 form with a mask and its form with lengths.
@@ -70,7 +70,11 @@ def _launch(
         lengths = None if lengths is None else lengths.expand(x.shape[:-1]).contiguous()
         launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
         assert launch is not None
-    launch(x, mask, lengths, out)
+    words = [x.new_zeros(launch.words, dtype=torch.int64)] if launch.words else []
+    if "take" in launch.arguments:
+        launch(x, out, *words)
+    else:
+        launch(x, mask, lengths, out, *words)
     return out
 
 
@@ -137,9 +141,9 @@ def masked_softmax(
     A position counts if neither mask nor lengths nor causality masks it. A row in which no position
     counts is all zeros. Values at masked positions have no influence, even if they are NaN or
     infinite. If a value that counts is NaN or inf, or if all of them are -inf, all positions of the
-    row that count become NaN, as in torch. The op allocates no device memory but the result, unless
-    the row dims do not merge into three or the positions of a row lie far apart; then it copies
-    operands.
+    row that count become NaN, as in torch. The op allocates no device memory but the result, and 8
+    bytes for each part of a row that programs share, unless the row dims do not merge into three or
+    the positions of a row lie far apart; then it copies operands.
 
     Args:
         x: scores of shape (..., K), fp16, bf16, fp32 or fp64, any strides; fp16 and bf16 are
@@ -264,6 +268,7 @@ CASES = (
     _case("odd rows, causal", (3, 6, 1029), torch.float16, params={"causal": True}),
     _case("odd rows, strided", (6, 35), torch.float32, layout="strided"),
     _case("20001 positions", (3, 20001), mask=(1, 20001), lengths=(3,)),
+    _case("20003 positions", (3, 20003), torch.bfloat16, mask=(1, 20003)),
     _case("short odd rows", (1301, 3), torch.float16, mask=(1, 3)),
     _case("short odd rows by batches", (8, 200, 17), torch.bfloat16, mask=(8, 1, 17), lengths=(8, 200)),
     _case("short odd rows, NaN and inf", (300, 7), torch.float16, mask=(300, 7), values="special"),
@@ -293,15 +298,26 @@ def _sweep() -> Iterator[Case]:
     yield Case("[4093,4099] bf16 lengths", {"x": x, "lengths": lengths}, {}, "large")
 
 
-STEPS = [((4096, 8),), ((8192, 16),), ((8192, 32),), ((16384, 32),)]
+SPLIT_STEPS: dict[int, list[tuple[Any, ...]]] = {
+    2: [((4096, 4, 48),), ((4096, 4, 56),), ((2048, 2, 64),), ((8192, 8, None),)],
+    4: [((2048, 4, 40),), ((2048, 4, 48),), ((4096, 4, 80),), ((4096, 8, 56),)],
+}
 TUNING = (
     common_cases.TILE_CONSTANTS,
-    TunedConstants("_softmax.constants", ("LONG[4]",), STEPS, ("[335,100003] fp32 key",)),
+    TunedConstants(
+        "_softmax.constants", ("SPLIT_FORWARD[2]",), SPLIT_STEPS[2], ("[670,50021] bf16 key",)
+    ),
     TunedConstants(
         "_softmax.constants",
-        ("LONG_MASKED",),
-        STEPS,
-        ("[670,50021] bf16 key", "[3353,10007] fp32 key"),
+        ("SPLIT_FORWARD[4]",),
+        SPLIT_STEPS[4],
+        ("[335,100003] fp32 key", "[3353,10007] fp32 key"),
+    ),
+    TunedConstants(
+        "_softmax.constants",
+        ("SPLIT_ROWS[2]",),
+        [((4096, 4, None),), ((4096, 4, 64),), ((8192, 8, 64),)],
+        ("[4096, 32768] bf16",),
     ),
 )
 

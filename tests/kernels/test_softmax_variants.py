@@ -9,7 +9,7 @@ import triton.language as tl
 from tests.kernels.layouts import at
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
-from warpcall_kernels._softmax import backward_plan
+from warpcall_kernels._softmax import backward_plan, constants, forward_plan
 from warpcall_kernels._softmax.mask import BYTES, WORDS
 from warpcall_kernels._softmax.rows import Variant
 from warpcall_kernels.op.launch import Launch, Layout, layout_key
@@ -34,15 +34,17 @@ def variant(launch: Launch | None) -> str:
         (68, torch.float16, "tile"),
         (65, torch.float64, "tile"),
         (8191, torch.float32, "tile, skewed"),
-        (10_007, torch.float32, "long, skewed"),
+        (8194, torch.float64, "long"),
+        (10_007, torch.float32, "split, skewed"),
         (16_384, torch.float32, "tile"),
-        (16_401, torch.float32, "long, skewed"),
+        (16_388, torch.float32, "split"),
+        (16_401, torch.float32, "split, skewed"),
         (16_387, torch.bfloat16, "tile, skewed"),
-        (16_393, torch.bfloat16, "long, skewed"),
-        (16_400, torch.bfloat16, "tile"),
-        (32_768, torch.float16, "tile"),
-        (32_776, torch.bfloat16, "long"),
-        (65_553, torch.float16, "long, skewed"),
+        (16_393, torch.bfloat16, "split, skewed"),
+        (16_400, torch.bfloat16, "split"),
+        (32_768, torch.float16, "split"),
+        (32_772, torch.float16, "long"),
+        (65_553, torch.float16, "split, skewed"),
     ],
 )
 def test_rows_take_the_variant_that_is_fastest_for_their_length_and_where_they_begin(
@@ -141,7 +143,7 @@ def test_short_rows_are_found_where_each_operand_has_them(
 def test_long_rows_are_read_in_steps_that_are_fastest_for_their_masks(
     columns: int, dtype: torch.dtype, masked: bool, step: tuple[int, int]
 ) -> None:
-    mask = at(0, (1, columns), torch.bool) if masked else None
+    mask = at(1, (1, columns), torch.bool) if masked else None  # which is read by single bytes
 
     plan = forward._plan(at(0, (3, columns), dtype), mask, None, 1.0, False)
 
@@ -225,13 +227,13 @@ def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> tor
 
 
 @pytest.mark.parametrize(
-    ("columns", "dtype", "taken"),
+    ("columns", "dtype", "skewed"),
     [
-        (10_007, torch.float32, "long, skewed"),
-        (16_388, torch.float32, "long"),
-        (16_400, torch.float16, "long"),
-        (16_407, torch.bfloat16, "long, skewed"),
-        (50_021, torch.float16, "long, skewed"),
+        (10_007, torch.float32, True),
+        (16_388, torch.float32, False),
+        (16_400, torch.float16, False),
+        (16_407, torch.bfloat16, True),
+        (50_021, torch.float16, True),
     ],
 )
 @pytest.mark.parametrize(("offset", "how"), [(0, WORDS), (4, WORDS), (1, BYTES)])
@@ -239,7 +241,7 @@ def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> tor
 def test_masks_of_skewed_rows_are_read_as_words_and_not_beyond_their_end(
     columns: int,
     dtype: torch.dtype,
-    taken: str,
+    skewed: bool,
     offset: int,
     how: tl.constexpr,
     lengths: bool,
@@ -249,7 +251,8 @@ def test_masks_of_skewed_rows_are_read_as_words_and_not_beyond_their_end(
 
     plan = check(columns, dtype, mask, lengths, device)
 
-    assert variant(plan) == taken
+    taken = "split" if how is WORDS and not lengths else "long"
+    assert variant(plan) == (f"{taken}, skewed" if skewed else taken)
     assert plan.arguments["HOW"] == how.value
 
 
@@ -264,7 +267,127 @@ def test_rows_are_held_whatever_counts_of_them(
 
     plan = check(columns, dtype, mask, lengths, device)
 
-    assert variant(plan) == ("tile, skewed" if columns % 8 else "tile")
+    shared = masked != lengths or (columns % 8 != 0 and not masked)
+    taken = "split" if shared else "tile"
+    assert variant(plan) == (f"{taken}, skewed" if columns % 8 else taken)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "dtype", "counts", "kernel", "parts"),
+    [
+        (1024 * 3, torch.bfloat16, "all", "softmax_split_kernel", 3),
+        (1024 * 2, torch.float16, "all", "softmax_split_kernel", 2),
+        (512 * 5, torch.float32, "all", "softmax_split_kernel", 5),
+        (1024 * 2, torch.bfloat16, "mask", "masked_softmax_split_kernel", 2),
+        (1024 * 2 + 13, torch.float16, "mask", "masked_softmax_split_kernel", 3),
+        (512 * 2 + 9, torch.float32, "mask", "masked_softmax_split_kernel", 3),
+        (1024 * 3 + 8, torch.bfloat16, "lengths", "masked_softmax_split_kernel", 4),
+        (512 * 2 + 3, torch.float32, "causal", "masked_softmax_split_kernel", 2),
+        (1024 * 2 + 3, torch.float16, "rows", "masked_softmax_split_kernel", 2),
+    ],
+)
+def test_rows_are_shared_by_programs_that_need_not_wait(
+    columns: int,
+    dtype: torch.dtype,
+    counts: str,
+    kernel: str,
+    parts: int,
+    waits: bool,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where each program makes the words of all parts, for it does not wait for others."""
+    if not waits:
+        monkeypatch.setattr(forward_plan, "tries", lambda: 0)
+    monkeypatch.setattr(constants, "SPLIT_FORWARD", {2: (1024, 4, None), 4: (512, 4, None)})
+    monkeypatch.setattr(constants, "SPLIT_ROWS", {2: (1024, 4, None), 4: (512, 4, None)})
+    monkeypatch.setattr(constants, "SPLIT_BYTES_FORWARD", {2: 2048, 4: 2048})
+    monkeypatch.setattr(constants, "HELD_BYTES_MASKED", 2048)
+    monkeypatch.setattr(constants, "SPLIT_PROGRAMS", 1)
+    rows = (2, 7) if counts == "all" else (2, 3)  # a program takes 4 or 8 of them, or what is left
+    x = torch.randn(*rows, columns, device=device).to(dtype)
+    x[0, 1, 5], x[1, 0], x[1, 1, ::2] = torch.nan, -torch.inf, -torch.inf
+    mask = masks_of_any_value(6, columns, 0, device)[:3].contiguous() if counts == "mask" else None
+    if mask is not None:
+        mask[2], mask[1, 7] = 1, 1
+    lengths = None
+    if counts == "lengths":
+        lengths = torch.tensor([[0, 1500, columns], [3, columns + 9, -2]], device=device)
+    launch = forward._plan.__wrapped__(
+        *(layout_key(x), None if mask is None else layout_key(mask)),
+        *(None if lengths is None else layout_key(lengths), 0.5, counts == "causal"),
+    )
+    assert launch is not None
+    assert launch.kernel.fn.__name__ == kernel
+    assert launch.arguments["parts"] == parts
+    expected = forward.masked_softmax_reference(x.double(), mask, lengths, 0.5, counts == "causal")
+    tolerance = forward.TOLERANCE[dtype]
+
+    out = torch.full_like(x, 7)
+    words = x.new_zeros(launch.words, dtype=torch.int64)
+    tensors = (x, out, words) if counts == "all" else (x, mask, lengths, out, words)
+    launch(*tensors)
+
+    torch.testing.assert_close(
+        out.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+    assert not out[expected == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "taken"),
+    [
+        (1023, 32_768, torch.bfloat16, "tile"),
+        (1024, 32_768, torch.bfloat16, "split"),
+        (512, 65_536, torch.float16, "split"),
+        (511, 65_536, torch.float16, "long"),
+        (1024, 65_528, torch.float16, "long"),
+        (1024, 65_536, torch.float32, "split"),
+        (1023, 65_536, torch.float32, "long"),
+        (2048, 16_384, torch.float32, "tile"),
+    ],
+)
+def test_whole_rows_without_masks_are_shared_if_there_are_enough_of_them(
+    rows: int, columns: int, dtype: torch.dtype, taken: str
+) -> None:
+    plan = forward._plan(at(0, (rows, columns), dtype), None, None, 1.0, False)
+
+    assert plan is not None
+    assert plan.variant == taken
+    assert ("take" in plan.arguments) == (taken == "split")
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 2.0**65])
+def test_rows_whose_scale_is_not_folded_are_not_shared(scale: float) -> None:
+    mask = at(0, (1, 50_021), torch.bool)
+
+    plan = forward._plan(at(0, (3, 50_021), torch.bfloat16), mask, None, scale, False)
+
+    assert plan is not None
+    assert plan.variant == Variant.LONG
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "masked", "fewer"),
+    [
+        (4099, torch.bfloat16, False, True),
+        (701, torch.float16, False, True),
+        (4099, torch.bfloat16, True, False),
+        (4096, torch.bfloat16, False, False),
+        (4099, torch.float32, False, False),
+    ],
+)
+def test_skewed_rows_with_lengths_take_fewer_registers(
+    columns: int, dtype: torch.dtype, masked: bool, fewer: bool
+) -> None:
+    mask = at(0, (1, columns), torch.bool) if masked else None
+
+    plan = forward._plan(at(0, (9, columns), dtype), mask, at(0, (9,), torch.int64), 1.0, False)
+
+    assert plan is not None
+    assert plan.variant == Variant.TILE
+    assert ("maxnreg" in plan.arguments) == fewer
 
 
 def check(

@@ -35,7 +35,7 @@ TILE_CONSTANTS = TunedConstants(
     "_softmax.constants",
     ("TILE_BYTES", "MAX_WARPS"),
     [(nbytes, warps) for nbytes in (1024, 2048, 4096) for warps in (8, 16)],
-    ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16", "[4096"),
+    ("[32, 16, 512, 512] bf16", "[8, 16, 2048, 2048] bf16 key", "[128, 8, 64, 64] fp16"),
 )
 
 

@@ -58,7 +58,7 @@ def _scores(
 
 
 @triton.jit
-def _base(top: tl.tensor) -> tl.tensor:
+def base_of(top: tl.tensor) -> tl.tensor:
     """What to subtract from scores: their maximum, or 0 if no position counted yet: -inf - -inf is
     NaN.
     """
@@ -140,7 +140,7 @@ def masked_softmax_long_kernel(
             *(stride_xk, stride_mk, FOLDED, ALIGN, HOW, ACC, MASKED, "evict_last"),
         )[0]
         higher = tl.maximum(peak, tl.max(x, axis=1))
-        base = _base(higher)
+        base = base_of(higher)
         y = tl.exp2((x - base[:, None]) * factor)
         total = total * tl.exp2((peak - base) * factor) + tl.sum(y, axis=1)
         peak = higher
@@ -154,7 +154,7 @@ def masked_softmax_long_kernel(
             *(stride_xk, stride_mk, FOLDED, 1, BYTES, ACC, MASKED, ""),
         )
         top = tl.maximum(top, tl.max(x_ends, axis=0))
-    total = tl.sum(total * tl.exp2((peak - _base(top)) * factor), axis=0)
+    total = tl.sum(total * tl.exp2((peak - base_of(top)) * factor), axis=0)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if SKEWED:
         y_ends = tl.exp2((x_ends - top) * factor)

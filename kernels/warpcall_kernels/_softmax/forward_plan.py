@@ -6,12 +6,15 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+import triton
 import triton.language as tl
 
 from warpcall_kernels._softmax import constants
 from warpcall_kernels._softmax.forward import masked_softmax_kernel
 from warpcall_kernels._softmax.forward_long import masked_softmax_long_kernel
+from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
 from warpcall_kernels._softmax.forward_short import masked_softmax_short_kernel
+from warpcall_kernels._softmax.forward_split import masked_softmax_split_kernel
 from warpcall_kernels._softmax.mask import BYTES, how_to_read
 from warpcall_kernels._softmax.rows import (
     RowLayout,
@@ -41,6 +44,7 @@ KERNELS = {
     Variant.TILE: masked_softmax_kernel,
     Variant.SHORT: masked_softmax_short_kernel,
     Variant.LONG: masked_softmax_long_kernel,
+    Variant.SPLIT: masked_softmax_split_kernel,
 }
 
 
@@ -52,6 +56,12 @@ class Call(NamedTuple):
     mask_stride: int  # elements between the masks of neighbouring positions; 0 without a mask
     mask_align: int  # what divides where rows of the mask begin; of skewed rows, their groups
     prefix: bool  # whether lengths or causality leave only a prefix of a row
+    folded: bool  # whether the scale is folded into the factor of the exponential
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether all positions of the rows count and lie in whole accesses."""
+        return self.mask is None and not self.prefix and not self.layout.skewed
 
     @property
     def mask_is_unaligned(self) -> bool:
@@ -59,7 +69,9 @@ class Call(NamedTuple):
         return self.mask is not None and self.mask_align < self.layout.access
 
 
-def describe(x: Layout, mask: Layout | None, lengths: Layout | None, causal: bool) -> Call | None:
+def describe(
+    x: Layout, mask: Layout | None, lengths: Layout | None, scale: float, causal: bool
+) -> Call | None:
     """The rows of a call, or None if their strides fit no plan."""
     shape, columns, itemsize = x.shape, x.shape[-1], x.dtype.itemsize
     absent = (0,) * (len(shape) - 1)
@@ -87,43 +99,129 @@ def describe(x: Layout, mask: Layout | None, lengths: Layout | None, causal: boo
         elif mask.address % layout.group == 0:
             same = congruent((strides[MASK],), strides[OUT], layout.group)
             mask_align = layout.group if same else 1
-    return Call(layout, mask, mask_stride, mask_align, causal or lengths is not None)
+    folded = FOLDED_SCALES[0] <= scale <= FOLDED_SCALES[1]
+    return Call(layout, mask, mask_stride, mask_align, causal or lengths is not None, folded)
+
+
+def split_constants(call: Call) -> tuple[int, int, int | None]:
+    """The positions, warps and registers of programs that share rows."""
+    itemsize = call.layout.itemsize
+    return constants.SPLIT_ROWS[itemsize] if call.takes_rows else constants.SPLIT_FORWARD[itemsize]
+
+
+def parts_of(call: Call) -> int:
+    """How many programs share a row of the variant "split"."""
+    return max(1, -(-call.layout.whole // split_constants(call)[0]))
+
+
+def fits_split(call: Call) -> bool:
+    """Whether rows are read by accesses of 16 bytes, and programs can share them.
+
+    Rows have at most as many parts as a program has threads, so that each thread reads one word.
+    Rows with a mask and a limit, or with a mask that is read by single bytes, are not shared: the
+    kernel would spill registers. Whole rows without a mask are if there are enough, of whole parts.
+    """
+    layout = call.layout
+    if layout.itemsize not in constants.SPLIT_FORWARD or layout.column_strides != (1,):
+        return False
+    if not call.folded or layout.access != layout.group:
+        return False
+    if call.mask is not None and (call.prefix or reading_of_mask(call)["HOW"] == BYTES.value):
+        return False
+    if parts_of(call) > 32 * split_constants(call)[1]:
+        return False
+    if call.takes_rows:
+        parts = layout.rows.outer * layout.rows.count * parts_of(call)
+        enough = parts >= constants.SPLIT_PROGRAMS * constants.SPLIT_TAKE[layout.itemsize]
+        return enough and layout.columns % split_constants(call)[0] == 0
+    return True
+
+
+def tries() -> int:
+    """How often a program looks for the words of other parts before it makes them itself.
+
+    In the interpreter programs run one after another, so that waiting is in vain.
+    """
+    return 0 if triton.knobs.runtime.interpret else constants.SPLIT_TRIES
 
 
 def choose(call: Call) -> Variant:
     """The variant that is fastest for these rows; the table of variants says why."""
     if is_run(call.layout):
         return Variant.SHORT
-    unaligned = call.mask_is_unaligned
-    most = constants.HELD_BYTES_MASKED if unaligned else constants.HELD_BYTES
-    if held_bytes(call.layout.whole, call.layout.itemsize) > most:
-        return Variant.LONG
-    return Variant.TILE
+    most = constants.HELD_BYTES_MASKED if call.mask_is_unaligned else constants.HELD_BYTES
+    splits = fits_split(call)
+    if splits:
+        most = min(most, constants.SPLIT_BYTES_FORWARD[call.layout.itemsize])
+    if held_bytes(call.layout.whole, call.layout.itemsize) <= most:
+        return Variant.TILE
+    return Variant.SPLIT if splits else Variant.LONG
+
+
+def reading_of_mask(call: Call) -> dict[str, Any]:
+    """How the kernels of long rows read a mask, and its bytes."""
+    layout, mask = call.layout, call.mask
+    if mask is None:
+        return {"HOW": BYTES.value, "mask_nbytes": 0}
+    lies = (call.mask_align, call.mask_stride, mask.address)
+    how = how_to_read(layout.itemsize, layout.access, *lies)
+    return {"HOW": how.value, "mask_nbytes": reach(mask.shape, mask.strides)}
+
+
+def split_arguments(call: Call) -> tuple[Tile, dict[str, Any]]:
+    """The part of a row that a program has, and the arguments of the kernels that share rows."""
+    layout, parts = call.layout, parts_of(call)
+    block, warps, registers = split_constants(call)
+    own = {
+        "ALIGN": layout.access,
+        "BLOCK": block,
+        "THREADS": 32 * warps,
+        "LANES": triton.next_power_of_2(parts),
+        "parts": parts,
+        "tries": tries(),
+        "zero": 0,
+        "maxnreg": registers,
+    }
+    if call.takes_rows:
+        take = constants.SPLIT_TAKE[layout.itemsize]
+        own |= {"take": take}
+    else:
+        own |= {"SKEWED": layout.skewed, **reading_of_mask(call)}
+    return Tile(1, block, warps), own
+
+
+def fewer_registers(call: Call, tile: Tile) -> bool:
+    """Whether a tile takes fewer registers than the compiler would choose."""
+    layout = call.layout
+    nbytes = tile.block * layout.itemsize
+    held = nbytes <= constants.TILE_BYTES * constants.MAX_WARPS  # not twice as much by each warp
+    prefix = call.prefix and call.mask is None
+    return layout.skewed and layout.itemsize == 2 and prefix and held
 
 
 def arguments(variant: Variant, call: Call) -> tuple[Tile, dict[str, Any]]:
     """The tile of a program, and the arguments that only the kernel of this variant has."""
-    layout, mask, itemsize = call.layout, call.mask, call.layout.itemsize
+    layout, itemsize = call.layout, call.layout.itemsize
     shares_mask = layout.rows.strides[MASK].row == 0
     if variant is Variant.SHORT:
         run = plan_run(layout)
         own = {"SHARED": shares_mask, **run.constants(layout)}
         return Tile(own["TAKEN"], own["BLOCK"], run.warps), own
+    if variant is Variant.SPLIT:
+        return split_arguments(call)
     own = {"stride_xk": layout.column_strides[0], "SKEWED": layout.skewed, "ALIGN": layout.access}
     if variant is Variant.LONG:
         tile = Tile(1, *constants.LONG[itemsize])
         fits = held_bytes(layout.whole, itemsize) <= constants.HELD_BYTES
         if call.mask_is_unaligned and (itemsize == 2 or fits):
             tile = Tile(1, *constants.LONG_MASKED)
-        how, mask_nbytes = BYTES, 0
-        if mask is not None:
-            lies = (call.mask_align, call.mask_stride, mask.address)
-            how = how_to_read(itemsize, layout.access, *lies)
-            mask_nbytes = reach(mask.shape, mask.strides)
-        return tile, own | {"BLOCK": tile.block, "mask_nbytes": mask_nbytes, "HOW": how.value}
+        return tile, own | {"BLOCK": tile.block} | reading_of_mask(call)
     tile = held_tile(layout.whole, itemsize, layout.rows.count)
     full = tile.block == layout.columns
-    return tile, own | {
+    own_registers = {}
+    if fewer_registers(call, tile):
+        own_registers = {"maxnreg": constants.SKEWED_PREFIX_REGISTERS}
+    return tile, own | own_registers | {
         "MASK_ALIGN": call.mask_align,
         "SHARED": shares_mask and not layout.skewed,
         "EVEN": full and not call.prefix and not layout.skewed,
@@ -139,25 +237,33 @@ def plan(
     too_wide = x.strides[-1] > constants.MAX_COLUMN_STRIDE and x.shape[-1] > 1
     if not math.prod(x.shape) or too_wide:
         return None
-    call = describe(x, mask, lengths, causal)
+    call = describe(x, mask, lengths, scale, causal)
     if call is None:
         return None
     variant = choose(call)
     tile, own = arguments(variant, call)
     rows = call.layout.rows
-    shared = {
-        "scale": float(scale),
+    shared = {"scale": float(scale), "x_strides": rows.strides[X]}
+    shared |= call.layout.arguments(tile, call.mask_stride)
+    taken = own.get("take", own.get("TAKEN", tile.rows))
+    grid = rows.grid(taken)
+    words = 0
+    if variant is Variant.SPLIT:
+        words = rows.outer * rows.count * own["parts"]
+        grid = (grid[0] * own["parts"], *grid[1:])
+        if call.takes_rows:
+            own_types = (None, None, tl.uint64)
+            return Launch(softmax_split_kernel, grid, shared | own, own_types, variant, words)
+    shared |= {
         "diagonal": x.shape[-1] - x.shape[-2] + 1 if causal else 0,
-        "x_strides": rows.strides[X],
         "mask_strides": rows.strides[MASK],
         "lengths_strides": rows.strides[LENGTHS],
         "q_strides": rows.strides[Q],
         "stride_mk": call.mask_stride,
         "CAUSAL": causal,
-        "FOLDED": FOLDED_SCALES[0] <= scale <= FOLDED_SCALES[1],
-        "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
-        **call.layout.arguments(tile, call.mask_stride),
     }
-    grid = rows.grid(own.get("TAKEN", tile.rows))
-    element_types = (None, None if mask is None else tl.uint8)
-    return Launch(KERNELS[variant], grid, shared | own, element_types, variant)
+    types = (None, None if mask is None else tl.uint8, None, None, tl.uint64)
+    if variant is not Variant.SPLIT:
+        acc = tl.float64 if x.dtype == torch.float64 else tl.float32
+        shared |= {"FOLDED": call.folded, "ACC": acc}
+    return Launch(KERNELS[variant], grid, shared | own, types[: 5 if words else 4], variant, words)

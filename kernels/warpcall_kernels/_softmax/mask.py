@@ -68,7 +68,7 @@ def mask_of_row(
 
 
 @triton.jit
-def _mask_words(
+def mask_words(
     mask: tl.tensor, group: tl.tensor, read: tl.tensor, ALIGN: tl.constexpr
 ) -> tl.tensor:
     """The masks of groups as two words: of their first 4 positions and of their last 4."""
@@ -98,7 +98,7 @@ def masked_groups(
     """The mask of [groups, ALIGN] positions up to `limit`; not 0 where a position is masked."""
     if HOW == WORDS:
         read = group * ALIGN < limit
-        first, second = _mask_words(mask, group, read, ALIGN)
+        first, second = mask_words(mask, group, read, ALIGN)
         position = tl.arange(0, ALIGN)[None, :]
         words = tl.where(position < 4, first, second)
         masked = (words >> (8 * (position % 4)).to(tl.uint32)) & 0xFF
