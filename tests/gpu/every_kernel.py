@@ -15,6 +15,7 @@ import torch
 
 from warpcall_kernels import ops
 from warpcall_kernels._isin import plan, rule
+from warpcall_kernels._softmax import constants as softmax_constants
 from warpcall_kernels._transpose import constants
 from warpcall_kernels.op.cases import Case, Sample, SampleLayout
 
@@ -28,6 +29,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "CHANNELS_MIN_PIXELS", 1),
     (constants, "STAGED_MIN_TILES", 1),
     (constants, "STAGED_FAR_BYTES", 0),
+    (softmax_constants, "SPLIT_PROGRAMS", 1),
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
     (rule, "REVERSED", ((4000, 4),)),
@@ -53,12 +55,14 @@ def further() -> Iterator[tuple[str, Case]]:
             yield "permute", Case("staged rows", {"x": rows}, {"dims": (1, 0, 2)})
     for columns, dtype in (
         *((20_001, torch.bfloat16), (32_768, torch.float16), (70_001, torch.bfloat16)),
-        *((16_384, torch.float32), (20_003, torch.float32), (5, torch.float32)),
+        *((16_384, torch.float32), (20_003, torch.float32), (32_768, torch.float32)),
+        (5, torch.float32),
     ):
         x = Sample((3, columns), dtype)
         mask = Sample((columns,), torch.bool, "mask")
         yield "masked-softmax", Case("long", {"x": x}, {"causal": True})
         yield "masked-softmax", Case("long, masked", {"x": x, "mask": mask}, {})
+        yield "masked-softmax", Case("long, all positions count", {"x": x}, {})
         yield "masked-softmax-backward", Case("long", {"grad_output": x, "output": x}, {})
     for dtype in (torch.int64, torch.int32):
         elements, some = (Sample((n,), dtype, "integers", 0, 40_000) for n in (1300, 5000))
