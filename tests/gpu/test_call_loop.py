@@ -41,6 +41,8 @@ def run(
 ) -> tuple[Tensor, Times]:
     """Run a call whose region of inputs begins at `source`; `output` has the result's form."""
     for x, offset in inputs.values():
+        if not x.numel():
+            continue
         begin = source + offset
         memory = torch.frombuffer(arena, dtype=x.dtype, count=x.numel(), offset=begin)
         memory.copy_(x.flatten())
