@@ -53,10 +53,12 @@ def _explain(request: ExplainRequest, folder: Path, answers: Answers) -> dict[st
 
         from warpcall_kernels import InvalidInput
         from warpcall_kernels.compile.architectures import architecture
+        from warpcall_kernels.compile.first_launch import skip_hash
         from warpcall_kernels.compile.launches import LaunchRecorder
         from warpcall_kernels.compile.pretended import pretending
         from warpcall_kernels.measuring import make_case
     torch.set_num_threads(1)
+    skip_hash()  # the cache is in `folder`, for this report only
     source = request["source"]
     file = folder / f"{request['function'] or 'kernels'}.py"
     if source is not None:

@@ -21,7 +21,7 @@ def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str
 
     It must print nothing, end without an error, and delete its folder in `folder`.
     """
-    process, sock = _started(module, folder, {}, stdout=subprocess.PIPE)
+    process, sock = started(module, folder, {}, stdout=subprocess.PIPE)
     with sock:
         sock.sendall(frame(request))
         text = read_frame(sock)
@@ -37,7 +37,7 @@ def answer_of(module: str, request: Mapping[str, Any], folder: Path) -> dict[str
 
 def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
     """The kind and value of each frame that a job sends, up to the last one."""
-    process, sock = _started("job_main", folder, {**BRIEF, "TRITON_INTERPRET": "1"}, stdout=None)
+    process, sock = started("job_main", folder, {**BRIEF, "TRITON_INTERPRET": "1"}, stdout=None)
     found: list[tuple[str, Any]] = []
     try:
         with sock:
@@ -53,9 +53,10 @@ def frames_of_job(task: Task, folder: Path) -> list[tuple[str, Any]]:
     raise AssertionError("the process ended before the job")
 
 
-def _started(
+def started(
     module: str, folder: Path, environment: Mapping[str, str], stdout: int | None
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a program of the worker's folder; returns it with the socket on which it answers."""
     kept = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     ours, theirs = socket.socketpair()
     with theirs:
