@@ -26,7 +26,9 @@ def arena() -> mmap.mmap:
 
 
 @pytest.fixture(scope="module")
-def gpu(arena: mmap.mmap) -> Device:
+def gpu(arena: mmap.mmap, device: str) -> Device:
+    if device != "cuda":  # this fixture is made before the one that skips every test of this folder
+        pytest.skip("needs --device cuda")
     return open_device("cuda:0", arena, 1)
 
 

@@ -34,3 +34,11 @@ def kernel(launch: Launch | None) -> str:
 def variant(launch: Launch | None) -> str:
     assert launch is not None
     return launch.variant
+
+
+def masks_of_any_value(rows: int, columns: int, offset: int, device: str) -> torch.Tensor:
+    """A mask of bytes, most of them 0. Its rows begin anywhere, and it ends where its storage ends."""
+    values = torch.tensor([0, 0, 0, 1, 2, 128, 255], dtype=torch.uint8, device=device)
+    step = columns + 1
+    flat = values[torch.randint(0, 7, (offset + rows * step - 1,), device=device)]
+    return flat.as_strided((rows, columns), (step, 1), offset)
