@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 
-from warpcall.errors import InvalidInput, Problem, Unavailable
+from warpcall.errors import Problem, Unavailable
 from warpcall_service.auth.rate_limits import Account
 from warpcall_service.calls.repeated_call import CallTemplate, RepeatedCall
-from warpcall_service.http.exchange import JOIN_BYTES, ClientGone
+from warpcall_service.http.exchange import JOIN_BYTES, ClientGone, stopped_early
 from warpcall_service.http.problems import Internal
 from warpcall_service.http.quick import QuickFeed
 from warpcall_service.http.watchdog import ClientWatchdog
@@ -27,7 +27,7 @@ class LargeCall(RepeatedCall):
 
     __slots__ = ("_cancellation", "_ended", "_missing", "_received", "_task", "_watchdog")
 
-    _received: asyncio.Future[int] | None  # of the rest of the body
+    _received: asyncio.Future[None] | None  # of the rest of the body
     _task: asyncio.Task[None]
     _watchdog: ClientWatchdog
 
@@ -74,11 +74,7 @@ class LargeCall(RepeatedCall):
             await self._received
             if self._missing:
                 nbytes = self.template.nbytes
-                raise InvalidInput(
-                    f"the body must have {nbytes} bytes, the client stopped after "
-                    f"{nbytes - self._missing}",
-                    field="body",
-                )
+                raise stopped_early(nbytes, nbytes - self._missing)
         self.uploaded = time.monotonic()
         self._watchdog.pause()
         self._watchdog.clear_deadline()
@@ -118,7 +114,7 @@ class LargeCall(RepeatedCall):
             raise ClientGone
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """End the call if its task did not: a task that is cancelled before its first step does nothing."""
+        """End the call if its task did not: it does nothing if it is cancelled before its first step."""
         if not self._ended:
             self._end(self._problem(task))
 

@@ -93,14 +93,13 @@ class CallTemplate:
 
     def response_head(self, timing: Timing, request_id: str, *, is_last: bool) -> bytes:
         """The response of a call that went well, until its outputs."""
-        queue_ms, h2d_ms, kernel_ms, d2h_ms, device = timing
         return b"".join(
             (
                 self._begin_of_head % self.connection.standing_headers(),
-                (
-                    f"queue;dur={queue_ms:.3f}, h2d;dur={h2d_ms:.3f}, kernel;dur={kernel_ms:.3f}, "
-                    f"d2h;dur={d2h_ms:.3f}\r\nx-warpcall-device: {device}\r\n"
-                ).encode(),
+                timing.header(),
+                b"\r\nx-warpcall-device: ",
+                timing.device.encode(),
+                b"\r\n",
                 NOSNIFF,
                 b"x-request-id: ",
                 request_id.encode(),
@@ -144,13 +143,7 @@ class RepeatedCall:
         """Record a response that is about to be sent."""
         self.status = 200
         self.sent = self.template.response_nbytes
-        self.stages_ms = {
-            "upload": (self.uploaded - self.began) * 1e3,
-            "queue": timing.queue_ms,
-            "h2d": timing.h2d_ms,
-            "kernel": timing.kernel_ms,
-            "d2h": timing.d2h_ms,
-        }
+        self.stages_ms = timing.stages_ms(self.uploaded - self.began)
 
     def problem_response(self, problem: Problem, *, is_last: bool) -> bytes:
         """The response that is a problem. This also records it."""

@@ -98,13 +98,7 @@ class Calls:
             if timeout_s is None
             else exchange.began + timeout_s,
         )
-        exchange.stages_ms = {
-            "upload": (uploaded - exchange.began) * 1e3,
-            "queue": timing.queue_ms,
-            "h2d": timing.h2d_ms,
-            "kernel": timing.kernel_ms,
-            "d2h": timing.d2h_ms,
-        }
+        exchange.stages_ms = timing.stages_ms(uploaded - exchange.began)
         return timing
 
     async def send(
@@ -174,13 +168,9 @@ class Calls:
 
 def response_headers(headers: Headers, nbytes: int, timing: Timing) -> Headers:
     """Add the headers that every response of a call has."""
-    stages = (
-        f"queue;dur={timing.queue_ms:.3f}, h2d;dur={timing.h2d_ms:.3f}, "
-        f"kernel;dur={timing.kernel_ms:.3f}, d2h;dur={timing.d2h_ms:.3f}"
-    )
     return [
         *headers,
         (b"content-length", b"%d" % nbytes),
-        (b"server-timing", stages.encode()),
+        (b"server-timing", timing.header()),
         (b"x-warpcall-device", timing.device.encode()),
     ]

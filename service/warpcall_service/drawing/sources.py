@@ -67,8 +67,8 @@ def load_highlighter() -> None:
 def highlighted(text: str, first: int = 1) -> Markup:
     """Python source as HTML. Each line is an element with its number, so that the style can show it.
 
-    The number of the first line is `first`. PART_LINES lines are an element, too: a browser lays out those parts that a reader sees, so that
-    the first paint does not wait for the others.
+    The number of the first line is `first`. PART_LINES lines are an element, too: a browser lays out
+    those parts that a reader sees, so that the first paint does not wait for the others.
     """
     if len(text) > MOST_CHARACTERS:
         lines = [Markup.escape(line) for line in text.splitlines()]

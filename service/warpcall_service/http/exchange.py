@@ -43,6 +43,18 @@ def new_request_id() -> str:
     return f"{_prefix}-{next(_numbers):x}"
 
 
+def stopped_early(declared: int | None, received: int) -> InvalidInput:
+    """The problem of a body whose client stopped sending after `received` bytes.
+
+    Args:
+        declared: bytes by Content-Length; None if the body is chunked.
+    """
+    wanted = "end with an empty chunk" if declared is None else f"have {declared} bytes"
+    return InvalidInput(
+        f"the body must {wanted}, the client stopped after {received}", field="body"
+    )
+
+
 class ClientGone(Exception):
     """The client left before its response; nobody would receive one."""
 
@@ -361,12 +373,7 @@ class Exchange:
     def _ended(self) -> Problem:
         if self.connection.fault is not None:
             return self.connection.fault
-        wanted = (
-            "end with an empty chunk" if self.declared is None else f"have {self.declared} bytes"
-        )
-        return InvalidInput(
-            f"the body must {wanted}, the client stopped after {self.received}", field="body"
-        )
+        return stopped_early(self.declared, self.received)
 
     async def _discard(self, limit: int) -> None:
         end = self.received + limit

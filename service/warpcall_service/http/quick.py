@@ -160,7 +160,7 @@ class QuickFeed(ParserFeed):
 
     def receive_into(
         self, target: memoryview, progress: Callable[[int], None]
-    ) -> asyncio.Future[int]:
+    ) -> asyncio.Future[None]:
         """Receive the rest of the body of the request that begins directly into `target`.
 
         Args:
@@ -168,8 +168,7 @@ class QuickFeed(ParserFeed):
             progress: called with the number of bytes of each read.
 
         Returns:
-            The number of bytes that were received: fewer than the length of `target` if the client
-            stopped, or after `stop_receiving`.
+            Is done once `target` is full, the client has stopped, or `stop_receiving` was called.
         """
         self._rest = _Rest(target, progress, self._connection.loop.create_future())
         return self._rest.received
@@ -179,7 +178,7 @@ class QuickFeed(ParserFeed):
         if self._rest is not None:
             rest, self._rest = self._rest, None
             if not rest.received.done():
-                rest.received.set_result(rest.filled)
+                rest.received.set_result(None)
 
     def answer(self, response: bytes) -> None:
         """Send the whole response to the request that runs."""
@@ -226,7 +225,7 @@ class _Rest:
     __slots__ = ("filled", "progress", "received", "target")
 
     def __init__(
-        self, target: memoryview, progress: Callable[[int], None], received: asyncio.Future[int]
+        self, target: memoryview, progress: Callable[[int], None], received: asyncio.Future[None]
     ) -> None:
         self.target = target
         self.progress = progress

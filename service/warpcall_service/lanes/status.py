@@ -18,6 +18,23 @@ class Timing(NamedTuple):
     d2h_ms: float
     device: str
 
+    def stages_ms(self, upload_s: float) -> dict[str, float]:
+        """All stages of a call whose inputs took `upload_s` seconds, for the log and usage."""
+        return {
+            "upload": upload_s * 1e3,
+            "queue": self.queue_ms,
+            "h2d": self.h2d_ms,
+            "kernel": self.kernel_ms,
+            "d2h": self.d2h_ms,
+        }
+
+    def header(self) -> bytes:
+        """The value of the header Server-Timing."""
+        return (
+            f"queue;dur={self.queue_ms:.3f}, h2d;dur={self.h2d_ms:.3f}, "
+            f"kernel;dur={self.kernel_ms:.3f}, d2h;dur={self.d2h_ms:.3f}"
+        ).encode()
+
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
