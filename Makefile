@@ -49,8 +49,9 @@ image-test: setup
 	$(BIN)/python docker/image.py cpu
 	$(BIN)/pytest tests/image --image localhost/warpcall:cpu $(ARGS)
 gpu-sanitize:
-	for tool in memcheck racecheck; do PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=client:kernels:service compute-sanitizer \
-		--tool $$tool --error-exitcode 1 $(PYTHON) -m tests.gpu.every_kernel || exit 1; done
+	for tool in memcheck racecheck; do for part in 1 2 3 4 5 6 7 8; do echo $$tool $$part; done; done | \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=client:kernels:service xargs -P 16 -L 1 sh -c \
+		'compute-sanitizer --tool $$0 --error-exitcode 1 $(PYTHON) -m tests.gpu.every_kernel --part $$1/8'
 gpu-bench:
 	for name in transfers "service_speed --quick" programs crowd; do \
 		PYTHONPATH=client:kernels:service:$$PYTHONPATH $(PYTHON) -m bench.$$name || failed=1; done; exit $$failed

@@ -3,11 +3,12 @@ watches.
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python -m tests.gpu.every_kernel
 
-Set PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that each tensor is an allocation of its own.
+`--part 3/8` runs every eighth call, from the third on, so that processes share the work. Set PYTORCH_NO_CUDA_MEMORY_CACHING=1, so that each tensor is an allocation of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -77,11 +78,14 @@ def further() -> Iterator[tuple[str, Case]]:
 
 def main() -> None:
     """Call, wait, and say how many calls there were."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", default="1/1")
+    part, parts = map(int, parser.parse_args().part.split("/"))
     for module, name, value in LOWERED_THRESHOLDS:
         setattr(module, name, value)
     small = [(op.name, c) for op in ops().values() for c in op.cases if c.size == "small"]
     calls = 0
-    for name, case in (*small, *further()):
+    for name, case in [*small, *further()][part - 1 :: parts]:
         op = ops()[name]
         op.function(**case.tensors("cuda"), **op.check_params(case.params))
         calls += 1
