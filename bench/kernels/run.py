@@ -22,7 +22,8 @@ import numpy as np
 import torch
 import triton
 
-from bench.kernels.ahead import COMPILED, compile_ahead
+from bench.kernels import phases
+from bench.kernels.ahead import COMPILED, Work, compile_ahead
 from bench.kernels.peers import Peers, by_do_bench
 from bench.kernels.report import HEAD, line
 from warpcall_kernels import Op, measuring, ops
@@ -69,20 +70,23 @@ def run(given: argparse.Namespace) -> int:
     kept, before_s = _resumed(given.json, facts) if given.resume else ([], 0.0)
     done = {(row["op"], row["case"]) for row in kept}
     planned = [p for p in plan(given) if (p.op.name, p.case.name) not in done]
-    if given.compile and given.ahead:
-        work = [(p.op.name, p.case.name) for p in planned if p.group == "recorded"]
-        ahead_s = max(AHEAD_SECONDS, SHARE_AHEAD * (given.seconds or 0))
-        count = compile_ahead(work, DEVICE, given.ahead, ahead_s)
-        sys.stdout.write(f"{count} references compiled ahead in {time.monotonic() - begin:.0f} s\n")
+    spent = phases.Phases()
+    if given.ahead:
+        spent.begin(phases.AHEAD)
+        planned, count = _compiled_ahead(planned, given)
+        seconds = time.monotonic() - begin
+        sys.stdout.write(f"compiled ahead for {count} cases in {seconds:.0f} s\n")
+    spent.begin(phases.CHECKING)
     end = begin + given.seconds if given.seconds else None
     names = dict.fromkeys(p.op.name for p in planned if p.group == "recorded")
     if given.seconds:
         per_op = SHARE_COMPILING * given.seconds / max(1, len(names))
         effort = effort._replace(compile_seconds=per_op)
-    bench = Bench(effort, peers, DEVICE, given.compile, end)
+    bench = Bench(effort, peers, DEVICE, given.compile, end, spent)
     sys.stdout.write(HEAD)
 
     def write(rows: list[dict[str, Any]]) -> None:
+        spent.begin(phases.WRITING)
         sys.stdout.write(line(rows[-1]))
         sys.stdout.flush()
         torch.cuda.empty_cache()
@@ -92,6 +96,8 @@ def run(given: argparse.Namespace) -> int:
             _write(Path(given.json), {"machine": facts | taken, "rows": in_order([*kept, *rows])})
 
     rows = bench.rows(planned, write)
+    spent.begin(None)
+    sys.stdout.write(f"{len(rows)} cases in {time.monotonic() - begin:.1f} s: {spent.summary()}\n")
     return int(any(row["error"] for row in rows))
 
 
@@ -105,6 +111,18 @@ def plan(given: argparse.Namespace) -> list[Planned]:
         if given.match in case.name and given.group in ("all", group)
     ]
     return sorted(found, key=lambda p: p.group != "recorded")
+
+
+def _compiled_ahead(
+    planned: list[Planned], given: argparse.Namespace
+) -> tuple[list[Planned], int]:
+    """Compile for cases; returns them with those that are compiled first, and how many these are."""
+    work = [Work(p.op.name, p.case.name, given.compile and p.group == "recorded") for p in planned]
+    seconds = max(AHEAD_SECONDS, SHARE_AHEAD * (given.seconds or 0))
+    compiled = compile_ahead(work, DEVICE, given.ahead, seconds)
+    ready = {(one.op, one.case) for one in compiled}
+    ordered = sorted(planned, key=lambda p: (p.op.name, p.case.name) not in ready)
+    return ordered, len(compiled)
 
 
 def in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -159,6 +177,7 @@ class Bench:
         device: "cuda", or "cpu" for tests.
         compile_too: whether torch.compile is measured.
         end: the time of `time.monotonic` at which no further case begins; None means no limit.
+        spent: to which the time of each phase is added; None means nobody reads it.
     """
 
     def __init__(
@@ -168,7 +187,9 @@ class Bench:
         device: str,
         compile_too: bool,
         end: float | None = None,
+        spent: phases.Phases | None = None,
     ) -> None:
+        self._spent = spent or phases.Phases()
         self._precision = measuring.Precision(
             "rounds",
             seconds=10,
@@ -207,6 +228,7 @@ class Bench:
         measured = measuring.measure(
             job, names, self._device, self._precision, seed=case.seed, progress=self._note(op)
         )
+        self._spent.begin(phases.PEERS)
         ours, eager, *compiled = measured.implementations
         samples = [s for s in ours.samples_us if s is not None]
         best = self._peers.best(op.name, case.name)
@@ -240,15 +262,15 @@ class Bench:
         """Add up the time of torch.compile, which compiles in the check of correctness, at the
         first call.
         """
-        begin = 0.0
+        called: set[str] = set()
+        before = self._spent.seconds.get(phases.REFERENCES, 0.0)
 
         def note(event: Mapping[str, Any]) -> None:
-            nonlocal begin
-            now = time.monotonic()
-            if begin:
-                self._compiled_s[op.name] = self._compiled_s.get(op.name, 0.0) + now - begin
-            compiles = (event["phase"], event.get("implementation")) == ("correctness", COMPILED)
-            begin = now if compiles else 0.0
+            nonlocal before
+            self._spent.begin(phases.of_event(event, called))
+            now = self._spent.seconds.get(phases.REFERENCES, 0.0)
+            self._compiled_s[op.name] = self._compiled_s.get(op.name, 0.0) + now - before
+            before = now
 
         return note
 
