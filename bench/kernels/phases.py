@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench.kernels.ahead import COMPILED
+from bench.kernels.references import COMPILED
 from warpcall_kernels.measuring._implementations import KERNELS
 
 AHEAD = "compiling ahead"
@@ -40,6 +40,11 @@ class Phases:
             before = self.seconds.get(self._current, 0.0)
             self.seconds[self._current] = before + now - self._since
         self._since, self._current = now, phase
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add the time of phases in another process."""
+        for phase, more in seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + more
 
     def summary(self) -> str:
         """The seconds of each phase, the longest first."""
