@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from unittest import mock
 
 import torch
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from warpcall_kernels import Op, measuring
 from warpcall_kernels.measuring._check import draw
@@ -70,12 +69,13 @@ class Kept:
     def __init__(self, device: str) -> None:
         self._device = device
         self._functions: dict[tuple[str, str], Function] = {}
-        torch._dynamo.config.recompile_limit = MOST_COMPILED
-        torch._dynamo.config.accumulated_recompile_limit = MOST_COMPILED
         _register()
 
     def compile(self, op: Op, case: Case) -> None:
         """Compile the reference of a case, and call it. Raises what torch.compile raises."""
+        # The limits are of this process. Beyond them torch would call the reference uncompiled.
+        torch._dynamo.config.recompile_limit = MOST_COMPILED
+        torch._dynamo.config.accumulated_recompile_limit = MOST_COMPILED
         params = op.check_params(case.params)
         function: Function = torch.compile(find(op, "torch").build(op, params), dynamic=False)
         with torch.no_grad(), measuring.same_arithmetic():
@@ -113,6 +113,9 @@ def undecided() -> Iterator[None]:
 
     After the context each kernel has all of its configurations again, and chooses at its next call.
     """
+    # The import takes seconds, and only torch.compile needs it.
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
     taken: list[tuple[Any, list[Any]]] = []
 
     def take_first(kernel: Any, *_: Any, **__: Any) -> None:
