@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from bench.kernels import measure, page, phases, references, report, run, workers
 from bench.kernels.peers import Peers
 from warpcall_kernels import ops
+from warpcall_kernels.measuring import _implementations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -280,6 +282,50 @@ def test_kernels_that_were_called_undecided_choose_at_their_next_call() -> None:
     assert kernel.launchers == ["first", "second"]
     assert kernel._cached_launcher is None
     assert torch_kernel.autotune_to_one_config is choose
+
+
+@pytest.fixture
+def unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget after the test which implementations it registered."""
+    monkeypatch.setattr(_implementations, "_known", {**_implementations._known})
+
+
+@pytest.mark.usefixtures("unregistered")
+def test_a_reference_that_was_compiled_ahead_is_not_compiled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[Any] = []
+
+    def compile_it(function: Any, *, dynamic: bool) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_it)
+    kept = references.Kept("cpu")
+    bench = measure.Bench(EFFORT, Peers({}), "cpu", kept)
+
+    kept.compile(ops()["permute"], CASES[0])
+    before = len(compiled)
+    square, odd = (bench.row(planned) for planned in PLANNED[:2])
+
+    assert before == 1
+    assert len(compiled) == 2  # the other case was not compiled ahead
+    assert square["compile_ms"] > 0
+    assert odd["compile_ms"] > 0
+
+
+@pytest.mark.usefixtures("unregistered")
+def test_a_reference_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(function: Any, *, dynamic: bool) -> Any:
+        raise RuntimeError("it cannot be compiled")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    bench = measure.Bench(EFFORT, Peers({}), "cpu", references.Kept("cpu"))
+
+    row = bench.row(PLANNED[0])
+
+    assert row["compile_ms"] is None
+    assert row["ms"] > 0
 
 
 def test_cases_are_measured_by_the_processes_that_compiled_for_them(
