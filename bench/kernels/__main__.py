@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--ahead",
         type=int,
         default=0,
-        help="processes that compile references for torch.compile before the first case",
+        help="processes that compile for all cases at once, and then measure one case at a time",
     )
     bench.add_argument(
         "--no-compile",

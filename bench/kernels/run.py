@@ -9,6 +9,7 @@ measured by that clock, too. `warpcall_kernels.measuring` does the measuring, as
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import sys
@@ -16,47 +17,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import triton
 
-from bench.kernels.ahead import COMPILED, compile_ahead
-from bench.kernels.peers import Peers, by_do_bench
+from bench.kernels import phases
+from bench.kernels.measure import SHORT, Bench, Effort, Planned
+from bench.kernels.peers import Peers
+from bench.kernels.references import Budgeted
 from bench.kernels.report import HEAD, line
-from warpcall_kernels import Op, measuring, ops
+from bench.kernels.workers import Workers
+from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Case
 
 DEVICE = "cuda"
-AHEAD_SECONDS = 15.0  # in which references are compiled ahead, at least
-SHARE_AHEAD = 0.2  # and of a bounded run's seconds
+SHARE_AHEAD = 0.4  # of a bounded run's seconds, in which processes compile ahead
+COMPILE_SECONDS = 15.0  # which torch.compile may take for each op, in a run without limit
 SHARE_COMPILING = 0.3  # of a bounded run's seconds, which torch.compile may take for all ops
 
-
-class Effort(NamedTuple):
-    """How much time a benchmark takes for each case.
-
-    Args:
-        rounds: samples of each measurement.
-        warm_seconds: the longest warm-up.
-        compile_seconds: once torch.compile has taken so long for an op, its other cases do without.
-    """
-
-    rounds: int = 30
-    warm_seconds: float = 0.2
-    compile_seconds: float = 15.0
-
-
-SHORT = Effort(rounds=8, warm_seconds=0.06)
-
-
-class Planned(NamedTuple):
-    """A case that is to be measured."""
-
-    op: Op
-    group: str
-    case: Case
+Row = dict[str, Any]
+Measure = Callable[[Planned], Row]
 
 
 def run(given: argparse.Namespace) -> int:
@@ -69,20 +50,11 @@ def run(given: argparse.Namespace) -> int:
     kept, before_s = _resumed(given.json, facts) if given.resume else ([], 0.0)
     done = {(row["op"], row["case"]) for row in kept}
     planned = [p for p in plan(given) if (p.op.name, p.case.name) not in done]
-    if given.compile and given.ahead:
-        work = [(p.op.name, p.case.name) for p in planned if p.group == "recorded"]
-        ahead_s = max(AHEAD_SECONDS, SHARE_AHEAD * (given.seconds or 0))
-        count = compile_ahead(work, DEVICE, given.ahead, ahead_s)
-        sys.stdout.write(f"{count} references compiled ahead in {time.monotonic() - begin:.0f} s\n")
+    spent = phases.Phases()
     end = begin + given.seconds if given.seconds else None
-    names = dict.fromkeys(p.op.name for p in planned if p.group == "recorded")
-    if given.seconds:
-        per_op = SHARE_COMPILING * given.seconds / max(1, len(names))
-        effort = effort._replace(compile_seconds=per_op)
-    bench = Bench(effort, peers, DEVICE, given.compile, end)
-    sys.stdout.write(HEAD)
 
-    def write(rows: list[dict[str, Any]]) -> None:
+    def write(rows: list[Row]) -> None:
+        spent.begin(phases.WRITING)
         sys.stdout.write(line(rows[-1]))
         sys.stdout.flush()
         torch.cuda.empty_cache()
@@ -90,9 +62,71 @@ def run(given: argparse.Namespace) -> int:
             seconds = before_s + time.monotonic() - begin
             taken = {"seconds": round(seconds, 1), "rounds": effort.rounds}
             _write(Path(given.json), {"machine": facts | taken, "rows": in_order([*kept, *rows])})
+        spent.begin(None)
 
-    rows = bench.rows(planned, write)
+    with contextlib.ExitStack() as stack:
+        if given.ahead:
+            workers = stack.enter_context(
+                Workers(given.ahead, effort, peers, DEVICE, given.compile)
+            )
+            planned = _compiled_ahead(workers, planned, given.seconds, spent)
+            measure = _by(workers, spent)
+        else:
+            seconds = _compile_seconds(planned, given.seconds)
+            references = Budgeted(seconds) if given.compile else None
+            measure = Bench(effort, peers, DEVICE, references, spent).row
+        sys.stdout.write(HEAD)
+        rows = _rows(planned, measure, write, end)
+    took = time.monotonic() - begin
+    sys.stdout.write(f"{len(rows)} cases in {took:.1f} s: {spent.summary()}\n")
     return int(any(row["error"] for row in rows))
+
+
+def _rows(
+    planned: Iterable[Planned],
+    measure: Measure,
+    write: Callable[[list[Row]], None],
+    end: float | None,
+) -> list[Row]:
+    """A row for each case, as many as the time allows; `write` gets all after each one."""
+    rows: list[Row] = []
+    for case in planned:
+        if end is not None and time.monotonic() > end:
+            break
+        rows.append(measure(case))
+        write(rows)
+    return rows
+
+
+def _compiled_ahead(
+    workers: Workers, planned: list[Planned], seconds: float | None, spent: phases.Phases
+) -> list[Planned]:
+    """Compile for cases, and return them, with those first that are compiled."""
+    begin = time.monotonic()
+    spent.begin(phases.AHEAD)
+    compiled = workers.compile(planned, seconds and SHARE_AHEAD * seconds)
+    spent.begin(None)
+    took = time.monotonic() - begin
+    sys.stdout.write(f"compiled for {len(compiled)} of {len(planned)} cases in {took:.1f} s\n")
+    ready = {id(p.case) for p in compiled}
+    return sorted(planned, key=lambda p: id(p.case) not in ready)
+
+
+def _by(workers: Workers, spent: phases.Phases) -> Measure:
+    def measure(planned: Planned) -> Row:
+        row, seconds = workers.row(planned)
+        spent.add(seconds)
+        return row
+
+    return measure
+
+
+def _compile_seconds(planned: Iterable[Planned], seconds: float | None) -> float:
+    """How long torch.compile may take for each op, if references are compiled when measured."""
+    if seconds is None:
+        return COMPILE_SECONDS
+    names = {p.op.name for p in planned if p.has_reference}
+    return SHARE_COMPILING * seconds / max(1, len(names))
 
 
 def plan(given: argparse.Namespace) -> list[Planned]:
@@ -148,118 +182,3 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-class Bench:
-    """Measures cases, each in the same way.
-
-    Args:
-        effort: the time for each case.
-        peers: the recorded times of other implementations.
-        device: "cuda", or "cpu" for tests.
-        compile_too: whether torch.compile is measured.
-        end: the time of `time.monotonic` at which no further case begins; None means no limit.
-    """
-
-    def __init__(
-        self,
-        effort: Effort,
-        peers: Peers,
-        device: str,
-        compile_too: bool,
-        end: float | None = None,
-    ) -> None:
-        self._precision = measuring.Precision(
-            "rounds",
-            seconds=10,
-            min_rounds=effort.rounds,
-            min_seconds=0,
-            max_rounds=effort.rounds,
-            warm_window_s=effort.warm_seconds / 10,
-            warm_seconds=effort.warm_seconds,
-            extras=False,
-        )
-        self._effort = effort
-        self._peers = peers
-        self._device = device
-        self._compile_too = compile_too
-        self._end = end
-        self._compiled_s: dict[str, float] = {}  # by op
-
-    def rows(
-        self, planned: Iterable[Planned], write: Callable[[list[dict[str, Any]]], None]
-    ) -> list[dict[str, Any]]:
-        """A row for each case, as many as the time allows; `write` gets all after each one."""
-        rows: list[dict[str, Any]] = []
-        for op, group, case in planned:
-            if self._end is not None and time.monotonic() > self._end:
-                break
-            rows.append({"op": op.name, "group": group, **self.row(op, case, group)})
-            write(rows)
-        return rows
-
-    def row(self, op: Op, case: Case, group: str) -> dict[str, Any]:
-        """One line of the table: times in ms, memory in bytes, None for what was not measured."""
-        job = measuring.JobCase(op, case.inputs, op.check_params(case.params))
-        names = ["warpcall", "torch"]
-        if group == "recorded" and self._may_compile(op):
-            names.append(COMPILED)
-        measured = measuring.measure(
-            job, names, self._device, self._precision, seed=case.seed, progress=self._note(op)
-        )
-        ours, eager, *compiled = measured.implementations
-        samples = [s for s in ours.samples_us if s is not None]
-        best = self._peers.best(op.name, case.name)
-        by_peers_clock = best is not None and best.clock == "do_bench" and not ours.error
-        return {
-            "case": case.name,
-            "bytes": measured.bytes_moved,
-            "extra_bytes": _beside_outputs(job, ours.peak_bytes),
-            "ms": _ms(ours.median_us),
-            "p20_ms": _ms(np.percentile(samples, 20) if samples else None),
-            "p80_ms": _ms(np.percentile(samples, 80) if samples else None),
-            "method": ours.method,
-            "copy_ms": None if measured.limit is None else _ms(measured.limit.median_us),
-            "eager_ms": _ms(eager.median_us),
-            "compile_ms": _ms(compiled[0].median_us) if compiled else None,
-            "best_peer": best.name if best else None,
-            "best_peer_ms": best.ms if best else None,
-            "peer_clock": best.clock if best else None,
-            "do_bench_ms": by_do_bench(op, case) if by_peers_clock else None,
-            "error": ours.error,
-        }
-
-    def _may_compile(self, op: Op) -> bool:
-        """Whether time is left to compile for this op: its own, and what earlier ops left."""
-        each = self._effort.compile_seconds
-        saved = sum(each - spent for name, spent in self._compiled_s.items() if name != op.name)
-        spent = self._compiled_s.get(op.name, 0.0)
-        return self._compile_too and spent <= each + max(0.0, saved)
-
-    def _note(self, op: Op) -> measuring.Progress:
-        """Add up the time of torch.compile, which compiles in the check of correctness, at the
-        first call.
-        """
-        begin = 0.0
-
-        def note(event: Mapping[str, Any]) -> None:
-            nonlocal begin
-            now = time.monotonic()
-            if begin:
-                self._compiled_s[op.name] = self._compiled_s.get(op.name, 0.0) + now - begin
-            compiles = (event["phase"], event.get("implementation")) == ("correctness", COMPILED)
-            begin = now if compiles else 0.0
-
-        return note
-
-
-def _beside_outputs(job: measuring.JobCase, peak_bytes: int | None) -> int | None:
-    """Peak device memory of a call in bytes, without its inputs and its outputs."""
-    if peak_bytes is None:
-        return None
-    given = sum(-(-meta.nbytes // 512) * 512 for meta in job.outputs.values())
-    return max(0, peak_bytes - given)
-
-
-def _ms(us: float | None) -> float | None:
-    return None if us is None else float(us) / 1000

@@ -23,6 +23,7 @@ from warpcall_kernels.op.cases import Sample
 from warpcall_kernels.op.declaration import Meta, dtype_name
 
 DRAWS = 2
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by the bytes of an element
 CHUNK = 1 << 24  # elements compared at a time, so that a comparison takes little memory
 
 Function = Callable[..., object]
@@ -160,7 +161,11 @@ def _same(ours: Tensor, theirs: Tensor) -> Tensor:
     """Equal bit for bit, except that every NaN equals every other: which one results is not
     defined.
     """
-    same = (ours.view(torch.uint8) == theirs.view(torch.uint8)).view(ours.numel(), -1).all(1)
+    # Whole words take a tenth of the time of bytes of which all must be equal.
+    word = WORDS.get(ours.dtype.itemsize, torch.int64)
+    same = ours.view(word) == theirs.view(word)
+    if ours.dtype.itemsize > word.itemsize:
+        same = same.view(ours.numel(), -1).all(1)
     if ours.is_floating_point() or ours.is_complex():
         wide = (ours, theirs) if ours.dtype.itemsize > 1 else (ours.float(), theirs.float())
         same |= wide[0].isnan() & wide[1].isnan()

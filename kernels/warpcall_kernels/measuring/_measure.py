@@ -149,6 +149,7 @@ class _Measurement:
                     with failing(c):
                         c.peak_bytes = check(c.function)
                     self._stop_if_lost(c)
+            self._report("correctness")  # the next draw and its reference belong to no candidate
         self._free()
 
     def _prepare(self) -> None:

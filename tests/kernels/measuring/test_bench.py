@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from bench.kernels import ahead, page, report, run
+from bench.kernels import measure, page, phases, references, report, run, workers
 from bench.kernels.peers import Peers
 from warpcall_kernels import ops
+from warpcall_kernels.measuring import _implementations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +45,8 @@ RECORDED: dict[str, Any] = {
     "ops": {"permute": {"square": {"peers_ms": {"slow": 2.0, "fast": 1.0}}}},
 }
 CASES = [case for case in ops()["permute"].cases if case.name in ("square", "odd", "no dims")]
-EFFORT = run.Effort(rounds=2, warm_seconds=0.01)
+PLANNED = [measure.Planned(ops()["permute"], "recorded", case) for case in CASES]
+EFFORT = measure.Effort(rounds=2, warm_seconds=0.01)
 
 
 def page_of(*rows: dict[str, Any]) -> str:
@@ -65,13 +70,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A benchmark of three small cases on the CPU; returns what it measures."""
     measured: list[str] = []
 
-    class Noting(run.Bench):
-        def row(self, op: Any, case: Any, group: str) -> dict[str, Any]:
-            measured.append(case.name)
-            return super().row(op, case, group)
+    class Noting(measure.Bench):
+        def row(self, planned: measure.Planned) -> dict[str, Any]:
+            measured.append(planned.case.name)
+            return super().row(planned)
 
-    planned = [run.Planned(ops()["permute"], "recorded", case) for case in CASES]
-    monkeypatch.setattr(run, "plan", lambda given: planned)
+    monkeypatch.setattr(run, "plan", lambda given: [*PLANNED])
     monkeypatch.setattr(run, "machine", lambda: dict(MACHINE))
     monkeypatch.setattr(run, "DEVICE", "cpu")
     monkeypatch.setattr(run, "SHORT", EFFORT)
@@ -161,10 +165,10 @@ def test_recorded_times_are_of_one_kind_of_gpu(tmp_path: Path) -> None:
 def test_our_time_by_the_peers_clock_is_taken_where_there_is_a_peer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "by_do_bench", lambda op, case: 0.25)
-    bench = run.Bench(EFFORT, Peers(RECORDED["ops"]), "cpu", compile_too=False)
+    monkeypatch.setattr(measure, "by_do_bench", lambda op, case: 0.25)
+    bench = measure.Bench(EFFORT, Peers(RECORDED["ops"]), "cpu", None)
 
-    square, odd = (bench.row(ops()["permute"], case, "recorded") for case in CASES[:2])
+    square, odd = (bench.row(planned) for planned in PLANNED[:2])
 
     assert (square["best_peer"], square["best_peer_ms"], square["do_bench_ms"]) == ("fast", 1, 0.25)
     assert (odd["best_peer"], odd["best_peer_ms"], odd["do_bench_ms"]) == (None, None, None)
@@ -227,18 +231,132 @@ def test_no_case_begins_after_the_end(tmp_path: Path, small: list[str]) -> None:
 
 
 def test_an_op_may_compile_for_its_own_time_and_for_what_others_left() -> None:
-    bench = run.Bench(run.Effort(compile_seconds=10), Peers({}), "cpu", compile_too=True)
-    permute, conv = ops()["permute"], ops()["conv"]
+    permute, conv, case = ops()["permute"], ops()["conv"], CASES[0]
 
-    bench._compiled_s = {"conv": 4, "permute": 15}
-    assert bench._may_compile(permute)
-    bench._compiled_s = {"conv": 4, "permute": 17}
-    assert not bench._may_compile(permute)
-    assert bench._may_compile(conv)
-    bench._compiled_s = {"conv": 12}
-    assert bench._may_compile(permute)
-    assert not bench._may_compile(conv)
+    def allowed(op: Any, **spent: float) -> bool:
+        budgeted = references.Budgeted(10)
+        for name, seconds in spent.items():
+            budgeted.add(ops()[name], seconds)
+        return budgeted.implementation(op, case) == references.COMPILED
+
+    assert allowed(permute, conv=4, permute=15)
+    assert not allowed(permute, conv=4, permute=17)
+    assert allowed(conv, conv=4, permute=17)
+    assert allowed(permute, conv=12)
+    assert not allowed(conv, conv=12)
 
 
-def test_references_are_compiled_ahead_unless_the_time_is_over() -> None:
-    assert ahead.compile_ahead([("permute", CASES[0].name)], "cpu", 1, seconds=0) == 0
+def test_the_time_of_phases_is_added_up() -> None:
+    times = iter([0.0, 1.0, 4.0, 5.0, 7.0])
+    spent = phases.Phases(lambda: next(times))
+
+    for phase in (phases.CHECKING, phases.TIMING, None, phases.CHECKING):
+        spent.begin(phase)
+    spent.add({phases.TIMING: 0.5, phases.PEERS: 2.0})
+
+    assert spent.seconds == {phases.CHECKING: 3.0, phases.TIMING: 1.5, phases.PEERS: 2.0}
+    assert spent.summary() == "checking 3.0 s, do_bench 2.0 s, own timing 1.5 s"
+
+
+def test_a_row_takes_its_time_in_the_phases_that_its_events_begin() -> None:
+    spent = phases.Phases()
+    bench = measure.Bench(EFFORT, Peers({}), "cpu", None, spent)
+
+    bench.row(PLANNED[0])
+
+    assert {phases.OWN, phases.CHECKING, phases.PREPARING, phases.TIMING} <= set(spent.seconds)
+    again = {"phase": "correctness", "implementation": "warpcall"}
+    assert phases.of_event(again, called={"warpcall"}) == phases.CHECKING
+
+
+def test_kernels_that_were_called_undecided_choose_at_their_next_call() -> None:
+    kernel: Any = SimpleNamespace(launchers=["first", "second"], _cached_launcher="first")
+    torch_kernel: Any = CachingAutotuner
+    choose = torch_kernel.autotune_to_one_config
+
+    with references.undecided():
+        torch_kernel.autotune_to_one_config(kernel, "an argument", stream=0)
+        taken = kernel.launchers
+
+    assert taken == ["first"]
+    assert kernel.launchers == ["first", "second"]
+    assert kernel._cached_launcher is None
+    assert torch_kernel.autotune_to_one_config is choose
+
+
+@pytest.fixture
+def unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget after the test which implementations it registered."""
+    monkeypatch.setattr(_implementations, "_known", {**_implementations._known})
+
+
+@pytest.mark.usefixtures("unregistered")
+def test_a_reference_that_was_compiled_ahead_is_not_compiled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[Any] = []
+
+    def compile_it(function: Any, *, dynamic: bool) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_it)
+    kept = references.Kept("cpu")
+    bench = measure.Bench(EFFORT, Peers({}), "cpu", kept)
+
+    kept.compile(ops()["permute"], CASES[0])
+    before = len(compiled)
+    square, odd = (bench.row(planned) for planned in PLANNED[:2])
+
+    assert before == 1
+    assert len(compiled) == 2  # the other case was not compiled ahead
+    assert square["compile_ms"] > 0
+    assert odd["compile_ms"] > 0
+
+
+@pytest.mark.usefixtures("unregistered")
+def test_a_reference_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(function: Any, *, dynamic: bool) -> Any:
+        raise RuntimeError("it cannot be compiled")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    bench = measure.Bench(EFFORT, Peers({}), "cpu", references.Kept("cpu"))
+
+    row = bench.row(PLANNED[0])
+
+    assert row["compile_ms"] is None
+    assert row["ms"] > 0
+
+
+def test_cases_are_measured_by_the_processes_that_compiled_for_them(
+    tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results.json"
+
+    status = run.run(given(file, ahead=2))
+
+    rows = json.loads(file.read_text())["rows"]
+    assert status == 0
+    assert small == []  # this process measures nothing
+    assert [row["case"] for row in rows] == [case.name for case in CASES]
+    assert all(row["ms"] > 0 for row in rows)
+    printed = capsys.readouterr().out
+    assert "compiled for 3 of 3 cases" in printed
+    assert "3 cases in" in printed
+
+
+def test_no_case_is_compiled_ahead_after_the_end() -> None:
+    with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
+        assert processes.compile(PLANNED, seconds=0) == []
+
+
+def test_a_process_that_ended_is_reported_with_its_case_and_replaced() -> None:
+    with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
+        (process,) = processes._processes.values()
+        process.kill()
+        with pytest.raises(RuntimeError, match="that measured permute square has ended"):
+            processes.row(PLANNED[0])
+        row, seconds = processes.row(PLANNED[0])
+
+    assert row["case"] == "square"
+    assert seconds[phases.TIMING] > 0

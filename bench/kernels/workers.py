@@ -1,0 +1,202 @@
+"""Processes that compile for many cases at the same time, and then measure one case at a time.
+
+A process keeps what it compiled, so that the case is measured there without tracing its reference
+again. Nothing else uses the GPU while a case is measured.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterable, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from bench.kernels.measure import Bench, Effort, Planned
+from bench.kernels.peers import Peers
+from bench.kernels.phases import Phases
+from bench.kernels.references import Kept, undecided
+from warpcall_kernels import ops
+from warpcall_kernels.measuring._check import draw
+from warpcall_kernels.op.cases import Case
+
+LARGEST_BYTES = 2 << 30  # of a case that is compiled ahead: so many processes share the GPU
+LAST_SECONDS = 20.0  # for compilations that began before the end
+MORE_S = 10.0  # in which a process ends by itself
+ENDED = (EOFError, OSError)  # errors of a connection to a process that has ended
+
+
+class Task(NamedTuple):
+    """What a process is asked to do.
+
+    Args:
+        op: the name of the case's op. An op itself cannot be sent to a process.
+        measures: whether the case is measured; otherwise it is compiled.
+        references: whether torch.compile takes part.
+    """
+
+    op: str
+    group: str
+    case: Case
+    measures: bool
+    references: bool
+
+
+class Workers:
+    """Processes that compile and measure cases.
+
+    Args:
+        count: how many.
+        effort, peers, device: as for `Bench`.
+        references: whether torch.compile takes part.
+    """
+
+    def __init__(
+        self, count: int, effort: Effort, peers: Peers, device: str, references: bool
+    ) -> None:
+        self._count = count
+        self._settings = (effort, peers, device)
+        self._references = references
+        self._processes: dict[Connection, Any] = {}
+        self._owners: dict[tuple[str, str], Connection] = {}
+
+    def __enter__(self) -> Self:
+        # Otherwise torch.compile starts a pool of processes in each process.
+        threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        for _ in range(self._count):
+            self._start()
+        if threads == "1":
+            del os.environ["TORCHINDUCTOR_COMPILE_THREADS"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in [*self._processes]:
+            self._end(connection)
+
+    def compile(self, planned: Iterable[Planned], seconds: float | None) -> list[Planned]:
+        """Compile for cases in parallel.
+
+        Args:
+            planned: the cases, in the order in which they are begun.
+            seconds: after which no further case is begun; None means no limit.
+
+        Returns:
+            The cases that were compiled.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        waiting = iter(planned)
+        busy: dict[Connection, Planned] = {}
+        compiled: list[Planned] = []
+
+        def give(connection: Connection) -> None:
+            if end is not None and time.monotonic() >= end:
+                return
+            case = next(waiting, None)
+            if case is not None:
+                connection.send(self._task(case, measures=False))
+                busy[connection] = case
+
+        for connection in self._processes:
+            give(connection)
+        while busy:
+            left = None if end is None else max(0.0, end - time.monotonic()) + LAST_SECONDS
+            ready = [c for c in wait([*busy], left) if isinstance(c, Connection)]
+            for connection in ready:
+                case = busy.pop(connection)
+                try:
+                    succeeded = connection.recv()
+                    give(connection)
+                except ENDED:
+                    self._end(connection)
+                    busy.pop(connection, None)
+                    continue
+                if succeeded:
+                    compiled.append(case)
+                    self._owners[case.op.name, case.case.name] = connection
+            if not ready:
+                break
+        for connection in busy:  # these take too long, and would disturb the measurements
+            self._end(connection)
+        return compiled
+
+    def row(self, planned: Planned) -> tuple[dict[str, Any], Mapping[str, float]]:
+        """The row of a case and the seconds of each phase, from the process that compiled it."""
+        if not self._processes:
+            self._start()
+        owner = self._owners.get((planned.op.name, planned.case.name))
+        connection = owner if owner in self._processes else next(iter(self._processes))
+        try:
+            connection.send(self._task(planned, measures=True))
+            found: tuple[dict[str, Any], Mapping[str, float]] = connection.recv()
+        except ENDED:
+            self._end(connection)
+            what = f"{planned.op.name} {planned.case.name}"
+            raise RuntimeError(f"the process that measured {what} has ended") from None
+        return found
+
+    def _task(self, planned: Planned, *, measures: bool) -> Task:
+        references = self._references and planned.has_reference
+        return Task(planned.op.name, planned.group, planned.case, measures, references)
+
+    def _start(self) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=serve, args=(theirs, *self._settings), daemon=True
+        )
+        process.start()
+        theirs.close()  # else the end of the process would not end the connection
+        self._processes[ours] = process
+
+    def _end(self, connection: Connection) -> None:
+        process = self._processes.pop(connection)
+        connection.close()
+        process.terminate()
+        process.join(MORE_S)
+        if process.is_alive():
+            process.kill()
+
+
+def serve(connection: Connection, effort: Effort, peers: Peers, device: str) -> None:
+    """Do tasks until the connection ends: answer each with a row, or whether it was compiled."""
+    spent = Phases()
+    kept = Kept(device)
+    while True:
+        try:
+            task: Task = connection.recv()
+        except ENDED:
+            return
+        if not task.measures:
+            connection.send(_compile(task, kept, device))
+            continue
+        before = dict(spent.seconds)
+        bench = Bench(effort, peers, device, kept if task.references else None, spent)
+        row = bench.row(Planned(ops()[task.op], task.group, task.case))
+        if device != "cpu":
+            torch.cuda.empty_cache()
+        taken = {phase: s - before.get(phase, 0.0) for phase, s in spent.seconds.items()}
+        connection.send((row, taken))
+
+
+def _compile(task: Task, kept: Kept, device: str) -> bool:
+    """Compile for a case, unless it is too large."""
+    op, case = ops()[task.op], task.case
+    try:
+        params = op.check_params(case.params)
+        inputs = draw(case.inputs, case.seed, torch.device(device))
+        if op.bytes_moved(**inputs, **params) > LARGEST_BYTES:
+            return False
+        with torch.no_grad():
+            op.function(**inputs, **params)
+        del inputs
+        if task.references:
+            with undecided():
+                kept.compile(op, case)
+    except Exception:  # noqa: BLE001  # the row will say what fails
+        return False
+    finally:
+        if device != "cpu":
+            torch.cuda.empty_cache()
+    return True
