@@ -28,7 +28,7 @@ import triton.language as tl
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP, check_filter
 from warpcall_kernels._conv.forward_bands import _bands_kernel
 from warpcall_kernels._conv.forward_kernels import _dot_kernel, _fma_kernel
-from warpcall_kernels._conv.rows import Alignment, Tiling, fitting_blocks, last_stride
+from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, Layout, LayoutKey
 
 # Taps of fp16 and bf16 up to which FMA is faster. [32, 512, 512] bf16, 15 taps: 14.0 us, 16 % less
@@ -204,4 +204,8 @@ def plan(
         kernel, programs = _fma_kernel, heads * tiling.tiles
     launch |= {"tiles": tiling.tiles, "tiles_wide": tiling.tiles_wide}
     launch |= {"WIDE": tiling.wide, "BIG": tiling.big}
+    pieces = launch["BLOCKS"] if variant is Variant.DOT else launch["PIECES"]
+    # [32, 512, 512] bf16, 15 taps, on an H100: 14.5 us, 4 % less than without. Not faster for fp32.
+    aligned = dtype in NARROW and unit == OCTET.value
+    launch["ONE_BATCH"] = aligned and tiling.one_batch(pieces, group)
     return Launch(kernel, (programs,), launch, variant=variant)
