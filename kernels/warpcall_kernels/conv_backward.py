@@ -1,6 +1,7 @@
 """The gradients of conv with respect to x, weight and bias.
 
-Up to 32 taps (16 of fp64), one pass over x and grad_output computes the gradients of x and weight.
+Up to 32 taps (16 of fp64, 65 of aligned rows of fp16 and bf16), one pass over x and grad_output
+computes the gradients of x and weight.
 The variants are in `_conv/backward.py`. Bytes: (3 * B * C * T + 2 * H * K) * itemsize. The partial
 sums that the public function describes come on top. Source: Wu et al., "Pay Less Attention with
 Lightweight and Dynamic Convolutions", 2019.
@@ -68,9 +69,9 @@ def _launch(
     gradients, separate = plan
     grad_x, grad_weight = x.new_empty(x.shape), weight.new_empty(weight.shape)
     sums = x.new_empty(gradients.sums, dtype=_accumulator(x.dtype))
-    gradients.main(grad_output, x, weight, grad_x, sums)
     if separate is not None:
         separate(grad_output, weight, None, grad_x)
+    gradients.main(grad_output, x, weight, grad_x, sums)
     if gradients.reduce is None:
         grad_weight = _through_softmax(sums.sum(1), weight, softmax_weight)
     else:

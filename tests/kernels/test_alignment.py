@@ -16,7 +16,7 @@ import torch
 from tests.kernels.layouts import ADDRESSES, WHOLE, arguments, at, variant
 from warpcall_kernels import transpose_add as adding
 from warpcall_kernels._conv import backward, forward
-from warpcall_kernels._conv.rows import Alignment
+from warpcall_kernels._conv.tiling import Alignment
 from warpcall_kernels._transpose import plan as permutation
 from warpcall_kernels._transpose import unaligned
 from warpcall_kernels.op.launch import Launch, LayoutKey, layout_key

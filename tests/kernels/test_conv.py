@@ -104,8 +104,8 @@ def test_any_shape_filter_and_padding(
         (torch.bfloat16, 8, 8, [FMA, FMA]),
         (torch.bfloat16, FMA_MAX_TAPS, backward.FMA_MAX_TAPS, [FMA, FMA]),
         (torch.float16, FMA_MAX_TAPS + 1, backward.FMA_MAX_TAPS + 1, [DOT, BLOCKS]),
-        (torch.float16, DOT_SHORT + 2, backward.DOT_BLOCK + 1, [BANDS, BLOCKS]),
-        (torch.bfloat16, 257, 257, [BANDS, DOT]),
+        (torch.float16, DOT_SHORT + 2, backward.BLOCK_N + 1, [BANDS, BLOCKS]),
+        (torch.bfloat16, 257, 257, [BANDS, BANDS]),
         (torch.bfloat16, 400, 400, [DOT, DOT]),
         (torch.float32, 100, 100, [FMA, FMA]),
     ],
@@ -123,7 +123,7 @@ def test_many_taps_of_two_byte_types_go_to_the_tensor_cores(
     conv(x, torch.ones(1, taps, dtype=dtype, device=device))
     conv_backward(x, x, torch.ones(1, taps_of_gradients, dtype=dtype, device=device))
 
-    assert names(launched[:2]) == kernels
+    assert names([launched[0], launched[-2]]) == kernels  # the last one adds up the sums
 
 
 @pytest.mark.parametrize(("taps", "kernel"), BOTH_KERNELS)

@@ -9,14 +9,18 @@ window of g, as the forward kernels do. For the filter it sums products of g wit
 | variant | taken when | why | measured on an H200 | file |
 | --- | --- | --- | --- | --- |
 | FMA | fp32, fp64, and few taps (see `choose`) | a thread owns a piece of a row, and a sum for each tap | 17 to 38 % less than DOT | backward_kernels.py |
-| DOT | more taps of fp16 or bf16 | G^T [N, blocks] times windows of X [blocks, 2 N] is a matrix with the sum of a tap along each diagonal, on tensor cores | 13 to 32 % less than FMA | backward_kernels.py |
-| BLOCKS | up to 33 taps of fp16 or bf16, of rows that are read whole, with halos of up to BLOCK_HALOS positions | the same; each block of g and x is loaded once for both gradients, while the block before it is multiplied | 30 to 50 % less than DOT | backward_blocks.py |
+| DOT | more taps of fp16 or bf16, of rows that are not read whole | G^T [N, blocks] times windows of X [blocks, 2 N] is a matrix with the sum of a tap along each diagonal, on tensor cores | 13 to 32 % less than FMA | backward_kernels.py |
+| BLOCKS | up to 65 taps of rows that are read whole, with halos of up to BLOCK_HALOS positions | the same; each block of g and x is loaded once for both gradients, while the block before it is multiplied | 30 to 50 % less than DOT | backward_blocks.py |
+| BANDS | up to some 257 taps of such rows | a program holds the products of all taps; grad_x comes from a launch of its own | 50 to 56 % less than DOT | backward_bands.py |
 
 At its end a program stores its sums. `_reduce_kernel` then adds those of all programs in one order,
 so that the same inputs give the same bits. On GPUs that can (see `overlaps_launches`) it is launched
-while they run, and waits for them: [64, 512, 32], 3 taps: 5.3 us, 12 % less than without. A filter with more taps than a program sums is cut into
-bands; grad_x then comes from a launch of its own, by `_conv/forward.py`, which also says for which
-GPUs the constants were measured.
+while they run, and waits for them: [64, 512, 32], 3 taps: 5.3 us, 12 % less than without. BLOCKS,
+and FMA of aligned rows of fp16 and bf16, are also launched before the kernel before them has ended,
+and wait for it; that kernel may be the reduction of the call before. [64, 512, 32], 3 taps: 4.8 us,
+9 % less than without. FMA of fp32 was slower so. A filter with more taps than a program sums is cut
+into bands. Of such a filter, and with BANDS, grad_x comes from a launch of its own, by
+`_conv/forward.py`, which also says for which GPUs the constants were measured.
 """
 
 from __future__ import annotations
@@ -27,12 +31,13 @@ import torch
 import triton
 import triton.language as tl
 
+from warpcall_kernels._conv.backward_bands import _bands_kernel
 from warpcall_kernels._conv.backward_blocks import _blocks_kernel
 from warpcall_kernels._conv.backward_kernels import _dot_kernel, _fma_kernel
 from warpcall_kernels._conv.filters import NARROW, OCTET, SOFTMAX_STEP
 from warpcall_kernels._conv.forward import Variant
 from warpcall_kernels._conv.reduce_kernel import _reduce_kernel
-from warpcall_kernels._conv.rows import Alignment, Tiling, fitting_blocks, last_stride
+from warpcall_kernels._conv.tiling import Alignment, Tiling, fitting_blocks, last_stride
 from warpcall_kernels.op.launch import VECTOR_BYTES, Launch, LayoutKey, overlaps_launches
 
 BAND = 32  # taps that a program sums, each in a register of a thread
@@ -68,11 +73,20 @@ LEAST_HALO = 16  # the least inner size of a dot
 # A tile of BLOCKS, and tiles that are loaded or multiplied at a time. [8, 1024, 2048] bf16, 31 taps:
 # 34.5 us, 18 % less than with two blocks in a piece, 24 % less than with 2 tiles at a time.
 BLOCK_SUPER, BLOCK_PIECES, BLOCK_WARPS, BLOCK_STAGES, BLOCK_PROGRAMS = 1, 64, 4, 3, 264
-# Most positions of both halos: wider ones have not been measured.
-BLOCK_HALOS = 32
+# Most positions of both halos, and how many tiles are loaded or multiplied at a time with so many.
+# [4, 512, 4096] bf16, 64 taps: 28.6 us, 42 % less than by DOT; with halos of 96 positions BANDS takes
+# 10 % less than BLOCKS.
+BLOCK_HALOS, WIDE_STAGES = 64, 2
 # N of rows that are one block, and their tile. [64, 512, 32] bf16, 31 taps: 6.2 us, 3 % less than
 # with 128 pieces.
 SHORT_N, SHORT_PIECES, SHORT_PROGRAMS = 32, 64, 528
+# Most matrices of sums that a program of BANDS holds, which are those of 257 taps, and its tile.
+# [4, 512, 4096] bf16, 257 taps: 48.6 us, 56 % less than by DOT.
+BANDS_MOST = 5
+BANDS_PIECES, BANDS_WARPS, BANDS_PROGRAMS = 64, 4, 264
+# Tiles that are loaded or multiplied at a time, with up to BANDS_FEW matrices and with more. [4, 512,
+# 4096] bf16, 127 taps, on an H100: 38.6 us, 16 % less than with 2 and more programs.
+BANDS_FEW, BANDS_STAGES_FEW, BANDS_STAGES = 3, 3, 2
 REDUCE = 4096  # sums that are loaded at once
 MAX_SOFTMAX_TAPS = 4096  # taps of the longest filter that the gradient of the softmax holds whole
 
@@ -81,10 +95,12 @@ def choose(dtype: torch.dtype, taps: int, length: int, padding_l: int, align: Al
     """The variant that is fastest for such rows and filters."""
     if dtype not in NARROW or taps <= (FMA_MAX_TAPS_SKEWED if align.skew else FMA_MAX_TAPS):
         return Variant.FMA
-    if align.unit != OCTET.value or taps > DOT_BLOCK + 1:
+    if align.unit != OCTET.value:
         return Variant.DOT
     halos = _halo(padding_l) + _halo(taps - 1 - padding_l)
-    return Variant.BLOCKS if length <= SHORT_N or halos <= BLOCK_HALOS else Variant.DOT
+    if taps <= BLOCK_N + 1 and (length <= SHORT_N or halos <= BLOCK_HALOS):
+        return Variant.BLOCKS
+    return Variant.BANDS if _bands(taps, padding_l) <= BANDS_MOST else Variant.DOT
 
 
 class Call(NamedTuple):
@@ -93,6 +109,7 @@ class Call(NamedTuple):
     Args:
         dtype: that of all tensors.
         rows: rows of a head.
+        group: channels of a head.
         length: positions of a row.
         heads, taps: the shape of the filters.
         padding: zeros before each row of x.
@@ -102,6 +119,7 @@ class Call(NamedTuple):
 
     dtype: torch.dtype
     rows: int
+    group: int
     length: int
     heads: int
     taps: int
@@ -155,6 +173,8 @@ def _fma(call: Call) -> Variation:
     band = min(call.taps, BAND_FP64 if wide else BAND)
     bands = triton.cdiv(call.taps, band)
     fused = bands == 1
+    tiling = Tiling.of(call.rows, positions, own, pieces, call.whole)
+    aligned, overlaps = align.unit == width, overlaps_launches()
     constants = {
         "bands": bands,
         "lead_pieces": lead,
@@ -172,10 +192,12 @@ def _fma(call: Call) -> Variation:
         "TAIL": align.tail,
         "SPLIT": SPLIT_NARROW if narrow else SPLIT,
         "num_warps": warps,
-        "PDL": overlaps_launches(),
+        "PDL": overlaps,
+        "WAIT": overlaps and narrow and aligned,
+        **({"launch_pdl": True} if overlaps and narrow and aligned else {}),
+        "ONE_BATCH": not narrow and aligned and tiling.one_batch(pieces, call.group),
         **_register_limit(call, REGISTERS_TAIL if align.tail else REGISTERS),
     }
-    tiling = Tiling.of(call.rows, positions, own, pieces, call.whole)
     return Variation(_fma_kernel, fused, bands, tiling, own, programs, constants)
 
 
@@ -221,6 +243,7 @@ def _blocks(call: Call) -> Variation:
     programs = SHORT_PROGRAMS if alone else BLOCK_PROGRAMS
     left = 0 if alone else _halo(call.padding)
     right = 0 if alone else _halo(call.mirrored)
+    overlaps = overlaps_launches()
     constants = {
         "padding": call.padding,
         "LEFT": left,
@@ -230,11 +253,35 @@ def _blocks(call: Call) -> Variation:
         "SUPER": blocks,
         "PIECES": pieces,
         "ONCE": tiling.tiles <= max(1, programs // call.heads),
-        "STAGES": BLOCK_STAGES,
+        "STAGES": WIDE_STAGES if left + right >= BLOCK_HALOS else BLOCK_STAGES,
+        "ONE_BATCH": tiling.one_batch(pieces, call.group),
         "num_warps": BLOCK_WARPS,
-        "PDL": overlaps_launches(),
+        "PDL": overlaps,
+        **({"launch_pdl": True} if overlaps else {}),
     }
     return Variation(_blocks_kernel, True, 1, tiling, n * blocks, programs, constants)
+
+
+def _long(call: Call) -> Variation:
+    bands = _bands(call.taps, call.padding)
+    tiling = Tiling.of(call.rows, call.length, BLOCK_N, BANDS_PIECES, call.whole)
+    constants = {
+        "padding": call.padding,
+        "LEAD": -(-call.padding // BLOCK_N),
+        "BANDS": bands,
+        "N": BLOCK_N,
+        "PIECES": BANDS_PIECES,
+        "STAGES": BANDS_STAGES_FEW if bands <= BANDS_FEW else BANDS_STAGES,
+        "ONE_BATCH": tiling.one_batch(BANDS_PIECES, call.group),
+        "num_warps": BANDS_WARPS,
+        "PDL": overlaps_launches(),
+    }
+    return Variation(_bands_kernel, False, 1, tiling, BLOCK_N, BANDS_PROGRAMS, constants)
+
+
+def _bands(taps: int, padding_l: int) -> int:
+    """How many blocks of x meet a block of g, if windows begin at multiples of a block."""
+    return 1 - (-padding_l // BLOCK_N) - (-(taps - 1 - padding_l) // BLOCK_N)
 
 
 def _halo(positions: int) -> int:
@@ -246,6 +293,7 @@ VARIATIONS = {
     Variant.FMA: _fma,
     Variant.DOT: _dot,
     Variant.BLOCKS: _blocks,
+    Variant.BANDS: _long,
 }
 
 
@@ -275,7 +323,9 @@ def plan(
     group = channels // heads
     align = Alignment.of(x, g)
     unit = align.unit
-    call = Call(dtype, batches * group, length, heads, taps, padding_l, softmax_weight, align)
+    call = Call(
+        dtype, batches * group, group, length, heads, taps, padding_l, softmax_weight, align
+    )
     variant = choose(dtype, taps, length, padding_l, align)
     own = VARIATIONS[variant](call)
     parts = min(own.tiling.tiles, max(1, own.programs // (heads * own.bands)))
@@ -306,12 +356,14 @@ def plan(
     taken = {name: arguments[name] for name in own.kernel.arg_names if name in arguments}
     arguments = own.constants | taken
     main = Launch(own.kernel, (heads * parts * own.bands,), arguments, variant=variant)
-    return BackwardPlan(
-        own.fused, (heads, parts, taps), main, _reduce(weight, parts, softmax_weight)
-    )
+    # Programs of several tiles end one after another, and make room for those of the next call.
+    # [32, 512, 512] bf16, 31 taps: 18.7 us, 7 % less than with a launch after the last of them.
+    early = variant is Variant.BLOCKS and not own.constants["ONCE"]
+    reduce = _reduce(weight, parts, softmax_weight, early)
+    return BackwardPlan(own.fused, (heads, parts, taps), main, reduce)
 
 
-def _reduce(weight: LayoutKey, parts: int, softmax_weight: bool) -> Launch | None:
+def _reduce(weight: LayoutKey, parts: int, softmax_weight: bool, early: bool) -> Launch | None:
     """The launch that adds up the sums of the parts, or None if the filters are too long for it."""
     (heads, taps), strides, dtype, _ = weight
     block = triton.next_power_of_2(taps)
@@ -329,6 +381,7 @@ def _reduce(weight: LayoutKey, parts: int, softmax_weight: bool) -> Launch | Non
         "AT_ONCE": min(REDUCE // block, triton.next_power_of_2(parts)),
         "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
         "PDL": overlaps,
+        "EARLY": early,
         **({"launch_pdl": True} if overlaps else {}),
     }
     return Launch(_reduce_kernel, (heads, triton.cdiv(taps, block)), arguments)

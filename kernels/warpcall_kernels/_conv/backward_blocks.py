@@ -11,28 +11,35 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from warpcall_kernels._conv.backward_kernels import _tap_products
 from warpcall_kernels._conv.filters import (
     UNALIGNED,
     UNSPECIALIZED,
     Filter,
     filter_of,
+    load_diagonals,
     multiply,
     tap_by_tap,
+    tap_products,
 )
 from warpcall_kernels._conv.rows import (
     BOUNDS_CHECKED,
     Bounds,
     Strides,
+    aligned_tile,
     load_near,
-    locate,
     out_ptrs,
+    prefetch,
     row_ptrs,
     store_block,
     tile_of,
+    within_rows,
 )
+
+# Tiles that the L2 is asked for while a program waits for the kernel before, and builds its matrices.
+# [32, 512, 512] bf16, 31 taps, on an H100: 23.7 us, 3 % less than without.
+PREFETCHED = tl.constexpr(2)
 
 
 @triton.jit
@@ -74,9 +81,7 @@ def _matrix(
 ) -> tl.tensor:
     """[WIDTH, N] with tap `first + i - n` at (i, n), or 0; in fp32 with SOFTMAX, for `multiply`."""
     w_ptr, stride_wk, peak, scale = filters
-    tap = first + tl.arange(0, WIDTH)[:, None] - tl.arange(0, N)[None, :]
-    inside = (tap >= 0) & (tap < taps)
-    w = tl.load(w_ptr + tap * stride_wk, mask=inside, other=0.0)
+    w, inside = load_diagonals(w_ptr, first, taps, stride_wk, WIDTH, N)
     if SOFTMAX:
         return tl.where(inside, tl.exp(w.to(tl.float32) - peak) * scale, 0.0)
     else:  # noqa: RET505  # Triton needs the else
@@ -260,34 +265,45 @@ def _blocks_kernel(
     N: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     BIG: tl.constexpr,
     ONCE: tl.constexpr,
     STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
     """Store `sums` [H, parts, K], and grad_x in `out`."""
-    if PDL:
-        gdc_launch_dependents()
     part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
     TYPE: tl.constexpr = g_ptr.dtype.element_ty
     g_strides = Strides(stride_gb, stride_gc, stride_gt)
     x_strides = Strides(stride_xb, stride_xc, stride_xt)
+    if PDL:
+        gdc_launch_dependents()
+        for i in tl.static_range(0 if ONCE else PREFETCHED):
+            at = part + i * parts
+            _tile, place, start, bounds = aligned_tile(
+                at, head, rows, group, channels, units, tiles_wide, UNIT, N * SUPER, PIECES, WIDE,
+                ONE_BATCH, BIG,
+            )  # fmt: skip
+            bounds = Bounds(bounds.live & (at < tiles), bounds.end, 0, 0, 0)
+            prefetch(row_ptrs(g_ptr, place, g_strides, UNIT, 0), start, bounds, stride_gt)
+            prefetch(row_ptrs(x_ptr, place, x_strides, UNIT, 0), start, bounds, stride_xt)
+        gdc_wait()
     mirrored = taps - 1 - padding
     filters = filter_of(w_ptr + head * stride_wh, taps, stride_wk, True, SOFTMAX, STEP, tl.float32)
     nan = tl.zeros((PIECES,), tl.int32)  # whether any element of these pieces of grad_x is NaN
     products = _no_products(LEFT, RIGHT, SUPER, N)
     if ONCE:  # the loads of the only tile and those of the filter wait for memory together
-        tile = tile_of(part, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-        batch, channel, start, bounds = locate(
-            tile, 0, PIECES, N * SUPER, PIECES, WIDE, UNIT, 0, BOUNDS_CHECKED
-        )
-        bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
-        g_ptrs = row_ptrs(g_ptr, batch * stride_gb + channel * stride_gc, UNIT, 0)
-        x_ptrs = row_ptrs(x_ptr, batch * stride_xb + channel * stride_xc, UNIT, 0)
+        tile, place, start, bounds = aligned_tile(
+            part, head, rows, group, channels, units, tiles_wide, UNIT, N * SUPER, PIECES, WIDE,
+            ONE_BATCH, BIG,
+        )  # fmt: skip
+        bounds = within_rows(start, bounds)
+        g_ptrs = row_ptrs(g_ptr, place, g_strides, UNIT, 0)
+        x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, 0)
         g = _load_window(g_ptrs, start, bounds, stride_gt, RIGHT, LEFT, SUPER, N, TYPE)
         x = _load_window(x_ptrs, start, bounds, stride_xt, LEFT, RIGHT, SUPER, N, TYPE)
         matrices = _matrices(filters, mirrored, taps, LEFT, RIGHT, SUPER, N, TYPE, SOFTMAX)
-        to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, 0)
+        to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, 0)
         nan = _store_grads(
             nan, g, matrices, to_ptrs, start, bounds, LEFT, RIGHT, SUPER, N, PIECES, SOFTMAX
         )
@@ -295,29 +311,28 @@ def _blocks_kernel(
     else:
         matrices = _matrices(filters, mirrored, taps, LEFT, RIGHT, SUPER, N, TYPE, SOFTMAX)
         for at in tl.range(part, tiles, parts, num_stages=STAGES):
-            tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-            batch, channel, start, bounds = locate(
-                tile, 0, PIECES, N * SUPER, PIECES, WIDE, UNIT, 0, BOUNDS_CHECKED
-            )
-            # Pieces past the end of their row get no window.
-            bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
-            g_ptrs = row_ptrs(g_ptr, batch * stride_gb + channel * stride_gc, UNIT, 0)
-            x_ptrs = row_ptrs(x_ptr, batch * stride_xb + channel * stride_xc, UNIT, 0)
+            tile, place, start, bounds = aligned_tile(
+                at, head, rows, group, channels, units, tiles_wide, UNIT, N * SUPER, PIECES, WIDE,
+                ONE_BATCH, BIG,
+            )  # fmt: skip
+            bounds = within_rows(start, bounds)
+            g_ptrs = row_ptrs(g_ptr, place, g_strides, UNIT, 0)
+            x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, 0)
             g = _load_window(g_ptrs, start, bounds, stride_gt, RIGHT, LEFT, SUPER, N, TYPE)
             x = _load_window(x_ptrs, start, bounds, stride_xt, LEFT, RIGHT, SUPER, N, TYPE)
-            to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, 0)
+            to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, 0)
             nan = _store_grads(
                 nan, g, matrices, to_ptrs, start, bounds, LEFT, RIGHT, SUPER, N, PIECES, SOFTMAX
             )
             products = _add_products(products, g, x, LEFT, RIGHT, SUPER)
     if tl.max(nan) != 0:  # all tiles again, because a dot lets NaN reach too far
         for at in range(part, tiles, parts):
-            tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-            batch, channel, start, bounds = locate(
-                tile, 0, PIECES, N * SUPER, PIECES, WIDE, UNIT, 0, BOUNDS_CHECKED
-            )
-            g_ptrs = row_ptrs(g_ptr, batch * stride_gb + channel * stride_gc, UNIT, 0)
-            to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, 0)
+            tile, place, start, bounds = aligned_tile(
+                at, head, rows, group, channels, units, tiles_wide, UNIT, N * SUPER, PIECES, WIDE,
+                ONE_BATCH, BIG,
+            )  # fmt: skip
+            g_ptrs = row_ptrs(g_ptr, place, g_strides, UNIT, 0)
+            to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, 0)
             for o in range(SUPER):
                 grad = tap_by_tap(
                     g_ptrs, start + o * N, bounds, stride_gt, filters, taps, mirrored, PIECES, N,
@@ -333,7 +348,7 @@ def _blocks_kernel(
             total = tl.zeros((PIECES, N * SUPER), tl.float32)
             for at in range(part, tiles, parts):
                 tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-                total += _tap_products(
+                total += tap_products(
                     tile, g_ptr, g_strides, x_ptr, x_strides, tap - padding, UNIT, 0,
                     N * SUPER, PIECES, WIDE, BOUNDS_CHECKED,
                 )  # fmt: skip

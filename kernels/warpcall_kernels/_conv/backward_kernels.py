@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._conv.filters import (
     OCTET,
@@ -16,6 +16,7 @@ from warpcall_kernels._conv.filters import (
     multiply,
     pack,
     recompute_nan_rows,
+    tap_products,
     toeplitz,
     weights_of,
     window,
@@ -25,17 +26,18 @@ from warpcall_kernels._conv.rows import (
     INTERIOR,
     SKEWED,
     SKEWED_TAIL,
-    Bounds,
     Strides,
     Tile,
-    in_rows,
+    aligned_tile,
     is_interior,
     load_block,
     locate,
     out_ptrs,
+    prefetch,
     row_ptrs,
     store_block,
     tile_of,
+    within_rows,
 )
 
 
@@ -65,6 +67,7 @@ def _fma_tile(
     TAKEN: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     ACC: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
@@ -72,13 +75,13 @@ def _fma_tile(
 
     The window of a piece begins `lead` positions behind it. With FUSED, grad_x is stored, too.
     """
-    batch, channel, start, bounds = locate(
-        tile, first, TAKEN, OWN, PIECES, WIDE, UNIT, SKEW, ACCESS
+    place, start, bounds = locate(
+        tile, first, TAKEN, OWN, PIECES, WIDE, ONE_BATCH, UNIT, SKEW, ACCESS
     )
     if ACCESS == BOUNDS_CHECKED:  # pieces past the end of their row get no window
-        bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
-    g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
+        bounds = within_rows(start, bounds)
+    g_ptrs = row_ptrs(g_ptr, place, g_strides, UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, SKEW)
     # The window of x begins SHIFT elements before what the band's first tap meets, at a multiple of
     # V.
     REACH: tl.constexpr = (COUNT + SHIFT + OWN + V - 2) // V
@@ -89,7 +92,7 @@ def _fma_tile(
         around = window(g_ptrs, begin, bounds, g_strides.position, REACH_G, TAKEN, V, ACC, ACCESS)
         g = around[LEAD_G * V : LEAD_G * V + OWN]
         grad = correlate(around, weights, SHIFT_G, COUNT, TAKEN, OWN, ACC)
-        to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+        to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, SKEW)
         for i in tl.static_range(OWN // V):
             out = pack(grad[i * V : i * V + V], TAKEN, V)
             store_block(to_ptrs, out, start + i * V, bounds, V, SKEW, ACCESS)
@@ -156,9 +159,11 @@ def _fma_kernel(
     OWN: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     BIG: tl.constexpr,
     ACC: tl.constexpr,
     PDL: tl.constexpr,
+    WAIT: tl.constexpr,
 ) -> None:
     """Store `sums` [H, parts, K] of the COUNT taps of a program's band and, with FUSED, grad_x in
     `out`.
@@ -168,6 +173,16 @@ def _fma_kernel(
     band = tl.program_id(0) % bands
     part = tl.program_id(0) // bands % parts
     head = tl.program_id(0) // bands // parts
+    g_strides = Strides(stride_gb, stride_gc, stride_gt)
+    x_strides = Strides(stride_xb, stride_xc, stride_xt)
+    if WAIT:  # meanwhile the L2 is asked for the first tile
+        _tile, place, start, bounds = aligned_tile(
+            part, head, rows, group, channels, units, tiles_wide, UNIT, OWN, PIECES, WIDE,
+            ONE_BATCH, BIG,
+        )  # fmt: skip
+        prefetch(row_ptrs(g_ptr, place, g_strides, UNIT, 0), start, bounds, stride_gt)
+        prefetch(row_ptrs(x_ptr, place, x_strides, UNIT, 0), start, bounds, stride_xt)
+        gdc_wait()
     weights = ()
     if FUSED:
         w_ptr, step, peak, scale = filter_of(
@@ -182,8 +197,6 @@ def _fma_kernel(
         -lead, LEAD_G * V
     )  # positions that are read before a tile of g or x, and after it
     after = tl.maximum((COUNT + SHIFT + V - 2) // V * V + lead, AFTER_G)
-    g_strides = Strides(stride_gb, stride_gc, stride_gt)
-    x_strides = Strides(stride_xb, stride_xc, stride_xt)
     acc = tl.zeros((PIECES, SLOTS), ACC)
     ends_acc = tl.zeros((PIECES // SPLIT, SLOTS), ACC)
     for at in range(part, tiles, parts):
@@ -192,20 +205,20 @@ def _fma_kernel(
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
                 SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, OWN, PIECES, PIECES, WIDE,
-                ACC, BOUNDS_CHECKED,
+                ONE_BATCH, ACC, BOUNDS_CHECKED,
             )  # fmt: skip
         elif is_interior(tile, before, after, SKEW, OWN, PIECES, WIDE):
             acc = _fma_tile(
                 acc, tile, 0, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead, COUNT,
                 SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, OWN, PIECES, PIECES, WIDE,
-                ACC, INTERIOR,
+                ONE_BATCH, ACC, INTERIOR,
             )  # fmt: skip
         else:
             for first in tl.range(0, PIECES, PIECES // SPLIT, num_stages=1):
                 ends_acc = _fma_tile(
                     ends_acc, tile, first, g_ptr, g_strides, x_ptr, x_strides, out_ptr, weights, lead,
                     COUNT, SLOTS, SHIFT, FUSED, LEAD_G, SHIFT_G, EVEN, UNIT, SKEW, V, OWN,
-                    PIECES // SPLIT, PIECES, WIDE, ACC, SKEWED_TAIL if TAIL else SKEWED,
+                    PIECES // SPLIT, PIECES, WIDE, ONE_BATCH, ACC, SKEWED_TAIL if TAIL else SKEWED,
                 )  # fmt: skip
     slot = tl.arange(0, SLOTS)
     tap = band * COUNT + slot
@@ -244,14 +257,14 @@ def _dot_tile(
 
     The window of a block begins `lead` positions behind it. With FUSED, grad_x is stored, too.
     """
-    batch, channel, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
-    g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
+    place, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, False, UNIT, SKEW, ACCESS)
+    g_ptrs = row_ptrs(g_ptr, place, g_strides, UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, SKEW)
     TYPE: tl.constexpr = g_ptr.dtype.element_ty
     g = load_block(g_ptrs, start, bounds, g_strides.position, N, ACCESS, TYPE)
     x_bounds = bounds
     if ACCESS == BOUNDS_CHECKED:
-        x_bounds = Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
+        x_bounds = within_rows(start, bounds)
     x = load_block(x_ptrs, start + lead, x_bounds, x_strides.position, 2 * N, ACCESS, TYPE)
     product = tl.dot(tl.trans(g), x, product)
     if FUSED:
@@ -262,7 +275,7 @@ def _dot_tile(
             grad, g_ptrs, start, bounds, g_strides.position,
             w_ptr, taps, mirrored, step, peak, scale, BLOCKS, N, SOFTMAX, ACCESS,
         )  # fmt: skip
-        to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+        to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, SKEW)
         store_block(to_ptrs, grad, start, bounds, N, SKEW, ACCESS)
     return product
 
@@ -357,35 +370,9 @@ def _dot_kernel(
             total = tl.zeros((BLOCKS, N), tl.float32)
             for at in range(part, tiles, parts):
                 tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-                total += _tap_products(
+                total += tap_products(
                     tile, g_ptr, g_strides, x_ptr, x_strides, lost_tap - padding, UNIT, SKEW, N, BLOCKS,
                     WIDE, ACCESS,
                 )  # fmt: skip
             sums = tl.where(j == lost_tap, tl.sum(tl.sum(total, axis=1), axis=0), sums)
     tl.store(sums_ptr + j, sums, mask=counts)
-
-
-@triton.jit
-def _tap_products(
-    tile: Tile,
-    g_ptr: tl.tensor,
-    g_strides: Strides,
-    x_ptr: tl.tensor,
-    x_strides: Strides,
-    further: tl.tensor,
-    UNIT: tl.constexpr,
-    SKEW: tl.constexpr,
-    N: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    WIDE: tl.constexpr,
-    ACCESS: tl.constexpr,
-) -> tl.tensor:
-    """[BLOCKS, N]: each element of g in a tile times that of x `further` positions on; 0 outside of
-    rows.
-    """
-    batch, channel, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
-    g_ptrs = row_ptrs(g_ptr, batch * g_strides.batch + channel * g_strides.channel, UNIT, SKEW)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
-    g = load_block(g_ptrs, start, bounds, g_strides.position, N, ACCESS, tl.float32)
-    x = load_block(x_ptrs, start + further, bounds, x_strides.position, N, ACCESS, tl.float32)
-    return tl.where(in_rows(start, bounds, N, ACCESS), g * x, 0.0)

@@ -12,7 +12,16 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._conv.rows import INTERIOR, Bounds, load_block
+from warpcall_kernels._conv.rows import (
+    INTERIOR,
+    Bounds,
+    Strides,
+    Tile,
+    in_rows,
+    load_block,
+    locate,
+    row_ptrs,
+)
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 
@@ -172,6 +181,27 @@ def weights_of(
 
 
 @triton.jit
+def load_diagonals(
+    w_ptr: tl.tensor,
+    first: tl.tensor,
+    taps: tl.tensor,
+    stride_wk: tl.tensor,
+    ROWS: tl.constexpr,
+    N: tl.constexpr,
+) -> tl.tensor:
+    """[ROWS, N] with tap `first + row - column`, or 0, and whether the filter has that tap.
+
+    An address is the sum of one for the row and one for the column. A product for each element
+    would take some 15 instructions of 64 bits.
+    """
+    row, column = first + tl.arange(0, ROWS), tl.arange(0, N)
+    tap = row[:, None] - column[None, :]
+    inside = tap.to(tl.uint32) < taps.to(tl.uint32)  # a negative number is a large one
+    ptrs = (w_ptr + row * stride_wk)[:, None] + (column * -stride_wk)[None, :]
+    return tl.load(ptrs, mask=inside, other=0.0), inside
+
+
+@triton.jit
 def toeplitz(
     w_ptr: tl.tensor,
     first: tl.tensor,
@@ -186,13 +216,13 @@ def toeplitz(
     """The matrix [2 N, N] that has tap `first + r` along its diagonal r = row - column, for r <
     SPAN.
     """
+    w, inside = load_diagonals(w_ptr, first, taps, stride_wk, 2 * N, N)
     r = tl.arange(0, 2 * N)[:, None] - tl.arange(0, N)[None, :]
-    j = first + r
-    inside = (r >= 0) & (r < SPAN) & (j >= 0) & (j < taps)
-    w = tl.load(w_ptr + j * stride_wk, mask=inside, other=0.0).to(tl.float32)
+    inside = inside & (r >= 0) & (r < SPAN)
+    w = w.to(tl.float32)
     if SOFTMAX:
-        w = tl.where(inside, tl.exp(w - peak) * scale, 0.0)
-    return w
+        w = tl.exp(w - peak) * scale
+    return tl.where(inside, w, 0.0)
 
 
 @triton.jit
@@ -311,3 +341,29 @@ def tap_by_tap(
             x_ptrs, start + (j - padding), bounds, stride_xt, N, ACCESS, tl.float32
         )
     return acc
+
+
+@triton.jit
+def tap_products(
+    tile: Tile,
+    g_ptr: tl.tensor,
+    g_strides: Strides,
+    x_ptr: tl.tensor,
+    x_strides: Strides,
+    further: tl.tensor,
+    UNIT: tl.constexpr,
+    SKEW: tl.constexpr,
+    N: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
+    ACCESS: tl.constexpr,
+) -> tl.tensor:
+    """[BLOCKS, N]: each element of g in a tile times that of x `further` positions on; 0 outside of
+    rows.
+    """
+    place, start, bounds = locate(tile, 0, BLOCKS, N, BLOCKS, WIDE, False, UNIT, SKEW, ACCESS)
+    g_ptrs = row_ptrs(g_ptr, place, g_strides, UNIT, SKEW)
+    x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, SKEW)
+    g = load_block(g_ptrs, start, bounds, g_strides.position, N, ACCESS, tl.float32)
+    x = load_block(x_ptrs, start + further, bounds, x_strides.position, N, ACCESS, tl.float32)
+    return tl.where(in_rows(start, bounds, N, ACCESS), g * x, 0.0)

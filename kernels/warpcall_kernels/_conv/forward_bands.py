@@ -17,17 +17,18 @@ from warpcall_kernels._conv.filters import (
     UNSPECIALIZED,
     Filter,
     filter_of,
+    load_diagonals,
     tap_by_tap,
 )
 from warpcall_kernels._conv.rows import (
     BOUNDS_CHECKED,
     Bounds,
+    Strides,
+    aligned_tile,
     load_near,
-    locate,
     out_ptrs,
     row_ptrs,
     store_block,
-    tile_of,
 )
 
 
@@ -48,9 +49,7 @@ def band_matrices(
     w_ptr, stride_wk, peak, scale = filters
     matrices, rests = (), ()
     for b in tl.static_range(BANDS):
-        tap = first + b * N + tl.arange(0, N)[:, None] - tl.arange(0, N)[None, :]
-        inside = (tap >= 0) & (tap < taps)
-        w = tl.load(w_ptr + tap * stride_wk, mask=inside, other=0.0)
+        w, inside = load_diagonals(w_ptr, first + b * N, taps, stride_wk, N, N)
         if SOFTMAX:
             w = tl.where(inside, tl.exp(w.to(tl.float32) - peak) * scale, 0.0)
             rests = rests + ((w - w.to(TYPE).to(tl.float32)).to(TYPE),)  # type: ignore[assignment]  # noqa: RUF005  # Triton has no starred tuples
@@ -155,41 +154,43 @@ def _bands_kernel(
     N: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     BIG: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
     part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
     filters = filter_of(w_ptr + head * stride_wh, taps, stride_wk, FLIP, SOFTMAX, STEP, tl.float32)
+    strides = Strides(stride_xb, stride_xc, stride_xt)
     lead = lead_octets * OCTET
     TYPE: tl.constexpr = x_ptr.dtype.element_ty
     matrices = band_matrices(filters, padding - lead, taps, BANDS, N, TYPE, SOFTMAX)
     BLOCKS: tl.constexpr = SUPER + BANDS - 1
     nan = tl.zeros((PIECES,), tl.int32)  # whether any element of these pieces is NaN
     for at in tl.range(part, tiles, parts, num_stages=STAGES):
-        tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-        batch, channel, start, bounds = locate(
-            tile, 0, PIECES, N * SUPER, PIECES, WIDE, UNIT, 0, BOUNDS_CHECKED
-        )
-        x_ptrs = row_ptrs(x_ptr, batch * stride_xb + channel * stride_xc, UNIT, 0)
+        tile, place, start, bounds = aligned_tile(
+            at, head, rows, group, channels, units, tiles_wide, UNIT, N * SUPER, PIECES, WIDE,
+            ONE_BATCH, BIG,
+        )  # fmt: skip
+        x_ptrs = row_ptrs(x_ptr, place, strides, UNIT, 0)
         x = load_blocks(x_ptrs, start - lead, bounds, stride_xt, BLOCKS, N, TYPE)
         totals = zero_blocks(SUPER, PIECES, N)
         for s in tl.static_range(BLOCKS):
             totals = add_products(totals, x[s], matrices, s, SUPER, BANDS, SOFTMAX)
-        to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, 0)
-        bias = _load_bias(bias_ptr, channel, stride_bias, bounds, PIECES)
+        to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, 0)
+        bias = _load_bias(bias_ptr, place.channel + place.further, stride_bias, bounds, PIECES)
         for o in tl.static_range(SUPER):
             nan |= tl.max((totals[o] != totals[o]).to(tl.int32), axis=1)  # so NaN is found
             out = totals[o] + bias[:, None]
             store_block(to_ptrs, out, start + o * N, bounds, N, 0, BOUNDS_CHECKED)
     if tl.max(nan) != 0:  # all tiles again, because a dot lets NaN reach too far
         for at in range(part, tiles, parts):
-            tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
-            batch, channel, start, bounds = locate(
-                tile, 0, PIECES, N * SUPER, PIECES, WIDE, UNIT, 0, BOUNDS_CHECKED
-            )
-            x_ptrs = row_ptrs(x_ptr, batch * stride_xb + channel * stride_xc, UNIT, 0)
-            to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, 0)
-            bias = _load_bias(bias_ptr, channel, stride_bias, bounds, PIECES)
+            tile, place, start, bounds = aligned_tile(
+                at, head, rows, group, channels, units, tiles_wide, UNIT, N * SUPER, PIECES, WIDE,
+                ONE_BATCH, BIG,
+            )  # fmt: skip
+            x_ptrs = row_ptrs(x_ptr, place, strides, UNIT, 0)
+            to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, 0)
+            bias = _load_bias(bias_ptr, place.channel + place.further, stride_bias, bounds, PIECES)
             for o in range(SUPER):
                 total = tap_by_tap(
                     x_ptrs, start + o * N, bounds, stride_xt, filters, taps, padding, PIECES, N,

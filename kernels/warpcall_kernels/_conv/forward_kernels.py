@@ -59,6 +59,7 @@ def _fma_tile(
     TAKEN: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     ACC: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> None:
@@ -66,9 +67,11 @@ def _fma_tile(
 
     The window of a piece begins `before` positions before it.
     """
-    batch, channel, start, bounds = locate(tile, first, TAKEN, V, PIECES, WIDE, UNIT, SKEW, ACCESS)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
-    to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+    place, start, bounds = locate(
+        tile, first, TAKEN, V, PIECES, WIDE, ONE_BATCH, UNIT, SKEW, ACCESS
+    )
+    x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, SKEW)
+    to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, SKEW)
     step = x_strides.position
     w_ptr, stride_wk, peak, scale = filters
     begin = start - before
@@ -87,9 +90,9 @@ def _fma_tile(
         values = window(x_ptrs, begin, bounds, step, REACH, TAKEN, V, ACC, ACCESS)
         acc += pack(correlate(values, weights, SHIFT, REST, TAKEN, V, ACC), TAKEN, V)
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + channel * stride_bias, mask=bounds.live, other=0.0).to(ACC)[
-            :, None
-        ]
+        acc += tl.load(
+            bias_ptr + (place.channel + place.further) * stride_bias, mask=bounds.live, other=0.0
+        ).to(ACC)[:, None]
     store_block(to_ptrs, acc, start, bounds, V, SKEW, ACCESS)
 
 
@@ -129,6 +132,7 @@ def _fma_kernel(
     V: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     BIG: tl.constexpr,
     ACC: tl.constexpr,
 ) -> None:
@@ -141,12 +145,14 @@ def _fma_kernel(
     if not HAS_INTERIOR:
         _fma_tile(
             tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before, REST,
-            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, BOUNDS_CHECKED,
+            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ONE_BATCH, ACC,
+            BOUNDS_CHECKED,
         )  # fmt: skip
     elif is_interior(tile, before, after, SKEW, V, PIECES, WIDE):
         _fma_tile(
             tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before, REST,
-            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ACC, INTERIOR,
+            LOOP, BAND, SHIFT, SOFTMAX, UNIT, SKEW, V, PIECES, PIECES, WIDE, ONE_BATCH, ACC,
+            INTERIOR,
         )  # fmt: skip
     else:
         ACCESS: tl.constexpr = (SKEWED_TAIL if TAIL else SKEWED) if SKEW else BOUNDS_CHECKED
@@ -154,7 +160,7 @@ def _fma_kernel(
             _fma_tile(
                 tile, first, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, taps, before,
                 REST % END_BAND, LOOP or REST >= END_BAND, END_BAND, SHIFT, SOFTMAX, UNIT, SKEW,
-                V, PIECES // SPLIT, PIECES, WIDE, ACC, ACCESS,
+                V, PIECES // SPLIT, PIECES, WIDE, ONE_BATCH, ACC, ACCESS,
             )  # fmt: skip
 
 
@@ -181,6 +187,7 @@ def _dot_tile(
     TAKEN: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> None:
     """Convolve TAKEN blocks of a tile, from its block `first` on.
@@ -188,9 +195,11 @@ def _dot_tile(
     The window of a block begins `lead` positions before it; `w` is the `toeplitz` matrix of the
     first.
     """
-    batch, channel, start, bounds = locate(tile, first, TAKEN, N, BLOCKS, WIDE, UNIT, SKEW, ACCESS)
-    x_ptrs = row_ptrs(x_ptr, batch * x_strides.batch + channel * x_strides.channel, UNIT, SKEW)
-    to_ptrs = out_ptrs(out_ptr, tile, batch, channel, UNIT, SKEW)
+    place, start, bounds = locate(
+        tile, first, TAKEN, N, BLOCKS, WIDE, ONE_BATCH, UNIT, SKEW, ACCESS
+    )
+    x_ptrs = row_ptrs(x_ptr, place, x_strides, UNIT, SKEW)
+    to_ptrs = out_ptrs(out_ptr, tile, place, UNIT, SKEW)
     w_ptr, stride_wk, peak, scale = filters
     begin = start - lead
     TYPE: tl.constexpr = x_ptr.dtype.element_ty
@@ -209,7 +218,9 @@ def _dot_tile(
         w_ptr, taps, padding, stride_wk, peak, scale, TAKEN, N, SOFTMAX, ACCESS,
     )  # fmt: skip
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + channel * stride_bias, mask=bounds.live, other=0.0)
+        bias = tl.load(
+            bias_ptr + (place.channel + place.further) * stride_bias, mask=bounds.live, other=0.0
+        )
         acc += bias.to(tl.float32)[:, None]
     store_block(to_ptrs, acc, start, bounds, N, SKEW, ACCESS)
 
@@ -248,6 +259,7 @@ def _dot_kernel(
     N: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     BIG: tl.constexpr,
 ) -> None:
     part, head = tl.program_id(0) % parts, tl.program_id(0) // parts
@@ -262,17 +274,19 @@ def _dot_kernel(
         if not SKEW:
             _dot_tile(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
-                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, BOUNDS_CHECKED,
+                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, ONE_BATCH,
+                BOUNDS_CHECKED,
             )  # fmt: skip
         elif is_interior(tile, lead, N, SKEW, N, BLOCKS, WIDE):  # there is no LOOP
             _dot_tile(
                 tile, 0, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps, padding,
-                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, INTERIOR,
+                lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS, BLOCKS, WIDE, ONE_BATCH,
+                INTERIOR,
             )  # fmt: skip
         else:
             for first in tl.range(0, BLOCKS, BLOCKS // SPLIT, num_stages=1):
                 _dot_tile(
                     tile, first, x_ptr, strides, bias_ptr, stride_bias, out_ptr, filters, w, taps,
                     padding, lead, bands, LOOP, SOFTMAX, UNIT, SKEW, N, BLOCKS // SPLIT, BLOCKS,
-                    WIDE, SKEWED_TAIL if TAIL else SKEWED,
+                    WIDE, ONE_BATCH, SKEWED_TAIL if TAIL else SKEWED,
                 )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._conv.filters import UNSPECIALIZED, softmax_terms
 
@@ -25,12 +25,20 @@ def _reduce_kernel(
     AT_ONCE: tl.constexpr,
     ACC: tl.constexpr,
     PDL: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     """Add up the parts of TAPS taps of a head. With SOFTMAX these are all taps, and its gradient
     follows.
+
+    The kernel after this one may be launched when the sums are there, or EARLY: while they are
+    computed.
     """
     if PDL:
+        if EARLY:
+            gdc_launch_dependents()
         gdc_wait()
+        if not EARLY:
+            gdc_launch_dependents()
     head = tl.program_id(0).to(tl.int64)
     tap = tl.program_id(1) * TAPS + tl.arange(0, TAPS)
     in_filter = tap < taps

@@ -14,18 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
-
-from warpcall_kernels.op.launch import VECTOR_BYTES, LayoutKey
-
-WASTE = 8  # at most one part in WASTE of a tile may lie past the end of its rows, or be idle
-FEW_PIECES = 16  # rows of fewer pieces may make a tile whose width is no power of two
-SKEW_BYTES = 32  # shorter rows have fewer whole groups than ends, and are not read as skewed rows
-INT32_REACH = (
-    2**31 - 2**20
-)  # positions that 32 bits count, with a margin for a window past the last
 
 # ACCESS: how a kernel reads and writes a block of rows.
 BOUNDS_CHECKED = tl.constexpr(
@@ -34,116 +24,6 @@ BOUNDS_CHECKED = tl.constexpr(
 INTERIOR = tl.constexpr(1)  # the block lies away from the ends of its rows, and needs no masks
 SKEWED = tl.constexpr(2)  # skewed rows: whole groups, masked at the ends of the row
 SKEWED_TAIL = tl.constexpr(3)  # the same, where the last group of a tensor crosses its end
-
-
-class Alignment(NamedTuple):
-    """Where the rows of some tensors of one shape begin.
-
-    Args:
-        unit: elements, a power of two of at most 16 bytes, that divide the length of a row and the
-            offset of each row in each tensor.
-        skew: the elements of 16 bytes if the rows are read as skewed rows, else 0.
-        tail: whether the rows are skewed and the last of them ends inside a group of 16 bytes that
-            crosses the end of the tensor. Such a group cannot be read whole.
-    """
-
-    unit: int
-    skew: int
-    tail: bool
-
-    @staticmethod
-    def of(*tensors: LayoutKey) -> Alignment:
-        """The alignment of these tensors.
-
-        The rows are skewed if in each tensor every row begins at the same place in its group of 16
-        bytes as that row of the result, which is contiguous.
-        """
-        (batches, channels, length), _, dtype, _ = tensors[0]
-        group = VECTOR_BYTES // dtype.itemsize
-        unit = _common_divisor(*tensors)
-        not_skewed = Alignment(unit, 0, False)
-        if unit == group or length * dtype.itemsize < SKEW_BYTES:
-            return not_skewed
-        tail = batches * channels * length % group != 0
-        for _, strides, _, address in tensors:
-            gaps = (  # elements between batches, and between rows, that a contiguous tensor lacks
-                strides[0] - channels * length if batches > 1 else 0,
-                strides[1] - length if channels > 1 else 0,
-            )
-            congruent = strides[2] == 1 and not address and not any(gap % group for gap in gaps)
-            # The kernels compute where the tensor ends as if it were contiguous.
-            if not congruent or (any(gaps) and tail):
-                return not_skewed
-        return Alignment(unit, group, tail)
-
-    def whole(self, dtype: torch.dtype) -> bool:
-        """Whether rows are read 16 bytes at a time."""
-        return max(self.unit, self.skew) * dtype.itemsize == VECTOR_BYTES
-
-
-def _common_divisor(*tensors: LayoutKey) -> int:
-    """The greatest power of two, up to 16 bytes, that divides the length and the offsets of all
-    rows.
-    """
-    itemsize = tensors[0][2].itemsize
-    bits = VECTOR_BYTES // itemsize
-    for (batches, channels, length), strides, _, address in tensors:
-        if length > 1 and strides[2] != 1:
-            return 1
-        bits |= length | address // itemsize
-        bits |= strides[0] if batches > 1 else 0
-        bits |= strides[1] if channels > 1 else 0
-    return bits & -bits
-
-
-class Tiling(NamedTuple):
-    """How the rows of a head are cut into tiles.
-
-    Args:
-        wide: pieces of each row in a tile.
-        tiles_wide: tiles along a row.
-        tiles: tiles in all.
-        big: whether numbers of rows or positions need 64 bits.
-    """
-
-    wide: int
-    tiles_wide: int
-    tiles: int
-    big: bool
-
-    @staticmethod
-    def of(rows: int, positions: int, piece: int, pieces: int, whole: bool) -> Tiling:
-        """Tiles of `pieces` pieces, as wide as possible without much waste at the end of a row.
-
-        If a row has few pieces that are read 16 bytes at a time, a tile is as wide as the row, so
-        that neighbouring lanes read neighbouring groups.
-        """
-        in_row = -(-positions // piece)
-        wide = pieces
-        while wide > 1 and -(-in_row // wide) * wide * WASTE > in_row * (WASTE + 1):
-            wide //= 2
-        if whole and wide < in_row < FEW_PIECES and pieces % in_row * (WASTE + 1) <= pieces:
-            wide = in_row
-        tiles_wide = -(-in_row // wide)
-        big = max(rows, positions) >= INT32_REACH
-        return Tiling(wide, tiles_wide, tiles_wide * -(-rows // (pieces // wide)), big)
-
-
-def fitting_blocks(length: int, n: int, most: int) -> int:
-    """How many blocks of `n` positions a piece of a row has: a power of two, as many as `most` if
-    the end of a row wastes little.
-    """
-    blocks = most
-    while blocks > 1 and -(-length // (blocks * n)) * blocks * n * WASTE > length * (WASTE + 1):
-        blocks //= 2
-    return blocks
-
-
-def last_stride(x: LayoutKey) -> int | None:
-    """The stride along the last dim; None if it is 1, or if rows have one position, with any
-    stride.
-    """
-    return None if x[1][-1] == 1 or x[0][-1] == 1 else x[1][-1]
 
 
 class Strides(NamedTuple):
@@ -165,6 +45,19 @@ class Tile(NamedTuple):
     channels: tl.tensor  # channels of a batch
     units: tl.tensor  # length of a row in UNITs
     length: tl.tensor  # length of a row in elements
+
+
+class Place(NamedTuple):
+    """The rows of some pieces: batches, and channels `channel + further`.
+
+    With ONE_BATCH, `batch` and `channel` are one number for all pieces, and `further` is the same in
+    each tile. Most of an address is then computed once a tile, or once a program, and not for each
+    piece. Without it `further` is 0.
+    """
+
+    batch: tl.tensor
+    channel: tl.tensor
+    further: tl.tensor
 
 
 class Bounds(NamedTuple):
@@ -227,28 +120,34 @@ def locate(
     PIECE: tl.constexpr,
     PIECES: tl.constexpr,
     WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
     UNIT: tl.constexpr,
     SKEW: tl.constexpr,
     ACCESS: tl.constexpr,
 ) -> tl.tensor:
-    """Batch, channel and first position of each of TAKEN pieces of a tile, from `first`; their
-    `Bounds`.
+    """`Place` and first position of each of TAKEN pieces of a tile, from `first`; their `Bounds`.
 
     A tile spans WIDE pieces of each of PIECES // WIDE rows. The rows of a head are all its channels
-    in all batches.
+    in all batches. ONE_BATCH says that the rows of a tile divide the channels of a head.
     """
     piece = first + tl.arange(0, TAKEN)
-    row = tile.high * (PIECES // WIDE) + piece // WIDE
     start = (tile.wide * WIDE + piece % WIDE) * PIECE
-    batch, channel = row // tile.group, tile.head * tile.group + row % tile.group
-    live = row < tile.rows
+    row = tile.high * (PIECES // WIDE)
+    if ONE_BATCH:
+        channel = tile.head * tile.group + row % tile.group
+        place = Place(row // tile.group, channel, (piece // WIDE).to(tl.int64))
+        live = piece < PIECES
+    else:
+        row += piece // WIDE
+        place = Place(row // tile.group, tile.head * tile.group + row % tile.group, 0)
+        live = row < tile.rows
     if PIECES % WIDE:
         live = live & (piece < PIECES // WIDE * WIDE)
     if ACCESS < SKEWED:
-        return batch, channel, start, Bounds(live, tile.length, 0, 0, 0)
+        return place, start, Bounds(live, tile.length, 0, 0, 0)
     else:  # noqa: RET505  # Triton needs the else: what follows a static return is compiled too
         GROUP: tl.constexpr = SKEW // UNIT
-        at = (batch * tile.channels + channel) * tile.units
+        at = (place.batch * tile.channels + place.channel + place.further) * tile.units
         begin = (at % GROUP).to(tile.length.dtype) * UNIT
         end = tl.where(live, begin + tile.length, 0)
         whole = (end + (SKEW - 1)) // SKEW * SKEW
@@ -257,35 +156,63 @@ def locate(
             left = (units - at // GROUP * GROUP) // GROUP * SKEW
             whole = tl.minimum(whole, left).to(tile.length.dtype)
             has_tail = tl.max((whole < end).to(tl.int32)) != 0
-            return batch, channel, start, Bounds(live, end, begin, whole, has_tail)
+            return place, start, Bounds(live, end, begin, whole, has_tail)
         else:  # noqa: RET505
-            return batch, channel, start, Bounds(live, end, begin, whole, 0)
+            return place, start, Bounds(live, end, begin, whole, 0)
 
 
 @triton.jit
-def row_ptrs(ptr: tl.tensor, at: tl.tensor, UNIT: tl.constexpr, SKEW: tl.constexpr) -> tl.tensor:
-    """Pointers to position 0 of the rows that begin `at` UNITs behind `ptr`."""
+def aligned_tile(
+    number: tl.tensor,
+    head: tl.tensor,
+    rows: tl.tensor,
+    group: tl.tensor,
+    channels: tl.tensor,
+    units: tl.tensor,
+    tiles_wide: tl.tensor,
+    UNIT: tl.constexpr,
+    PIECE: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr,
+    BIG: tl.constexpr,
+) -> tl.tensor:
+    """A tile of rows that begin at multiples of UNIT, and what `locate` says of all its pieces."""
+    tile = tile_of(number, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
+    place, start, bounds = locate(
+        tile, 0, PIECES, PIECE, PIECES, WIDE, ONE_BATCH, UNIT, 0, BOUNDS_CHECKED
+    )
+    return tile, place, start, bounds
+
+
+@triton.jit
+def within_rows(start: tl.tensor, bounds: Bounds) -> tl.tensor:
+    """`bounds` without the pieces that begin past the end of their row: they then load nothing."""
+    return Bounds(bounds.live & (start < bounds.end), bounds.end, 0, 0, 0)
+
+
+@triton.jit
+def row_ptrs(
+    ptr: tl.tensor, place: Place, strides: Strides, UNIT: tl.constexpr, SKEW: tl.constexpr
+) -> tl.tensor:
+    """Pointers to position 0 of the rows of a `Place`."""
+    at = place.batch * strides.batch + place.channel * strides.channel
     if SKEW:
-        return ptr + at // (SKEW // UNIT) * SKEW
+        return ptr + (at + place.further * strides.channel) // (SKEW // UNIT) * SKEW
     else:  # noqa: RET505
-        return ptr + at * UNIT
+        return ptr + at * UNIT + place.further * (strides.channel * UNIT)
 
 
 @triton.jit
 def out_ptrs(
-    ptr: tl.tensor,
-    tile: Tile,
-    batch: tl.tensor,
-    channel: tl.tensor,
-    UNIT: tl.constexpr,
-    SKEW: tl.constexpr,
+    ptr: tl.tensor, tile: Tile, place: Place, UNIT: tl.constexpr, SKEW: tl.constexpr
 ) -> tl.tensor:
     """Pointers to position 0 of rows of the result, which is contiguous."""
-    at = batch * tile.channels + channel
+    at = place.batch * tile.channels + place.channel
     if SKEW:
-        return row_ptrs(ptr, at * tile.units, UNIT, SKEW)
+        return ptr + (at + place.further) * tile.units // (SKEW // UNIT) * SKEW
     else:  # noqa: RET505
-        return ptr + at * tile.length
+        return ptr + at * tile.length + place.further * tile.length
 
 
 @triton.jit
@@ -351,6 +278,24 @@ def load_near(
     inside = bounds.live[:, None] & (t >= 0) & (t < bounds.end)
     at = i if stride is None else i.to(tl.int64) * stride
     return tl.load(ptrs[:, None] + at, mask=inside, other=0.0).to(TYPE)
+
+
+@triton.jit
+def prefetch(ptrs: tl.tensor, start: tl.tensor, bounds: Bounds, stride: tl.tensor) -> None:
+    """Ask the L2 for the first line of each piece, whose row begins at `ptrs`. Nothing waits for it.
+
+    Rows whose elements are not neighbours are left alone.
+    """
+    if stride is None:
+        live = bounds.live & (start < bounds.end)
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
+            "=r,l,r",
+            [(ptrs + start).to(tl.int64), live.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @triton.jit

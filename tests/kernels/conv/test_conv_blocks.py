@@ -106,14 +106,17 @@ def test_a_program_takes_several_tiles_of_long_filters(
 ) -> None:
     monkeypatch.setattr(forward, "BANDS_PROGRAMS", 1)
     monkeypatch.setattr(forward, "BANDS_PIECES", 16)
-    x = drawn((2, 5, 1000), torch.float16, device)
+    monkeypatch.setattr(backward, "BANDS_PROGRAMS", 1)
+    monkeypatch.setattr(backward, "BANDS_PIECES", 16)
+    x, g = drawn((2, 5, 1000), torch.float16, device), drawn((2, 5, 1000), torch.float16, device)
     x[1, 3, 900] = float("nan")
     weight = torch.randn(1, 70, device=device).half()
 
     out = conv(x, weight, padding_l=35)
+    check_gradients(g, x.nan_to_num(), weight, padding_l=35)
 
-    assert names(launched) == [BANDS]
-    assert launched[0].arguments["parts"] < launched[0].arguments["tiles"]
+    assert names(launched) == [BANDS, BANDS, BANDS, "_reduce_kernel"]
+    assert all(launch.arguments["parts"] < launch.arguments["tiles"] for launch in launched[:-1])
     expected = conv_reference(x.double(), weight.double(), padding_l=35)
     torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-1, equal_nan=True)
 
@@ -126,8 +129,11 @@ def test_a_program_takes_several_tiles_of_long_filters(
         (136, 31, 15, (16, 16)),
         (72, 33, 32, (32, 0)),
         (200, 20, 9, (16, 16)),
+        (72, 64, 63, (64, 0)),
+        (200, 65, 32, (32, 32)),
         (32, 31, 30, (0, 0)),
         (24, 17, 8, (0, 0)),
+        (32, 64, 40, (0, 0)),
     ],
 )
 @pytest.mark.parametrize("softmax", [False, True])
@@ -148,6 +154,53 @@ def test_a_block_meets_its_neighbours_and_the_halos_of_its_piece(
 
     assert names(launched) == [BLOCKS, "_reduce_kernel"]
     assert (launched[0].arguments["LEFT"], launched[0].arguments["RIGHT"]) == halos
+    wide = sum(halos) >= backward.BLOCK_HALOS
+    stages = backward.WIDE_STAGES if wide else backward.BLOCK_STAGES
+    assert launched[0].arguments["STAGES"] == stages
+
+
+@pytest.mark.parametrize(
+    ("taps", "padding", "bands"),
+    [
+        (66, 65, 3),
+        (127, 126, 3),
+        (128, 0, 3),
+        (192, 191, 4),
+        (192, 100, 5),
+        (257, 256, 5),
+        (257, 128, 5),
+        (257, 100, None),  # one matrix more than a program may hold
+    ],
+)
+@pytest.mark.parametrize("length", [8, 264])
+def test_a_program_sums_all_taps_of_long_filters(
+    taps: int, padding: int, bands: int | None, length: int, device: str, launched: list[Launch]
+) -> None:
+    x, g = (drawn((3, 4, length), torch.float16, device) for _ in range(2))
+    weight = torch.randn(2, taps, device=device).half() / taps
+
+    check_gradients(g, x, weight, padding_l=padding)
+
+    main = launched[-2]
+    assert names([main]) == [DOT if bands is None else BANDS]
+    if bands is not None:
+        few = bands <= backward.BANDS_FEW
+        assert main.arguments["BANDS"] == bands
+        assert main.arguments["STAGES"] == (
+            backward.BANDS_STAGES_FEW if few else backward.BANDS_STAGES
+        )
+
+
+@pytest.mark.parametrize(("length", "kernel"), [(200, BANDS), (32, BLOCKS)])
+def test_halos_that_are_too_wide_for_blocks_go_to_bands(
+    length: int, kernel: str, device: str, launched: list[Launch]
+) -> None:
+    x, g = (drawn((2, 4, length), torch.bfloat16, device) for _ in range(2))
+    weight = torch.randn(2, 65, device=device).bfloat16()
+
+    check_gradients(g, x, weight, padding_l=20)  # halos of 32 and 64; one block has none
+
+    assert names(launched)[-2] == kernel
 
 
 @pytest.mark.usefixtures("fresh_plans")
@@ -174,7 +227,7 @@ def test_pieces_of_several_blocks_and_programs_of_several_tiles(
     assert launched[0].arguments["ONCE"] == (programs == 1000)
 
 
-@pytest.mark.parametrize(("taps", "kernel"), [(31, BLOCKS), (129, DOT)])
+@pytest.mark.parametrize(("taps", "kernel"), [(31, BLOCKS), (129, BANDS), (300, DOT)])
 def test_the_gradient_of_a_filter_is_not_spoilt_by_what_it_never_met(
     taps: int, kernel: str, device: str, launched: list[Launch]
 ) -> None:
@@ -185,7 +238,7 @@ def test_the_gradient_of_a_filter_is_not_spoilt_by_what_it_never_met(
         g, x, torch.ones(1, taps, device=device).bfloat16(), padding_l=taps // 2
     )
 
-    assert names(launched)[0] == kernel
+    assert names(launched)[-2] == kernel  # the last one adds up the sums
     _, expected, _ = conv_backward_reference(
         g.double(), x.double(), torch.ones(1, taps, device=device).double(), padding_l=taps // 2
     )
@@ -211,4 +264,4 @@ def test_a_thread_takes_more_positions_of_fp32_under_many_taps(
 
     check_gradients(g, x, weight, padding_l=7)
 
-    assert launched[0].arguments["OWN"] == own
+    assert launched[-2].arguments["OWN"] == own  # the last one adds up the sums
