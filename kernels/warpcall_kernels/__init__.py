@@ -17,7 +17,17 @@ from warpcall_kernels.op.declaration import Op, Param, Size
 from warpcall_kernels.op.errors import InvalidInput, KernelError
 from warpcall_kernels.op.problem import Problem
 
-__all__ = ["InvalidInput", "KernelError", "Op", "Param", "Problem", "Sample", "Size", "ops"]
+__all__ = [
+    "InvalidInput",
+    "KernelError",
+    "Op",
+    "Param",
+    "Problem",
+    "Sample",
+    "Size",
+    "op_named",
+    "ops",
+]
 
 
 @functools.cache
@@ -29,10 +39,26 @@ def ops() -> Mapping[str, Op]:
         ValueError: the name of an op is not that of its file. Two files with one name would
             otherwise replace each other's op.
     """
-    modules = pkgutil.iter_modules(__path__)
-    names = sorted(m.name for m in modules if not m.name.startswith("_") and not m.ispkg)
-    found = [_op_of(name) for name in names]
+    found = [_op_of(name) for name in _modules()]
     return {op.name: op for op in found}
+
+
+def op_named(name: str) -> Op:
+    """One op. Only its module is imported, which takes a small part of the time of `ops()`.
+
+    Raises:
+        KeyError: there is no op of this name.
+        TypeError, ValueError: as `ops`.
+    """
+    module = name.replace("-", "_")
+    if module not in _modules() or "_" in name:
+        raise KeyError(name)
+    return _op_of(module)
+
+
+def _modules() -> list[str]:
+    modules = pkgutil.iter_modules(__path__)
+    return sorted(m.name for m in modules if not m.name.startswith("_") and not m.ispkg)
 
 
 def _op_of(name: str) -> Op:

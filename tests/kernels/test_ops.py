@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 
 import warpcall_kernels
 from tests.kernels import suite
-from warpcall_kernels import Op, ops
+from warpcall_kernels import Op, op_named, ops
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import Meta
 
@@ -54,6 +56,23 @@ gradient_cases = _each(pair for pair in _cases("small") if suite.has_gradient(*p
 
 def test_there_are_ops() -> None:
     assert ops()
+
+
+def test_one_op_is_found_without_importing_the_others() -> None:
+    code = (
+        "import sys; from warpcall_kernels import op_named; op = op_named('masked-softmax'); "
+        "assert 'warpcall_kernels.permute' not in sys.modules; print(op.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "masked-softmax"
+
+
+def test_an_op_is_found_by_its_name_alone() -> None:
+    assert all(op_named(name) is op for name, op in ops().items())
+    for name in ("masked_softmax", "op", "_conv", ""):
+        with pytest.raises(KeyError):
+            op_named(name)
 
 
 @every_case

@@ -93,11 +93,11 @@ def _explain(request: ExplainRequest, folder: Path, answers: Answers) -> dict[st
 
 def _op(request: ExplainRequest, folder: Path) -> Op:
     """The op of a request, whose code is in `folder` if it is a problem."""
-    from warpcall_kernels import ops
+    from warpcall_kernels import op_named
     from warpcall_service.worker import problem_source
 
     if request["problem"] is None:
-        return ops()[request["op"]]
+        return op_named(request["op"])
     name = request["problem"]["name"]
     (folder / "problem").mkdir()
     file = folder / "problem" / problem_source.file_name(name)
