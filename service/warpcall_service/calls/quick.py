@@ -2,8 +2,8 @@
 
 `http/quick.py` says which requests come here. A later call only needs memory at once: whatever would
 have to wait for that takes the ordinary way. The limits of its user, the check of its key, the fair
-order of lanes, deadlines, metrics and the log are the same. A small call whose body came whole needs
-no task either; for others see `large_call.py`.
+order of lanes, deadlines, metrics and the log are the same. For calls that are large, or whose body
+comes in pieces, see `large_call.py`.
 """
 
 from __future__ import annotations

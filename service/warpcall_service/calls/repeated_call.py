@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from warpcall.errors import Problem
 from warpcall_service.auth.authenticator import Authenticator, Known
 from warpcall_service.auth.rate_limits import Account, Limits
+from warpcall_service.calls.send_thread import LargeCalls
 from warpcall_service.calls.upload import output_begin
 from warpcall_service.http.access_log import Answered
 from warpcall_service.http.connection import Connection
@@ -36,6 +37,9 @@ class Services:
 
     Args:
         record: counts and logs a request that was answered in so many seconds.
+
+    Attributes:
+        large_calls: what the large ones of all connections share.
     """
 
     settings: Settings
@@ -43,6 +47,7 @@ class Services:
     authenticator: Authenticator
     limits: Limits
     record: Callable[[Answered, float], None]
+    large_calls: LargeCalls = field(default_factory=LargeCalls)
 
 
 class CallTemplate:
@@ -57,6 +62,7 @@ class CallTemplate:
         scope: what the log says of the request.
         head: as above.
         output_begin, output_end: where the outputs lie in a call's slot.
+        has_copied: whether the inputs of the last large call were copied to a GPU.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class CallTemplate:
         self.output_end = self.output_begin + plan.output_nbytes
         self.head = head
         self.timeout_s = timeout_s
+        self.has_copied = False
         self._begin_of_head = (
             b"HTTP/1.1 200 OK\r\n%%bcontent-type: %b\r\ncontent-length: %d\r\nserver-timing: "
             % (media_type, self.response_nbytes)

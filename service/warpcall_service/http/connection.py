@@ -37,6 +37,7 @@ class Connection(RequestParser):
     """One client's connection."""
 
     flow: Flow
+    _fd: int
 
     _on_gone: Callable[[], None] | None = None
     _held = b""  # bytes of later requests, not parsed until the current request is answered
@@ -97,6 +98,13 @@ class Connection(RequestParser):
         """The problem of the bytes that ended the body early; None if the client simply stopped."""
         return self._refusal
 
+    @property
+    def fd_to_write(self) -> int | None:
+        """The socket, if it can be written to instead of the transport; see `write_now`."""
+        if self._is_plain and not self.transport.get_write_buffer_size():
+            return self._fd
+        return None
+
     def write_now(self, head: bytes, data: memoryview) -> tuple[bytes, memoryview]:
         """Give the socket what it takes at once of `head` and `data`; return the rest of both.
 
@@ -104,9 +112,10 @@ class Connection(RequestParser):
         event loop later that all was taken. The next request would often come before. With TLS, and
         while the transport has unsent bytes, nothing is written.
         """
-        if self._is_plain and not self.transport.get_write_buffer_size():
+        fd = self.fd_to_write
+        if fd is not None:
             with contextlib.suppress(OSError):  # full, or broken: the transport will find out
-                written = os.writev(self._fd, (head, data))
+                written = os.writev(fd, (head, data))
                 in_head = min(written, len(head))
                 return head[in_head:], data[written - in_head :]
         return head, data

@@ -113,9 +113,7 @@ class QuickFeed(ParserFeed):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._rest is not None:
-            self._rest.add(nbytes)
-            if self._rest.is_full:
-                self.stop_receiving()
+            self._receive(self._rest, nbytes)
             return
         data = read_bytes(nbytes)
         if not self.begin_request(data):
@@ -133,7 +131,8 @@ class QuickFeed(ParserFeed):
         if self.running is None:
             return self._connection.eof_received()
         self.is_last = True
-        self.stop_receiving()
+        if self._rest is not None:
+            self._connection.loop.call_soon(self._end_rest, self._rest)
         self._connection.loop.call_later(HALF_CLOSE_S, self._on_no_answer, self.running)
         return self._connection.transport.can_write_eof() or None
 
@@ -159,26 +158,21 @@ class QuickFeed(ParserFeed):
             self._prepared[key] = prepared
 
     def receive_into(
-        self, target: memoryview, progress: Callable[[int], None]
-    ) -> asyncio.Future[None]:
+        self, target: memoryview, progress: Callable[[int], None], ended: Callable[[], None]
+    ) -> None:
         """Receive the rest of the body of the request that begins directly into `target`.
 
         Args:
-            target: must not be empty. It is not used any more once the result is there.
+            target: must not be empty. It is not used any more once `ended` is called.
             progress: called with the number of bytes of each read.
-
-        Returns:
-            Is done once `target` is full, the client has stopped, or `stop_receiving` was called.
+            ended: called once `target` is full or the client has stopped. It is not called after
+                `stop_receiving`.
         """
-        self._rest = _Rest(target, progress, self._connection.loop.create_future())
-        return self._rest.received
+        self._rest = _Rest(target, progress, ended)
 
     def stop_receiving(self) -> None:
         """Write no more into the memory that `receive_into` was given."""
-        if self._rest is not None:
-            rest, self._rest = self._rest, None
-            if not rest.received.done():
-                rest.received.set_result(None)
+        self._rest = None
 
     def answer(self, response: bytes) -> None:
         """Send the whole response to the request that runs."""
@@ -214,6 +208,18 @@ class QuickFeed(ParserFeed):
         self.running = prepared.begin(self, memoryview(data)[begin:])
         return self.running is not None
 
+    def _receive(self, rest: _Rest, nbytes: int) -> None:
+        rest.filled += nbytes
+        rest.progress(nbytes)
+        if rest.filled == len(rest.target):
+            self._end_rest(rest)
+
+    def _end_rest(self, rest: _Rest) -> None:
+        """Say that `rest` is full, or that no more of it will come."""
+        if self._rest is rest:
+            self._rest = None
+            rest.ended()
+
     def _on_no_answer(self, running: Running) -> None:
         if self.running is running and not running.status:
             self._connection.transport.abort()
@@ -222,27 +228,19 @@ class QuickFeed(ParserFeed):
 class _Rest:
     """Memory for the rest of a body, and how much of it is filled."""
 
-    __slots__ = ("filled", "progress", "received", "target")
+    __slots__ = ("ended", "filled", "progress", "target")
 
     def __init__(
-        self, target: memoryview, progress: Callable[[int], None], received: asyncio.Future[None]
+        self, target: memoryview, progress: Callable[[int], None], ended: Callable[[], None]
     ) -> None:
         self.target = target
         self.progress = progress
-        self.received = received
+        self.ended = ended
         self.filled = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.filled == len(self.target)
 
     def window(self) -> memoryview:
         """Where the next bytes go."""
         return self.target[self.filled : self.filled + WINDOW_BYTES]
-
-    def add(self, nbytes: int) -> None:
-        self.filled += nbytes
-        self.progress(nbytes)
 
 
 def _body_nbytes(data: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from warpcall.errors import Problem, TimedOut
@@ -23,13 +24,13 @@ class ClientWatchdog:
     days. The time in which the client waits for the server (between `pause` and `resume`) does not
     count.
 
-    The watchdog cancels the request's task instead of waiting in a task of its own, so that a call
-    that goes well pays for one timer only. `reason` says afterwards why the task was cancelled.
+    The watchdog cancels the current task, or calls `end`, instead of waiting in a task of its own, so
+    that a call that goes well pays for one timer only. `reason` says afterwards why it did so.
 
     Args:
         timeout_s: the setting `body_timeout_s`.
         bytes_per_s: the setting `min_rate_bytes_per_s`.
-        task: of the request; None means the current task.
+        end: called with the reason instead of cancelling the current task.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class ClientWatchdog:
         connection: Connection,
         timeout_s: float,
         bytes_per_s: int,
-        task: asyncio.Task[Any] | None = None,
+        end: Callable[[Problem | ClientGone], None] | None = None,
     ) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
@@ -51,9 +52,8 @@ class ClientWatchdog:
         self._paused = False
         self._is_refusal = False
         self._reason: Problem | ClientGone | None = None
-        task = task or asyncio.current_task()
-        assert task is not None
-        self._task: asyncio.Task[Any] = task
+        self._task: asyncio.Task[Any] | None = None if end else asyncio.current_task()
+        self._end = end
         self._timer = self._loop.call_later(timeout_s, self._check)
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -99,7 +99,7 @@ class ClientWatchdog:
 
     def reason(self) -> Problem | ClientGone | None:
         """Why this watchdog cancelled the request; None if it did not."""
-        if self._reason is not None:
+        if self._reason is not None and self._task is not None:
             self._task.uncancel()
         return self._reason
 
@@ -159,4 +159,7 @@ class ClientWatchdog:
     def _cancel(self, reason: Problem | ClientGone) -> None:
         if self._reason is None:
             self._reason = reason
-            self._task.cancel()
+            if self._end is not None:
+                self._end(reason)
+            elif self._task is not None:
+                self._task.cancel()

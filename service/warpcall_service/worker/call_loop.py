@@ -25,6 +25,10 @@ MOST_UNDER_WAY = 8  # calls that a device has at a time; the server sends hardly
 ANSWERS = 4  # in one packet: the server works on them while this process goes on
 ANSWER_S = 200e-6  # longest time for which an answer waits for others
 POLL_S = 1e-3  # of looking for new calls while the device works; then wait for the device
+# While calls whose inputs are copied come as often as this, look for the next one instead of sleeping.
+# One client's calls of 1 MB took 0.75 instead of 0.86 ms with it, on a machine with an H200.
+SPIN_S = 2e-3
+SPIN_CPUS = 4  # at least, or the loop would take the time of the process that speaks HTTP
 
 log = logging.getLogger("warpcall.lane")
 
@@ -38,6 +42,9 @@ class CallLoop:
         free: frees stored tensors, by their numbers.
         problem_of: the problem that the caller gets for an exception.
         launching: held while a call is begun; another thread may load kernels while it is free.
+        spin_s: longest time for which an idle process looks for the next call before it sleeps. It
+            sleeps at once if the last call came later, or copied no inputs. None means SPIN_S on a
+            machine with SPIN_CPUS.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class CallLoop:
         free: Callable[[list[int]], None],
         problem_of: Callable[[Exception], Problem],
         launching: threading.Lock,
+        spin_s: float | None = None,
     ) -> None:
         self._calls = calls
         self._device = device
@@ -55,6 +63,11 @@ class CallLoop:
         self._free = free
         self._problem_of = problem_of
         self._launching = launching
+        if spin_s is None:
+            spin_s = SPIN_S if len(os.sched_getaffinity(0)) >= SPIN_CPUS else 0.0
+        self._spin_s = spin_s
+        self._may_spin = False  # the last call came soon
+        self._has_copied = False  # the last call copied its inputs
         self._under_way: deque[tuple[int, float, Pending]] = deque()  # id, time of its begin
         self._answers: list[bytes] = []
         self._answered_at = 0.0  # time of the first of them
@@ -64,14 +77,26 @@ class CallLoop:
         """Run until the socket is closed."""
         while True:
             try:
-                idle = not self._under_way and not self._answers
-                packet = self._calls.recv(PACKET_BYTES, 0 if idle else socket.MSG_DONTWAIT)
+                if self._under_way or self._answers:
+                    packet = self._calls.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
+                else:
+                    packet = self._next_packet()
             except BlockingIOError:
                 self._wait()
                 continue
             if not packet:
                 return
             self._begin_all(packet)
+
+    def _next_packet(self) -> bytes:
+        """Wait for the next packet while there is nothing else to do."""
+        began = time.monotonic()
+        if self._may_spin and self._has_copied:
+            while not self._has_come() and time.monotonic() < began + self._spin_s:
+                pass
+        packet = self._calls.recv(PACKET_BYTES)
+        self._may_spin = time.monotonic() < began + self._spin_s
+        return packet
 
     def _begin_all(self, packet: bytes) -> None:
         at = 0
@@ -127,6 +152,7 @@ class CallLoop:
         times, problem, broken = (0.0, 0.0, 0.0), b"", False
         try:
             times = pending.times()
+            self._has_copied = times[0] > 0
         except Exception as error:  # noqa: BLE001  # as above
             problem = json.dumps(self._problem_of(error).to_json()).encode()
             broken = self._device.is_broken()

@@ -6,20 +6,26 @@ import json
 import re
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from demo.server import Server
 from tests.servers import running_server
+from tests.service.calls.large_calls import (
+    LARGE,
+    SMALL,
+    TIMEOUT_S,
+    is_clean,
+    noting_server,
+    prepared,
+    values,
+)
 from tests.service.http.test_quick import (
     ORDINARY,
     Caller,
-    Floats,
     is_transposed,
     lane,
     lines,
@@ -30,67 +36,24 @@ from tests.service.http.test_quick import (
 from tests.service.stopped_lane import stopped_lane
 from tests.waiting import until
 
-MIB = 1 << 20
-LARGE = (512, 512)  # 1 MiB, as much as its output may have
-SMALL = (16, 8)
-TIMEOUT_S = 2
-SETTINGS = {"WARPCALL_DEVICES": "cpu", "WARPCALL_BODY_TIMEOUT_S": str(TIMEOUT_S)}
-# Starts the server, and adds a letter to a file for each call of this kind that begins.
-COUNTED = """
-import runpy, sys
-from warpcall_service.calls.large_call import LargeCall
-
-start, path = LargeCall.start, sys.argv[1]
-
-def counted(self, *args):
-    with open(path, "a") as file:
-        file.write("x")
-    start(self, *args)
-
-LargeCall.start = counted
-sys.argv = ["warpcall-server"]
-runpy.run_module("warpcall_service.cli", run_name="__main__")
-"""
-
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("counts") / "calls"
-    path.touch()
-    return path
+    return tmp_path_factory.mktemp("counts") / "calls"
 
 
 @pytest.fixture(scope="module")
 def server(counts: Path) -> Iterator[Server]:
-    with running_server(SETTINGS, (sys.executable, "-c", COUNTED, str(counts))) as started:
+    with noting_server(counts) as started:
         yield started
 
 
 @pytest.fixture
-def begun(counts: Path) -> Iterator[list[int]]:
+def begun(counts: Path, server: Server) -> Iterator[list[int]]:
     """How many calls of this kind a test expects; it is checked at the end."""
     before, expected = counts.stat().st_size, [1]
     yield expected
     assert counts.stat().st_size - before == expected[0], "they took the ordinary way"
-
-
-def values(n: int, shape: tuple[int, int] = LARGE) -> Floats:
-    return np.random.default_rng(n).random(shape, np.float32)
-
-
-def prepared(server: Server, shape: tuple[int, int] = LARGE) -> Caller:
-    """A connection that has made one call in the ordinary way."""
-    caller = Caller(server)
-    caller.call(values(0, shape))
-    return caller
-
-
-def is_clean(server: Server) -> bool:
-    """Whether no call has memory or a place in the limits."""
-    metrics, me = server.get("/metrics")[1], json.loads(server.get("/v1/me")[1])
-    return (
-        'warpcall_lane_arena_used{lane="cpu"} 0.0' in metrics and me["in_flight"]["requests"] == 1
-    )
 
 
 @pytest.mark.parametrize("shape", [LARGE, (200, 77), (1, 262_144)])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.service.worker.lane_calls import answers_to, check_many_calls, message, problem_of
+from tests.waiting import until
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
 from warpcall_service.worker.call_loop import MOST_UNDER_WAY, CallLoop
 from warpcall_service.worker.devices import Times
@@ -94,3 +95,89 @@ def test_calls_under_way_are_answered_in_order_each_with_its_own_times(in_packet
 
     assert found == [(n, float(n)) for n in numbers]
     assert device.most <= MOST_UNDER_WAY
+
+
+class Copied:
+    """A call that copied its inputs for so many ms."""
+
+    def __init__(self, h2d_ms: float) -> None:
+        self._h2d_ms = h2d_ms
+
+    def ready(self) -> bool:
+        return True
+
+    def times(self) -> Times:
+        return self._h2d_ms, 0.0, 0.0
+
+
+class CopyingDevice:
+    """A device that says for each call that its inputs were copied in `h2d_ms`."""
+
+    name, label, all, memory_nbytes = "copying", "copying", ["copying"], 0
+
+    def __init__(self, h2d_ms: float) -> None:
+        self._h2d_ms = h2d_ms
+
+    def begin(self, work: Any, source: int, target: int) -> Copied:
+        del work, source, target
+        return Copied(self._h2d_ms)
+
+    def is_broken(self) -> bool:
+        return False
+
+
+class CountedSocket(socket.socket):
+    """A socket that counts how often it was looked at for a packet.
+
+    Attributes:
+        looks: without taking the packet.
+    """
+
+    looks = 0
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        self.looks += bool(flags & socket.MSG_PEEK)
+        return super().recv(bufsize, flags)
+
+
+@pytest.mark.parametrize(
+    ("h2d_ms", "spin_s", "pause_s", "spins"),
+    [
+        (0.1, 0.2, 0.0, True),
+        (0.0, 0.2, 0.0, False),
+        (0.1, 0.0, 0.0, False),
+        (0.1, 0.05, 0.3, False),
+    ],
+)
+def test_the_loop_looks_for_the_next_call_only_while_calls_with_copies_come_often(
+    h2d_ms: float, spin_s: float, pause_s: float, spins: bool
+) -> None:
+    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs = CountedSocket(fileno=other.detach())
+    loop = CallLoop(
+        theirs,
+        CopyingDevice(h2d_ms),
+        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
+        lambda numbers: None,
+        problem_of,
+        threading.Lock(),
+        spin_s,
+    )
+    running = threading.Thread(target=loop.run)
+    ours.settimeout(20)
+
+    with ours, theirs:
+        running.start()
+        for n in range(1, 5):
+            time.sleep(pause_s)
+            ours.send(CALL.pack(n, n, 0, time.monotonic() + 60, 0))
+            assert DONE.unpack(ours.recv(PACKET_BYTES))[0] == n
+        until(lambda: theirs.looks > 1000 or not spins)
+        time.sleep(3 * spin_s)
+        looks = theirs.looks
+        time.sleep(0.1)
+        assert theirs.looks == looks, "it sleeps by now"
+        ours.shutdown(socket.SHUT_RDWR)
+        running.join(30)
+
+    assert (looks > 1000) == spins
