@@ -257,9 +257,9 @@ TUNING = (
     ),
     TunedConstants(
         "_isin.table",
-        ("BLOOM_SLOTS", "BLOOM_BITS"),
-        [(8, 3), (8, 2), (16, 3)],
-        ("M=67108864 N=16777216 i32 sparse",),
+        ("BLOOM_BYTES", "BLOOM_WORD", "BLOOM_BITS"),
+        [(6, 64, 4), (5, 64, 4), (8, 64, 4), (8, 32, 3)],
+        ("M=67108864 N=16777216 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
         "_isin.plan",
@@ -306,7 +306,7 @@ OP = Op(
     limits=(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to "
-        f"{SMALL_N:,}, 11.5 times if they are of 32 bits and more than {NARROW.filtered_n:,}), or "
+        f"{SMALL_N:,}, 11.5 times if they are integers and more than {NARROW.filtered_n:,}), or "
         "10 times the elements if there are at least four times as many test elements (twice as "
         "many from 1,048,576 on), and 5 KB at most"
     ),

@@ -5,10 +5,17 @@ of them is built, which the L2 holds, and each element is looked up in it. The *
 are the elements that the filter does not reject, are listed and become a hash set, which the L2
 holds too. The test elements mark the candidates that they equal, so that the result is exact.
 
-If there are more candidates than the list has room for, a flag is set. The launches that follow
-read it: they build the hash set of all test elements after all, and look up the candidates there.
-If the range of the test elements fits into a bitmap, they become that bitmap, and most launches do
-nothing. So nothing waits for the GPU. The workspace has room for each of these.
+If many elements are test elements, there would be too many candidates. So the filter is first filled
+with one of FIRST_SHARE blocks of the test elements, and a sample of the elements is looked up in it.
+If too many pass, a flag is set, DIRECT. The launches that follow read it: they build the hash set
+of all test elements after all, with the filter of such a set, and look up all elements there. If
+the sample deceived, there are more candidates than the list has room for, the flag is set, LATE,
+and only the candidates are looked up in that set. If the range of the test elements fits into a
+bitmap, they become that bitmap, and most launches do nothing. So nothing waits for the GPU. The
+workspace has room for each of these.
+
+What a launch decides by must have been written by a launch before it: warps of a program that read
+different values would take different branches. The launch that sets LATE asks for DIRECT only.
 
 The workspace, in words of a key:
 
@@ -16,7 +23,7 @@ The workspace, in words of a key:
 | --- | --- |
 | 0 | the set of the candidates: HEADER words, which also hold the range of the test elements, and its table |
 | `marks` | a byte for each slot of that table, and one for key 0 |
-| `bloom` | the filter, in words of 32 bits |
+| `bloom` | the filter, or that of the hash set of all test elements |
 | `counts` | how many candidates each of SEGMENTS parts of the list has; all up to here is zeroed first |
 | `ranges` | the ranges that the programs of `prepare_kernel` found |
 | `listed` | the keys of the candidates, then their indices |
@@ -28,107 +35,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from warpcall_kernels._isin.bloom import DIRECT, LATE, bloom_bits, is_dense, zero_share
 from warpcall_kernels._isin.hash_set import (
     OVERFLOW,
+    STREAM,
     TABLE,
     contains,
     has_bits,
     insert,
-    key_range,
     keys_of,
     load_keys,
     mix,
-    set_bits,
     store_block,
 )
-from warpcall_kernels._isin.kernels import find_marks, mark_slots, whole_range
-
-
-@triton.jit
-def _bloom_bits(mixed: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """The bits that a key sets in its word of the filter, independent of the number of the word."""
-    one = tl.full(mixed.shape, 1, tl.uint32)
-    other = mixed * 0x9E3779B1
-    bits = one << (other >> 27)
-    for bit in tl.static_range(1, BITS):
-        bits |= one << (other >> (27 - 5 * bit) & 31)
-    return bits
-
-
-@triton.jit
-def _is_dense(
-    ws_ptr: tl.tensor, slots: tl.tensor, SET: tl.constexpr, KEY: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """What `key_range` says, or that floats are never dense."""
-    if SET == "either":
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-    else:
-        low, span, dense = tl.zeros([], KEY), tl.zeros([], KEY), tl.program_id(0) < 0
-    return low, span, dense
-
-
-@triton.jit
-def _zero_share(ptr: tl.tensor, words: tl.tensor, KEY: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """Zero this program's share of the words behind `ptr`."""
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    while first < words:
-        offsets = first + tl.arange(0, BLOCK)
-        tl.store(ptr + offsets, tl.zeros([BLOCK], KEY), mask=offsets < words)
-        first += tl.num_programs(0).to(tl.int64) * BLOCK
-
-
-@triton.jit
-def zero_bitmap_kernel(
-    ws_ptr: tl.tensor,
-    ranges: tl.tensor,
-    members: tl.tensor,
-    slots: tl.tensor,
-    KEY: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Write the range of the test elements into the header, and zero their bitmap if they are dense.
-
-    PROGRAMS is how many ranges `prepare_kernel` has written.
-    """
-    _low, span, dense = whole_range(ws_ptr, ranges, slots, KEY, PROGRAMS)
-    if dense:
-        words = (span // KEY.primitive_bitwidth).to(tl.int64) + 1
-        _zero_share(ws_ptr + members + TABLE, words, KEY, BLOCK)
-
-
-@triton.jit
-def fill_kernel(
-    test_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    n: tl.tensor,
-    bloom: tl.tensor,
-    bloom_shift: tl.tensor,
-    members: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    SET: tl.constexpr,
-    BITS: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Add a block of test elements to the filter, or to the bitmap if they are dense.
-
-    The filter is read first, because atomics of equal values would contend.
-    """
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-    low, _span, dense = _is_dense(ws_ptr, slots, SET, KEY)
-    if dense:
-        set_bits(ws_ptr + members, key - low, valid, KEY)
-    else:
-        mixed = mix(key, factor, KEY)
-        words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
-        word = words + (mixed >> bloom_shift)
-        bits = _bloom_bits(mixed, BITS)
-        seen = tl.load(word, mask=valid, other=0)
-        tl.atomic_or(word, bits, mask=valid & ((seen & bits) != bits), sem="relaxed")
+from warpcall_kernels._isin.kernels import find_marks, mark_slots
 
 
 @triton.jit
@@ -155,7 +75,7 @@ def _list(
         tl.store(ws_ptr + listed + at, key, mask=fits)
         tl.store(ws_ptr + listed + SEGMENTS * room + at, index, mask=fits)
         if before + count > room:
-            tl.store(ws_ptr + OVERFLOW, tl.full([], 1, KEY))
+            tl.store(ws_ptr + OVERFLOW, tl.full([], LATE, KEY))
 
 
 @triton.jit
@@ -165,7 +85,7 @@ def sift_kernel(
     out_ptr: tl.tensor,
     m: tl.tensor,
     bloom: tl.tensor,
-    bloom_shift: tl.tensor,
+    bloom_words: tl.tensor,
     counts: tl.tensor,
     listed: tl.tensor,
     room: tl.tensor,
@@ -174,6 +94,7 @@ def sift_kernel(
     factor: tl.tensor,
     SET: tl.constexpr,
     BITS: tl.constexpr,
+    WORD: tl.constexpr,
     SEGMENTS: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -185,16 +106,16 @@ def sift_kernel(
     The result of a candidate is as if it were a member.
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-    low, span, dense = _is_dense(ws_ptr, slots, SET, KEY)
+    flag = tl.load(ws_ptr + OVERFLOW)
+    low, span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if dense:
+        key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
         found = has_bits(ws_ptr + members, key - low, valid & (key - low <= span), KEY)
         store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
-    else:
-        mixed = mix(key, factor, KEY)
-        words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
-        bits = _bloom_bits(mixed, BITS)
-        candidate = valid & ((tl.load(words + (mixed >> bloom_shift)) & bits) == bits)
+    elif flag != DIRECT:
+        key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
+        word, bits = bloom_bits(ws_ptr, mix(key, factor, KEY), bloom, bloom_words, BITS, WORD)
+        candidate = valid & ((tl.load(word) & bits) == bits)
         store_block(out_ptr, start, m, candidate ^ INVERT, BLOCK)
         index = start.to(KEY) + tl.arange(0, BLOCK).to(KEY)
         _list(ws_ptr, key, index, candidate, counts, listed, room, KEY, SEGMENTS)
@@ -240,17 +161,17 @@ def keep_candidates_kernel(
     ZEROED: tl.constexpr,
 ) -> None:
     """Make a block of candidates the set, or zero a share of the table if there are too many."""
-    _low, _span, dense = _is_dense(ws_ptr, slots, SET, KEY)
+    _low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if not dense:
         if tl.load(ws_ptr + OVERFLOW) != 0:
-            _zero_share(ws_ptr + members, slots + TABLE, KEY, ZEROED)
+            zero_share(ws_ptr + members, slots + TABLE, KEY, ZEROED)
         else:
             pointers, there, some = _listed_block(ws_ptr, counts, listed, room, BLOCK, SEGMENTS)
             if some > 0:
                 key = tl.load(pointers, mask=there, other=0)
                 insert(
                     *(ws_ptr, key, there, candidate_slots, factor, candidate_shift),
-                    *(candidate_shift, False, True, BUCKET, KEY),
+                    *(ws_ptr, candidate_shift, False, True, BUCKET, KEY),
                 )
 
 
@@ -260,6 +181,8 @@ def mark_candidates_kernel(
     ws_ptr: tl.tensor,
     n: tl.tensor,
     marks: tl.tensor,
+    bloom: tl.tensor,
+    filter_shift: tl.tensor,
     members: tl.tensor,
     slots: tl.tensor,
     shift: tl.tensor,
@@ -273,14 +196,15 @@ def mark_candidates_kernel(
     BLOCK: tl.constexpr,
 ) -> None:
     """Mark the candidates that a block of test elements equals, or add the block to the table."""
-    _low, _span, dense = _is_dense(ws_ptr, slots, SET, KEY)
+    _low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if not dense:
         start = tl.program_id(0).to(tl.int64) * BLOCK
         key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
         if tl.load(ws_ptr + OVERFLOW) != 0:
+            words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
             insert(
-                *(ws_ptr + members, key, valid, slots, factor, shift),
-                *(shift, False, True, BUCKET, KEY),
+                *(ws_ptr + members, key, valid, slots, factor, shift, words, filter_shift),
+                *(True, True, BUCKET, KEY),
             )
         else:
             mark_slots(
@@ -299,6 +223,8 @@ def settle_kernel(
     listed: tl.tensor,
     room: tl.tensor,
     marks: tl.tensor,
+    bloom: tl.tensor,
+    filter_shift: tl.tensor,
     members: tl.tensor,
     slots: tl.tensor,
     shift: tl.tensor,
@@ -316,23 +242,27 @@ def settle_kernel(
     """Correct the results of the candidates that are no members.
 
     The list does not have all of them if there are too many. Then each program looks for them in
-    its share of the results.
+    its share of the results, or takes all elements as candidates if `sift_kernel` wrote no results.
     """
-    _low, _span, dense = _is_dense(ws_ptr, slots, SET, KEY)
+    _low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if not dense:
-        if tl.load(ws_ptr + OVERFLOW) != 0:
+        flag = tl.load(ws_ptr + OVERFLOW)
+        if flag != 0:
+            words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
             first = tl.program_id(0).to(tl.int64) * BLOCK
             while first < m:
                 offsets = first + tl.arange(0, BLOCK)
-                stored = tl.load(out_ptr + offsets, mask=offsets < m, other=INVERT)
-                candidate = (offsets < m) & ((stored != 0) ^ INVERT)
-                x = tl.load(x_ptr + offsets, mask=candidate, other=0)
-                key, _valid = keys_of(x, COMMON, KEY)
+                inside = offsets < m
+                sifted = inside & (flag == LATE)
+                stored = tl.load(out_ptr + offsets, mask=sifted, other=not INVERT)
+                candidate = inside & ((stored != 0) ^ INVERT)
+                x = tl.load(x_ptr + offsets, mask=candidate, other=0, eviction_policy=STREAM)
+                key, valid = keys_of(x, COMMON, KEY)
                 found = contains(
-                    *(ws_ptr + members, key, candidate, slots, factor, shift),
-                    *(shift, False, 0, BUCKET, KEY),
+                    *(ws_ptr + members, key, candidate & valid, slots, factor, shift, words),
+                    *(filter_shift, True, 0, BUCKET, KEY),
                 )
-                tl.store(out_ptr + offsets, found ^ INVERT, mask=candidate & ~found)
+                tl.store(out_ptr + offsets, found ^ INVERT, inside, eviction_policy=STREAM)
                 first += tl.num_programs(0).to(tl.int64) * BLOCK
         else:
             pointers, there, some = _listed_block(ws_ptr, counts, listed, room, BLOCK, SEGMENTS)

@@ -10,6 +10,7 @@ from warpcall_kernels._isin.hash_set import (
     LOW_INVERTED,
     add_keys,
     contains,
+    filter_words,
     find_slot,
     has_bits,
     insert,
@@ -198,11 +199,13 @@ def _probe_hash(
     BLOCKS: tl.constexpr,
 ) -> None:
     """Probe a hash set for BLOCKS blocks of elements, one after the other."""
+    words = filter_words(ws_ptr, slots)
     for block in tl.static_range(BLOCKS):
         start = first + block * BLOCK
         key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
         found = contains(
-            ws_ptr, key, valid, slots, factor, shift, filter_shift, FILTER, HELD, BUCKET, KEY
+            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
+            *(FILTER, HELD, BUCKET, KEY),
         )
         store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
 
@@ -274,9 +277,14 @@ def keep_kernel(
     if SET == "either":
         _low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
         if not dense:
-            insert(ws_ptr, key, valid, slots, factor, shift, shift, False, True, BUCKET, KEY)
+            insert(
+                *(ws_ptr, key, valid, slots, factor, shift, ws_ptr, shift),
+                *(False, True, BUCKET, KEY),
+            )
     else:
-        insert(ws_ptr, key, valid, slots, factor, shift, shift, False, True, BUCKET, KEY)
+        insert(
+            *(ws_ptr, key, valid, slots, factor, shift, ws_ptr, shift), *(False, True, BUCKET, KEY)
+        )
 
 
 @triton.jit

@@ -6,7 +6,7 @@
 | SEARCH | up to 2^9 or 2^10 test elements (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
 | SMALL | up to 2^10 to 2^12 (`Rule`) | one program zeroes and builds a set | kernels.py |
 | LARGE | all others | many programs do | kernels.py |
-| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others | filtered.py |
+| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | bloom.py, filtered.py |
 | REVERSED | 2 to 4 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | kernels.py |
 
 The set of SMALL and LARGE is one of these, that of REVERSED and FILTERED one of the last two:
@@ -34,14 +34,13 @@ import torch
 import triton
 import triton.language as tl
 
+from warpcall_kernels._isin.bloom import fill_kernel, judge_kernel, zero_bitmap_kernel
 from warpcall_kernels._isin.few import compare_kernel, search_kernel
 from warpcall_kernels._isin.filtered import (
-    fill_kernel,
     keep_candidates_kernel,
     mark_candidates_kernel,
     settle_kernel,
     sift_kernel,
-    zero_bitmap_kernel,
 )
 from warpcall_kernels._isin.kernels import (
     build_kernel,
@@ -54,7 +53,15 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.rule import Variant, choose
-from warpcall_kernels._isin.table import RANGES, CandidateSet, Kind, SetPlan, Table
+from warpcall_kernels._isin.table import (
+    FIRST_SHARE,
+    JUDGED,
+    RANGES,
+    CandidateSet,
+    Kind,
+    SetPlan,
+    Table,
+)
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
 from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
@@ -92,10 +99,15 @@ ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 
 # FILTERED
 ZEROING = 264  # programs that zero a bitmap
-# Elements of a program and its warps that fills the filter, and of one that looks up in it. 2^26
-# int32 in 2^24: 573 us to look up, 586 with 512 elements, 620 with 256 and 2 warps.
-FILL_BLOCK, FILL_WARPS = 256, 2
-SIFT_BLOCK, SIFT_WARPS = 1024, 4
+# Elements of a program and its warps that fills the filter, and the warps of the one that samples it.
+FILL_BLOCK, FILL_WARPS = 512, 4
+JUDGE_WARPS = 16
+# By the bytes of a key, elements of a program that looks up in the filter. 2^26 int64 in 2^24: 537 us,
+# 585 with 1,024 elements.
+SIFT_BLOCK, SIFT_WARPS = {4: 1024, 8: 512}, 4
+# By the same, elements and warps of a program that makes candidates the set, marks them, or settles
+# their results. To mark these: 200 us, 270 with 128 elements and 2 warps.
+LISTING = {4: (128, 2), 8: (64, 1)}
 
 # Warps of a program that holds it, for 4 elements a thread. 2^24 int32 in 64: 53 us, 38 % less than
 # with 16 elements.
@@ -276,10 +288,13 @@ def _filtered(
 ) -> SetPlan:
     kept = CandidateSet.of(table, m)
     every = {**_shared(table, common), **kept.arguments(table.bucket), "PROGRAMS": RANGES}
-    every |= {"m": m, "n": n, "INVERT": invert, "ZEROED": BLOCK}
+    every |= {"m": m, "n": n, "INVERT": invert, "ZEROED": BLOCK, "FILL_BLOCK": FILL_BLOCK}
 
-    def step(kernel: Any, takes: str, programs: int, block: int, warps: int = 4) -> None:
-        arguments = {key: every[key] for key in kernel.arg_names if key in every}
+    def step(
+        kernel: Any, takes: str, programs: int, block: int, warps: int = 4, *, first: bool = False
+    ) -> None:
+        given = {**every, "FIRST": first}
+        arguments = {key: given[key] for key in kernel.arg_names if key in given}
         arguments |= {"BLOCK": block, "num_warps": warps}
         types = {"x": words[0], "t": words[1], "w": None, "o": None}
         read_as = tuple(types[name] for name in takes)
@@ -288,12 +303,18 @@ def _filtered(
     steps = [(_prepare(table, common, kept.ranges, n, words[1], RANGES), "tw")]
     if table.kind is Kind.EITHER:
         step(zero_bitmap_kernel, "w", ZEROING, 2 * BLOCK)
-    step(fill_kernel, "tw", triton.cdiv(n, FILL_BLOCK), FILL_BLOCK, FILL_WARPS)
-    step(sift_kernel, "xwo", triton.cdiv(m, SIFT_BLOCK), SIFT_BLOCK, SIFT_WARPS)
-    lists = kept.blocks(SET_BLOCK)
-    step(keep_candidates_kernel, "w", lists, SET_BLOCK, SET_WARPS)
-    step(mark_candidates_kernel, "tw", triton.cdiv(n, SET_BLOCK), SET_BLOCK, SET_WARPS)
-    step(settle_kernel, "xwo", lists, SET_BLOCK, SET_WARPS)
+    blocks = triton.cdiv(n, FILL_BLOCK)
+    first = triton.cdiv(blocks, FIRST_SHARE)
+    step(fill_kernel, "tw", first, FILL_BLOCK, FILL_WARPS, first=True)
+    step(judge_kernel, "xtw", 1, JUDGED, JUDGE_WARPS)
+    if blocks > first:
+        step(fill_kernel, "tw", blocks - first, FILL_BLOCK, FILL_WARPS)
+    sifted, (block, warps) = SIFT_BLOCK[table.itemsize], LISTING[table.itemsize]
+    step(sift_kernel, "xwo", triton.cdiv(m, sifted), sifted, SIFT_WARPS)
+    lists = kept.blocks(block)
+    step(keep_candidates_kernel, "w", lists, block, warps)
+    step(mark_candidates_kernel, "tw", triton.cdiv(n, block), block, warps)
+    step(settle_kernel, "xwo", lists, block, warps)
     return SetPlan(kept.words, _word(common), tuple(steps))
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 
 from warpcall_kernels._isin.hash_set import HEADER
 from warpcall_kernels._isin.rule import FULL_BITMAP_N
@@ -28,10 +29,14 @@ HELD_WORDS = 1024
 
 # FILTERED
 RANGES = 512  # programs that find the range of the test elements
-# Slots of the table of all test elements for each word of the filter, which then has 16 to 32 bits
-# for each test element, of which each sets BLOOM_BITS in one word: some 1 % of other values pass.
-# 2^26 int32 in 2^24: 1,173 us, 1,246 with two bits.
-BLOOM_SLOTS, BLOOM_BITS = 8, 3
+# Bytes of the filter for 16 slots of the table of all test elements, the bits of its words, and how
+# many of them a test element sets: 12 to 24 bits for each, so that some 1 % of other values pass. 2^26
+# int32 in 2^24: 989 us; 1,082 with 32 bits of which 3 are set, and 32 MB; 1,101 with 20 MB.
+BLOOM_BYTES, BLOOM_WORD, BLOOM_BITS = 6, 64, 4
+# One of FIRST_SHARE blocks of test elements is in the filter when JUDGED elements and test elements are
+# looked up there. If all elements are in the set, 1,024 of 16,384 are found; if 3 % are, for which the
+# list has room, 31.
+FIRST_SHARE, JUDGED, MOST_HITS, MOST_EQUAL = 16, 1 << 14, 24, 128
 # The list of candidates has room for one of ELEMENTS_LISTED elements, and in slots of the table of all
 # test elements, for one of LEAST_LISTED to one of MOST_LISTED. The set of candidates has
 # CANDIDATE_SLOTS for each.
@@ -107,14 +112,16 @@ class CandidateSet(NamedTuple):
 
     Args:
         slots: of the set of the candidates, a power of two.
-        bloom_words: 32-bit words of the filter, a power of two.
+        bloom_bytes: bytes of the filter.
+        filter_words: 32-bit words, a power of two, of the filter of all test elements, in its place.
         room: candidates that a segment of the list has room for.
         marks, bloom, counts, ranges, listed, members: where these begin, in words.
         words: words of the workspace.
     """
 
     slots: int
-    bloom_words: int
+    bloom_bytes: int
+    filter_words: int
     room: int
     marks: int
     bloom: int
@@ -132,29 +139,36 @@ class CandidateSet(NamedTuple):
         listed = min(all_elements, listed, table.slots // MOST_LISTED)
         room = max(triton.cdiv(listed, SEGMENTS), min(LEAST_ROOM, all_elements))
         slots = max(MIN_SLOTS, CANDIDATE_SLOTS * SEGMENTS * room)
-        bloom_words = max(1, table.slots // BLOOM_SLOTS)
+        bloom_bytes = max(4 * HEADER, table.slots * BLOOM_BYTES // 256 * 16)
+        filter_words = 1 << (min(bloom_bytes // 4, table.slots // FILTER_SLOTS).bit_length() - 1)
         marks = HEADER + slots
         bloom = marks + slots // table.itemsize + HEADER
-        counts = bloom + triton.cdiv(max(HEADER, bloom_words) * 4, table.itemsize)
+        counts = bloom + bloom_bytes // table.itemsize
         ranges = counts + SEGMENTS
         listed = ranges + 2 * RANGES
         members = listed + 2 * SEGMENTS * room
         words = members + HEADER + table.slots
         return cls(
-            *(slots, bloom_words, room, marks, bloom, counts, ranges, listed, members, words),
+            *(slots, bloom_bytes, filter_words, room, marks, bloom, counts, ranges, listed),
+            *(members, words),
         )
 
     def blocks(self, block: int) -> int:
         """How many blocks of candidates the list has room for: each segment begins one."""
         return SEGMENTS * -(-self.room // block)
 
-    def arguments(self, bucket: int) -> dict[str, int]:
+    def arguments(self, bucket: int) -> dict[str, Any]:
         """The arguments of the kernels in filtered.py."""
         return {
             "marks": self.marks,
             "bloom": self.bloom,
-            "bloom_shift": 33 - self.bloom_words.bit_length(),
+            "bloom_words": self.bloom_bytes * 8 // BLOOM_WORD,
+            "filter_shift": 33 - max(2, self.filter_words).bit_length(),
             "BITS": BLOOM_BITS,
+            "WORD": tl.uint64 if BLOOM_WORD == 64 else tl.uint32,
+            "FIRST_SHARE": FIRST_SHARE,
+            "MOST_HITS": MOST_HITS,
+            "MOST_EQUAL": MOST_EQUAL,
             "counts": self.counts,
             "ranges": self.ranges,
             "listed": self.listed,
