@@ -203,9 +203,8 @@ class LargeCall(RepeatedCall):
         connection.transport.writelines((head, outputs))
         self._watchdog.progress(len(outputs))
         await connection.drained()
-        if (
-            not self._ended
-        ):  # if the transport is closing, the client perhaps does not have all of it
+        if not self._ended:
+            # If the transport is closing, the client perhaps does not have all of it.
             self._end(ClientGone() if connection.transport.is_closing() else None)
 
     def _end(self, problem: Problem | ClientGone | None) -> None:
