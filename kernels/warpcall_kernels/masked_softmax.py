@@ -21,6 +21,7 @@ from torch import Tensor
 
 from warpcall_kernels._softmax import checks, common_cases
 from warpcall_kernels._softmax.forward_plan import plan
+from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
 from warpcall_kernels.masked_softmax_backward import masked_softmax_backward
 from warpcall_kernels.op.cases import Case, Sample
 from warpcall_kernels.op.declaration import (
@@ -71,7 +72,7 @@ def _launch(
         launch = _plan(*map(_layout, (x, mask, lengths)), scale, causal)
         assert launch is not None
     words = [x.new_zeros(launch.words, dtype=torch.int64)] if launch.words else []
-    if "take" in launch.arguments:
+    if launch.kernel is softmax_split_kernel:
         launch(x, out, *words)
     else:
         launch(x, mask, lengths, out, *words)
@@ -316,7 +317,7 @@ TUNING = (
     TunedConstants(
         "_softmax.constants",
         ("SPLIT_ROWS[2]",),
-        [((4096, 4, None),), ((4096, 4, 64),), ((8192, 8, 64),)],
+        [((2048, 1, 128),), ((4096, 2, None),), ((4096, 4, 80),)],
         ("[4096, 32768] bf16",),
     ),
 )

@@ -30,7 +30,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (constants, "CHANNELS_MIN_PIXELS", 1),
     (constants, "STAGED_MIN_TILES", 1),
     (constants, "STAGED_FAR_BYTES", 0),
-    (softmax_constants, "SPLIT_PROGRAMS", 1),
+    (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
     (rule, "REVERSED", ((4000, 4),)),

@@ -10,7 +10,7 @@ exchange maxima and sums; `forward_plan.fits_split` has its other conditions:
 | variant | taken when | why | measured gain | file |
 | --- | --- | --- | --- | --- |
 | short | 2 <= K <= 32, rows begin at other places than multiples of 8 bytes, without gaps between them | a thread holds whole rows, and reads stay 16 bytes wide | 17 bf16: 42 us, as tile 121 | forward_short |
-| split | a row is above 32 KiB, or above 64 KiB of 4 bytes a position without an unaligned mask; at most 128 parts (256 of 4 bytes a position without a mask) | a row is read once, and so is its mask; packed if a position has 2 bytes | 50,021 bf16 with a mask: 51 us, as long 64 | forward_split, or forward_rows if all positions count |
+| split | a row is above 32 KiB, or above 64 KiB of 4 bytes a position without an unaligned mask; at most 128 parts, or 524,288 positions if all of them count | a row is read once, and so is its mask; packed if a position has 2 bytes | 50,021 bf16 with a mask: 51 us, as long 64 | forward_split, or forward_rows if all positions count |
 | tile | any other row of at most 64 KiB, or 32 KiB with unaligned masks | each row is read once, and kept in registers | no second read; [8, 16, 2048, 2048] bf16 at 101 % of a copy's speed | forward |
 | long | all other rows | does not fit into registers; the second read comes from the L2 cache | 10,007 fp32 with a mask, before it was split: 82 us, as tile 122 | forward_long |
 

@@ -48,12 +48,18 @@ SPLIT_TRIES = 1000
 # Forward rows of which each program holds a part: positions of a part, warps, and registers of a
 # thread, by the itemsize. 50,021 bf16 with a mask: 50.6 us, 21 % less than read twice.
 SPLIT_FORWARD = {2: (4096, 4, 56), 4: (2048, 4, 40)}
-# The same where a program takes its part of several rows, and how many rows it takes; None leaves
-# the registers to the compiler. [1024, 65536] bf16: 80.8 us, 7 % less than read twice.
-SPLIT_ROWS = {2: (4096, 4, None), 4: (4096, 8, 56)}
-SPLIT_TAKE = {2: 4, 4: 8}
-# The least number of such programs. Fewer were not measured.
-SPLIT_PROGRAMS = 2048
+# The same where a program takes its part of SPLIT_TAKE rows; None leaves the registers to the
+# compiler. [1024, 65536] bf16: 73.8 us; by programs of 4 warps 79.5.
+SPLIT_ROWS = {2: (2048, 1, 128), 4: (2048, 2, 128)}
+SPLIT_TAKE = 8
+# The same for rows of more positions than SPLIT_LONGER. [256, 262144] bf16: 84.6 us, 7 % less than
+# with (2048, 1).
+SPLIT_ROWS_LONGER = {2: (4096, 2, None), 4: (2048, 2, 128)}
+SPLIT_LONGER = 131_072
+# Positions of the longest such row. Longer ones were not measured.
+SPLIT_MOST = 524_288
+# The least number of such programs, by the itemsize. Fewer were not measured.
+SPLIT_PROGRAMS = {2: 2048, 4: 4096}
 # Bytes of a row up to which it is not split although it could be, by the itemsize. 16,384 bf16
 # loses 5 % by it, 16,384 fp32 13 %. Rows with unaligned masks are split above HELD_BYTES_MASKED.
 SPLIT_BYTES_FORWARD = {2: 32768, 4: 65536}

@@ -66,23 +66,15 @@ def read_groups(
     group: tl.tensor,
     most: tl.tensor,
     ALIGN: tl.constexpr,
-    EVEN: tl.constexpr,
 ) -> tl.tensor:
-    """Groups as four words of 4 bytes, and -inf for those from position `most` on.
-
-    EVEN parts are read completely or not at all; in the latter case their values do not matter.
-    """
+    """Groups as four words of 4 bytes, and -inf for those from position `most` on."""
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     at = group * 4 + tl.arange(0, 4)[None, :]
     inside = group * ALIGN < most
     ptrs = x_ptr + at
     if DTYPE.primitive_bitwidth == 16:
         ptrs = as_words(x_ptr) + at
-    if EVEN:
-        held = tl.load(ptrs, mask=(at * 0 < most))
-    else:
-        held = tl.load(ptrs, mask=inside, other=minus_inf_of(DTYPE))
-    return held
+    return tl.load(ptrs, mask=inside, other=minus_inf_of(DTYPE))
 
 
 @triton.jit
@@ -167,7 +159,6 @@ def write_groups(
     whole: tl.tensor,
     zero: tl.tensor,
     ALIGN: tl.constexpr,
-    EVEN: tl.constexpr,
 ) -> None:
     DTYPE: tl.constexpr = out_ptr.dtype.element_ty
     less = tl.log2(stats.total)
@@ -179,11 +170,7 @@ def write_groups(
     else:
         y = tl.exp2((held - stats.top) * factor - less)
     cols = group * ALIGN + tl.arange(0, ALIGN)[None, :]
-    if EVEN:
-        tl.store(out_ptr + cols, y.to(DTYPE))
-    else:
-        inside = group * ALIGN < whole
-        tl.store(out_ptr + cols, y.to(DTYPE), mask=inside)
+    tl.store(out_ptr + cols, y.to(DTYPE), mask=group * ALIGN < whole)
 
 
 @triton.jit

@@ -106,7 +106,10 @@ def describe(
 def split_constants(call: Call) -> tuple[int, int, int | None]:
     """The positions, warps and registers of programs that share rows."""
     itemsize = call.layout.itemsize
-    return constants.SPLIT_ROWS[itemsize] if call.takes_rows else constants.SPLIT_FORWARD[itemsize]
+    if not call.takes_rows:
+        return constants.SPLIT_FORWARD[itemsize]
+    longer = call.layout.columns > constants.SPLIT_LONGER
+    return (constants.SPLIT_ROWS_LONGER if longer else constants.SPLIT_ROWS)[itemsize]
 
 
 def parts_of(call: Call) -> int:
@@ -117,9 +120,10 @@ def parts_of(call: Call) -> int:
 def fits_split(call: Call) -> bool:
     """Whether rows are read by accesses of 16 bytes, and programs can share them.
 
-    Rows have at most as many parts as a program has threads, so that each thread reads one word.
-    Rows with a mask and a limit, or with a mask that is read by single bytes, are not shared: the
-    kernel would spill registers. Whole rows without a mask are if there are enough, of whole parts.
+    Whole rows without a mask are shared if there are enough, of whole parts. Other rows have at most
+    as many parts as a program has threads, so that each thread reads one word. Rows with a mask and
+    a limit, or with a mask that is read by single bytes, are not shared: the kernel would spill
+    registers.
     """
     layout = call.layout
     if layout.itemsize not in constants.SPLIT_FORWARD or layout.column_strides != (1,):
@@ -128,13 +132,12 @@ def fits_split(call: Call) -> bool:
         return False
     if call.mask is not None and (call.prefix or reading_of_mask(call)["HOW"] == BYTES.value):
         return False
-    if parts_of(call) > 32 * split_constants(call)[1]:
-        return False
+    block, warps, _ = split_constants(call)
     if call.takes_rows:
         parts = layout.rows.outer * layout.rows.count * parts_of(call)
-        enough = parts >= constants.SPLIT_PROGRAMS * constants.SPLIT_TAKE[layout.itemsize]
-        return enough and layout.columns % split_constants(call)[0] == 0
-    return True
+        enough = parts >= constants.SPLIT_PROGRAMS[layout.itemsize] * constants.SPLIT_TAKE
+        return enough and layout.columns % block == 0 and layout.columns <= constants.SPLIT_MOST
+    return parts_of(call) <= 32 * warps
 
 
 def tries() -> int:
@@ -183,8 +186,7 @@ def split_arguments(call: Call) -> tuple[Tile, dict[str, Any]]:
         "maxnreg": registers,
     }
     if call.takes_rows:
-        take = constants.SPLIT_TAKE[layout.itemsize]
-        own |= {"take": take}
+        own |= {"take": constants.SPLIT_TAKE}
     else:
         own |= {"SKEWED": layout.skewed, **reading_of_mask(call)}
     return Tile(1, block, warps), own

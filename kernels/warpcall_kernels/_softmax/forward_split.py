@@ -139,7 +139,7 @@ def _read_part(
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     first = part * BLOCK
     most = tl.minimum(limit, whole) - first
-    held = read_groups(x_ptr + first, group, most, ALIGN, False)
+    held = read_groups(x_ptr + first, group, most, ALIGN)
     if MASKED or PREFIX:
         held = _without_masked(
             *(held, _mask_of_part(mask, first, HOW), group, limit - first, most),
@@ -274,7 +274,7 @@ def masked_softmax_split_kernel(
             total = tl.full([], 1.0, tl.float32)
         write_groups(
             *(out_ptr + first, group, held, Stats(top, total), factor, whole - first, zero),
-            *(ALIGN, False),
+            ALIGN,
         )
         if SKEWED and part == 0:
             x_ends, counts = _read_ends(x_ptr, ends_mask, ends, limit, stride_mk, MASKED)

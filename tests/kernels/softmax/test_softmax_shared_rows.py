@@ -9,6 +9,7 @@ from tests.kernels.layouts import at, masks_of_any_value
 from warpcall_kernels import masked_softmax as forward
 from warpcall_kernels import masked_softmax_backward as backward
 from warpcall_kernels._softmax import backward_plan, constants, forward_plan
+from warpcall_kernels._softmax.forward_rows import softmax_split_kernel
 from warpcall_kernels._softmax.rows import Variant
 from warpcall_kernels.op.launch import Layout, layout_key
 
@@ -91,10 +92,13 @@ def test_rows_are_shared_by_programs_that_need_not_wait(
     monkeypatch.setattr(constants, "SPLIT_ROWS", {2: (1024, 4, None), 4: (512, 4, None)})
     monkeypatch.setattr(constants, "SPLIT_BYTES_FORWARD", {2: 2048, 4: 2048})
     monkeypatch.setattr(constants, "HELD_BYTES_MASKED", 2048)
-    monkeypatch.setattr(constants, "SPLIT_PROGRAMS", 1)
-    rows = (2, 7) if counts == "all" else (2, 3)  # a program takes 4 or 8 of them, or what is left
+    monkeypatch.setattr(constants, "SPLIT_PROGRAMS", {2: 0, 4: 0})
+    monkeypatch.setattr(constants, "SPLIT_TAKE", 4)
+    rows = (2, 7) if counts == "all" else (2, 3)  # a program takes 4 of them, or what is left
     x = torch.randn(*rows, columns, device=device).to(dtype)
     x[0, 1, 5], x[1, 0], x[1, 1, ::2] = torch.nan, -torch.inf, -torch.inf
+    x[0, 0, : columns // 2] -= 1000  # the maxima of its parts differ by more than exponents reach
+    x[0, 2, 0] = torch.inf
     mask = masks_of_any_value(6, columns, 0, device)[:3].contiguous() if counts == "mask" else None
     if mask is not None:
         mask[2], mask[1, 7] = 1, 1
@@ -130,9 +134,12 @@ def test_rows_are_shared_by_programs_that_need_not_wait(
         (512, 65_536, torch.float16, "split"),
         (511, 65_536, torch.float16, "long"),
         (1024, 65_528, torch.float16, "long"),
+        (1024, 34_816, torch.bfloat16, "split"),
         (1024, 65_536, torch.float32, "split"),
         (1023, 65_536, torch.float32, "long"),
         (2048, 16_384, torch.float32, "tile"),
+        (4096, 524_288, torch.bfloat16, "split"),
+        (4096, 528_384, torch.bfloat16, "long"),
     ],
 )
 def test_whole_rows_without_masks_are_shared_if_there_are_enough_of_them(
@@ -142,7 +149,28 @@ def test_whole_rows_without_masks_are_shared_if_there_are_enough_of_them(
 
     assert plan is not None
     assert plan.variant == taken
-    assert ("take" in plan.arguments) == (taken == "split")
+    assert (plan.kernel is softmax_split_kernel) == (taken == "split")
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "block", "warps"),
+    [
+        (131_072, torch.bfloat16, 2048, 1),
+        (135_168, torch.bfloat16, 4096, 2),
+        (131_072, torch.float32, 2048, 2),
+        (135_168, torch.float32, 2048, 2),
+    ],
+)
+def test_programs_that_share_whole_rows_have_larger_parts_of_longer_rows(
+    columns: int, dtype: torch.dtype, block: int, warps: int
+) -> None:
+    """So that a program does not read more than 128 words of a row of two bytes a position."""
+    plan = forward._plan(at(0, (2048, columns), dtype), None, None, 1.0, False)
+
+    assert plan is not None
+    assert plan.kernel is softmax_split_kernel
+    assert (plan.arguments["BLOCK"], plan.arguments["num_warps"]) == (block, warps)
+    assert plan.arguments["parts"] == columns // block
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, 2.0**65])
