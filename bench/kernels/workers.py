@@ -123,25 +123,32 @@ class Workers:
         return compiled
 
     def row(self, planned: Planned) -> tuple[dict[str, Any], Mapping[str, float]]:
-        """The row of a case and the seconds of each phase, from the process that compiled it."""
-        if not self._processes:
-            self._start()
+        """The row of a case and the seconds of each phase, from the process that compiled it.
+
+        If this process ends, another one measures the case.
+
+        Raises:
+            RuntimeError: the other process ended, too.
+        """
         owner = self._owners.get((planned.op.name, planned.case.name))
-        connection = owner if owner in self._processes else next(iter(self._processes))
-        try:
-            connection.send(self._task(planned, measures=True))
-            found: tuple[dict[str, Any], Mapping[str, float]] = connection.recv()
-        except ENDED:
-            self._end(connection)
-            what = f"{planned.op.name} {planned.case.name}"
-            raise RuntimeError(f"the process that measured {what} has ended") from None
-        return found
+        for _ in range(2):
+            if owner not in self._processes:
+                owner = next(iter(self._processes), None) or self._start()
+            try:
+                owner.send(self._task(planned, measures=True))
+                found: tuple[dict[str, Any], Mapping[str, float]] = owner.recv()
+            except ENDED:
+                self._end(owner)
+            else:
+                return found
+        what = f"{planned.op.name} {planned.case.name}"
+        raise RuntimeError(f"the processes that measured {what} have ended")
 
     def _task(self, planned: Planned, *, measures: bool) -> Task:
         references = self._references and planned.has_reference
         return Task(planned.op.name, planned.group, planned.case, measures, references)
 
-    def _start(self) -> None:
+    def _start(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(
             target=serve, args=(theirs, *self._settings), daemon=True
@@ -149,6 +156,7 @@ class Workers:
         process.start()
         theirs.close()  # else the end of the process would not end the connection
         self._processes[ours] = process
+        return ours
 
     def _end(self, connection: Connection) -> None:
         process = self._processes.pop(connection)

@@ -156,6 +156,7 @@ class _Measurement:
         """Prepare the timing of candidates. If one of them is short, all are timed as short ones."""
         first = draw(self._case.inputs, self._seed, self._device)
         self._nbytes = self._case.op.bytes_moved(**first, **self._case.params)
+        nbytes, device = self._nbytes, self._device  # a reference to self would keep all in memory
         shared = Sets(lambda: copied(first))
         for c in self.candidates:
             if c.status != "ok":
@@ -163,7 +164,7 @@ class _Measurement:
             self._report("preparing", implementation=c.name)
             with failing(c):
                 if c.function is None:
-                    c.sets = Sets(lambda: {"x": copy_source(self._nbytes, self._device)})
+                    c.sets = Sets(lambda: {"x": copy_source(nbytes, device)})
                     c.timed = self._clock.ready(lambda inputs: inputs["x"].clone(), c.sets)
                 else:
                     c.sets = shared

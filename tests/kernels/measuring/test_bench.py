@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import re
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from warpcall_kernels import ops
 from warpcall_kernels.measuring import _implementations
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
 ROW = {
@@ -350,13 +352,44 @@ def test_no_case_is_compiled_ahead_after_the_end() -> None:
         assert processes.compile(PLANNED, seconds=0) == []
 
 
-def test_a_process_that_ended_is_reported_with_its_case_and_replaced() -> None:
+def test_a_process_that_ended_is_replaced() -> None:
     with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
         (process,) = processes._processes.values()
         process.kill()
-        with pytest.raises(RuntimeError, match="that measured permute square has ended"):
-            processes.row(PLANNED[0])
         row, seconds = processes.row(PLANNED[0])
 
     assert row["case"] == "square"
     assert seconds[phases.TIMING] > 0
+
+
+def test_a_case_that_ends_two_processes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with workers.Workers(1, EFFORT, Peers({}), "cpu", references=False) as processes:
+        start = processes._start
+
+        def start_dead() -> Connection:
+            connection = start()
+            processes._processes[connection].kill()
+            return connection
+
+        monkeypatch.setattr(processes, "_start", start_dead)
+        (process,) = processes._processes.values()
+        process.kill()
+        with pytest.raises(RuntimeError, match="that measured permute square have ended"):
+            processes.row(PLANNED[0])
+
+
+def test_a_measured_case_leaves_no_tensors_to_the_garbage_collector() -> None:
+    gc.collect()
+    before = {id(one) for one in gc.get_objects() if type(one) is torch.Tensor}
+    gc.disable()
+    try:
+        measure.Bench(EFFORT, Peers({}), "cpu", None).row(PLANNED[0])
+        left = [
+            one.shape
+            for one in gc.get_objects()
+            if type(one) is torch.Tensor and id(one) not in before
+        ]
+    finally:
+        gc.enable()
+
+    assert left == []
