@@ -132,16 +132,8 @@ class LargeCall(RepeatedCall):
 
     def _submit(self) -> None:
         """Give the call to its lane."""
-        template, slot = self.template, self.slot
-        engine, settings = template.services.engine, template.services.settings
-        self.uploaded = time.monotonic()
-        deadline = (
-            self.uploaded + settings.call_timeout_s
-            if template.timeout_s is None
-            else self.began + template.timeout_s
-        )
-        engine.submit(template.plan, slot, slot, template.output_begin, deadline, self)
-        self._is_on_lane = True
+        self.give_to_lane(self.slot, self)
+        self._is_on_lane, template = True, self.template
         if template.has_copied and template.services.large_calls.has_cpus:
             self._awake_until = self.uploaded + AWAKE_S
             template.connection.loop.call_soon(self._stay_awake)

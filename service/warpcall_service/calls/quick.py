@@ -125,13 +125,7 @@ class SmallCall(RepeatedCall):
         Raises:
             Busy, Unavailable, TimedOut: the lane does not accept it.
         """
-        template, self.uploaded = self.template, time.monotonic()
-        services = template.services
-        timeout_s = template.timeout_s
-        deadline = self.began + (
-            services.settings.call_timeout_s if timeout_s is None else timeout_s
-        )
-        services.engine.submit(template.plan, slot, slot, template.output_begin, deadline, self)
+        self.give_to_lane(slot, self)
         self.slot, self.account = slot, account
 
     # For the lane

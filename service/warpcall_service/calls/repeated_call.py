@@ -23,6 +23,7 @@ from warpcall_service.http.exchange import Exchange, new_request_id
 from warpcall_service.http.problems import render
 from warpcall_service.http.quick import QuickFeed
 from warpcall_service.lanes.engine import LocalEngine
+from warpcall_service.lanes.lane_call import Outcome
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
@@ -145,6 +146,21 @@ class RepeatedCall:
         self.status = 0
         self.outcome = "ok"
         self.stages_ms = {}
+
+    def give_to_lane(self, slot: Slot, outcome: Outcome) -> None:
+        """Give the call to its lane; its inputs are complete in `slot`.
+
+        Raises:
+            Busy, Unavailable, TimedOut: the lane does not accept it.
+        """
+        template, self.uploaded = self.template, time.monotonic()
+        services = template.services
+        deadline = (
+            self.uploaded + services.settings.call_timeout_s
+            if template.timeout_s is None
+            else self.began + template.timeout_s
+        )
+        services.engine.submit(template.plan, slot, slot, template.output_begin, deadline, outcome)
 
     def succeed(self, timing: Timing) -> None:
         """Record a response that is about to be sent."""

@@ -77,6 +77,13 @@ def noting_server(path: Path) -> Iterator[Server]:
         yield started
 
 
+def expected_calls(counts: Path) -> Iterator[list[int]]:
+    """Yield how many calls of this kind a test expects; it is checked at the end."""
+    before, expected = counts.stat().st_size, [1]
+    yield expected
+    assert counts.stat().st_size - before == expected[0], "they took the ordinary way"
+
+
 def written(counts: Path) -> list[int]:
     """The bytes of each response that the thread wrote."""
     return [int(n) for n in beside(counts, "written").read_text().split()]

@@ -18,17 +18,17 @@ from tests.service.calls.large_calls import (
     LARGE,
     SMALL,
     TIMEOUT_S,
+    expected_calls,
     is_clean,
     noting_server,
     prepared,
     values,
 )
 from tests.service.http.test_quick import (
-    ORDINARY,
     Caller,
+    check_both_ways,
     is_transposed,
     lane,
-    lines,
     refuses_connections,
     request,
     wait_for_log,
@@ -50,27 +50,14 @@ def server(counts: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def begun(counts: Path, server: Server) -> Iterator[list[int]]:
-    """How many calls of this kind a test expects; it is checked at the end."""
-    before, expected = counts.stat().st_size, [1]
-    yield expected
-    assert counts.stat().st_size - before == expected[0], "they took the ordinary way"
+    yield from expected_calls(counts)
 
 
 @pytest.mark.parametrize("shape", [LARGE, (200, 77), (1, 262_144)])
 def test_the_response_is_that_of_the_ordinary_way(
     server: Server, begun: list[int], shape: tuple[int, int]
 ) -> None:
-    caller, x = prepared(server, shape), values(1, shape)
-
-    short, body = caller.call(x)
-    ordinary, other = caller.call(x, ORDINARY)
-
-    assert lines(short) == lines(ordinary)
-    assert {line.partition(b":")[0] for line in short.split(b"\r\n")} == {
-        line.partition(b":")[0] for line in ordinary.split(b"\r\n")
-    }
-    assert body == other
-    assert is_transposed(body, x)
+    check_both_ways(prepared(server, shape), values(1, shape))
 
 
 def test_each_call_gets_its_own_values_and_is_logged(server: Server, begun: list[int]) -> None:

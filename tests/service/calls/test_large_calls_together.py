@@ -15,6 +15,7 @@ from demo.server import Server
 from tests.service.calls.large_calls import (
     MIB,
     beside,
+    expected_calls,
     is_clean,
     noting_server,
     prepared,
@@ -39,10 +40,7 @@ def server(counts: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def begun(counts: Path, server: Server) -> Iterator[list[int]]:
-    """How many calls of this kind a test expects; it is checked at the end."""
-    before, expected = counts.stat().st_size, [1]
-    yield expected
-    assert counts.stat().st_size - before == expected[0], "they took the ordinary way"
+    yield from expected_calls(counts)
 
 
 def test_beside_others_a_thread_writes_responses(

@@ -110,9 +110,8 @@ def prepared(server: Server) -> Caller:
     return caller
 
 
-def test_the_response_is_that_of_the_ordinary_way(server: Server) -> None:
-    caller, x = prepared(server), values(1)
-
+def check_both_ways(caller: Caller, x: Floats) -> None:
+    """The response to a call is the same on the short way and on the ordinary one."""
     short, body = caller.call(x)
     ordinary, other = caller.call(x, ORDINARY)
 
@@ -122,6 +121,10 @@ def test_the_response_is_that_of_the_ordinary_way(server: Server) -> None:
     }
     assert body == other
     assert is_transposed(body, x)
+
+
+def test_the_response_is_that_of_the_ordinary_way(server: Server) -> None:
+    check_both_ways(prepared(server), values(1))
 
 
 def test_each_call_gets_its_own_values(server: Server) -> None:

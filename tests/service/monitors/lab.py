@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -85,3 +86,18 @@ def add_runs(
         if newest:
             monitor.job_number = job.number
     return ids
+
+
+def at_the_same_time(count: int, act: Callable[[], None]) -> None:
+    """Call a function in so many threads, which all begin it at the same moment; wait for their end."""
+    start = threading.Barrier(count)
+
+    def begin() -> None:
+        start.wait()
+        act()
+
+    threads = [threading.Thread(target=begin) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import sqlalchemy as sa
 
-from tests.service.monitors.lab import HOUR_S, JOB
+from tests.service.monitors.lab import HOUR_S, JOB, at_the_same_time
 from warpcall_service.auth import users
 from warpcall_service.identity import Caller
 from warpcall_service.monitors import database, deliveries
@@ -56,17 +54,12 @@ def row(store: Store, **change: int) -> MonitorDelivery:
 
 
 def test_servers_that_look_at_the_same_time_make_one_attempt(waiting: Store) -> None:
-    start, found = threading.Barrier(4), list[Attempt | None]()
+    found = list[Attempt | None]()
 
     def serve() -> None:
-        start.wait()
         found.append(claim(waiting))
 
-    threads = [threading.Thread(target=serve) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_the_same_time(4, serve)
 
     (made,) = [one for one in found if one is not None]
     assert (made.attempts, made.url) == (1, URL)

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.service.job_rows import DEVICE, checked, claim, submit
-from tests.service.monitors.lab import HOUR_S, JOB, add_runs
+from tests.service.monitors.lab import HOUR_S, JOB, add_runs, at_the_same_time
 from tests.service.monitors.series import quiet, times
 from warpcall.errors import TooLarge
 from warpcall_service.identity import Caller
@@ -73,19 +73,14 @@ def test_a_due_run_is_claimed_once_and_comes_again_after_its_time(store: Store) 
 
 def test_servers_that_look_at_the_same_time_submit_a_due_run_once(store: Store) -> None:
     add(store)
-    start, submitted = threading.Barrier(4), []
+    submitted = []
 
     def serve() -> None:
-        start.wait()
         due = claim_run(store)
         if due is not None:
             submitted.append(submit_run(store, due))
 
-    threads = [threading.Thread(target=serve) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_the_same_time(4, serve)
 
     with store.read() as session:
         jobs = session.scalars(sa.select(Job.number)).all()
@@ -94,11 +89,10 @@ def test_servers_that_look_at_the_same_time_submit_a_due_run_once(store: Store) 
 
 
 def test_monitors_that_are_added_at_the_same_moment_do_not_exceed_the_quota(store: Store) -> None:
-    start, both = threading.Barrier(2), threading.Barrier(2)
+    both = threading.Barrier(2)
     refused = []
 
     def add_one() -> None:
-        start.wait()
         try:
             with store.write() as session:
                 request = MonitorRequest.model_validate({"job": JOB, "every_s": HOUR_S})
@@ -108,11 +102,7 @@ def test_monitors_that_are_added_at_the_same_moment_do_not_exceed_the_quota(stor
         except TooLarge as error:
             refused.append(str(error))
 
-    threads = [threading.Thread(target=add_one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_the_same_time(2, add_one)
 
     with store.read() as session:
         assert len(database.listed(session, ALICE, None)) == 1
