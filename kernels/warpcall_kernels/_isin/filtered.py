@@ -9,7 +9,7 @@ If many elements are test elements, there would be too many candidates. So the f
 with one of FIRST_SHARE blocks of the test elements, and a sample of the elements is looked up in it.
 If too many pass, a flag is set, DIRECT. The launches that follow read it: they build the hash set
 of all test elements after all, with the filter of such a set, and look up all elements there. If
-the sample deceived, there are more candidates than the list has room for, the flag is set, LATE,
+the sample was wrong, there are more candidates than the list has room for, the flag is set, LATE,
 and only the candidates are looked up in that set. If the range of the test elements fits into a
 bitmap, they become that bitmap, and most launches do nothing. So nothing waits for the GPU. The
 workspace has room for each of these.
