@@ -1,8 +1,9 @@
 """Random shapes, strides, offsets, dtypes and values, against the references; `--examples` says how
 many.
 
-Sizes come from few ranges and dtypes from all, so that thousands of examples need some hundred
-compiled kernels and not thousands.
+Sizes come from few ranges and dtypes from all, so that 2,000 examples need some 300 to 1,300
+compiled kernels. Compiling them takes nearly all of the time. Each family is therefore SHARES tests,
+and `pytest -n` gives them to as many processes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ REALS = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool
 NUMBERS = (*REALS, torch.complex64, torch.complex128)
 ODD = st.integers(1, 400)
 SIZES = st.one_of(st.sampled_from([1, 2, 3, 5, 8, 16, 31, 64, 100, 128, 257, 512]), ODD)
+SHARES = 8  # tests of a family, each with as many of the examples
 MANY = 5000  # columns; more are for few rows
 COLUMNS = st.one_of(SIZES, st.integers(400, MANY), st.integers(9_000, 70_000))
 
@@ -48,7 +50,7 @@ def lower_thresholds(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def quiet(request: pytest.FixtureRequest) -> settings:
     return settings(
-        max_examples=request.config.getoption("--examples"),
+        max_examples=-(-request.config.getoption("--examples") // SHARES),
         deadline=None,
         phases=[Phase.explicit, Phase.generate],  # a failing example is reported as it is found
         suppress_health_check=list(HealthCheck),
@@ -208,7 +210,6 @@ def sets(draw: st.DrawFn) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {"elements": x, "test_elements": test}, {"invert": draw(st.booleans())}
 
 
-# Convolutions are by far the most kernels, and so several tests, for as many processes.
 CALLS = {
     "permute": ("permute", permutations()),
     "transpose-add": ("transpose-add", sums()),
@@ -227,7 +228,9 @@ def test_every_op_is_called() -> None:
     assert {op for op, _ in CALLS.values()} == set(ops())
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, id=f"{name} {i}") for i in range(SHARES) for name in CALLS]
+)
 def test_any_call_is_as_the_reference_says(name: str, quiet: settings) -> None:
     op, calls = ops()[CALLS[name][0]], CALLS[name][1]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from warpcall.errors import Problem, TimedOut
 from warpcall_service.lanes.messages import CALL, DONE, FREE, PACKET_BYTES
-from warpcall_service.worker.devices import Device, Pending, Times
+from warpcall_service.worker.devices.device import Device, Pending, Times
 from warpcall_service.worker.tensors import Runnable
 
 MOST_UNDER_WAY = 8  # calls that a device has at a time; the server sends hardly more ahead

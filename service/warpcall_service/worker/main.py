@@ -25,7 +25,7 @@ from warpcall_service.processes.imports import quick_imports, release_import_mem
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
-    from warpcall_service.worker.devices import Device
+    from warpcall_service.worker.devices.device import Device
 
 log = logging.getLogger("warpcall.lane")
 
@@ -111,7 +111,7 @@ def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Devi
             job_check,  # noqa: F401  # imported now, so that the first request need not wait
             program_planner,  # noqa: F401  # see the next line
         )
-        from warpcall_service.worker.devices import open_device
+        from warpcall_service.worker.devices.open_device import open_device
         from warpcall_service.worker.tensors import describe
 
     if takes_all(device_name):  # a GPU, which takes a second to open

@@ -1,0 +1,1 @@
+"""The devices on which a worker runs calls: a GPU, or the CPU with the torch references."""
