@@ -1,8 +1,9 @@
-"""Calls on one GPU: several under way, and small inputs that kernels read in the arena."""
+"""Calls on one GPU: several under way, and small calls whose kernels read and write the arena."""
 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +13,12 @@ import torch
 from torch import Tensor
 
 from tests.service.worker.lane_calls import check_many_calls
-from warpcall_service.worker.devices import DIRECT_BYTES, Device, Times, open_device
-from warpcall_service.worker.tensors import CODES, OpCall
+from warpcall_kernels import ops
+from warpcall_service.devices.cuda import CAPTURED_AT
+from warpcall_service.devices.device import Device, Times
+from warpcall_service.devices.open_device import open_device
+from warpcall_service.devices.tensors import CODES, OpCall
+from warpcall_service.devices.views import DIRECT_BYTES
 
 ARENA_BYTES = 1 << 20
 TARGET = ARENA_BYTES // 2  # where outputs begin
@@ -119,3 +124,99 @@ def test_an_empty_input_beside_a_small_one_is_no_error(gpu: Device, arena: mmap.
     )
 
     assert found.all()
+
+
+def permutation(x: Tensor) -> OpCall:
+    message = {
+        "op": "permute",
+        "params": {"dims": [1, 0]},
+        "inputs": [entry("x", x, 0)],
+        "outputs": [entry("out", x.T, 0)],
+    }
+    return OpCall.decode(json.dumps(message).encode())
+
+
+def test_a_call_that_is_repeated_is_captured_and_reads_new_values(
+    gpu: Device, arena: mmap.mmap
+) -> None:
+    x = torch.zeros((40, 24))
+    work, source = permutation(x), torch.frombuffer(arena, dtype=x.dtype, count=x.numel())
+    out = torch.frombuffer(arena, dtype=x.dtype, count=x.numel(), offset=TARGET).view(24, 40)
+    copies_back = []
+
+    with torch.inference_mode():
+        for seed in range(2 * CAPTURED_AT):
+            source.fill_(seed).add_(torch.arange(x.numel()))
+            _, _, d2h_ms = gpu.begin(work, 0, TARGET).times()
+            copies_back.append(d2h_ms > 0)
+            assert torch.equal(out, source.view(40, 24).T)
+
+    assert copies_back == [i + 1 < CAPTURED_AT for i in range(2 * CAPTURED_AT)]
+
+
+def test_a_captured_call_that_is_under_way_is_begun_again_without_its_graph(
+    gpu: Device, arena: mmap.mmap
+) -> None:
+    x = torch.zeros((24, 56))
+    work = permutation(x)
+    with torch.inference_mode():
+        for _ in range(CAPTURED_AT):
+            gpu.begin(work, 0, TARGET).times()
+
+        both = [gpu.begin(work, 0, TARGET) for _ in range(2)]
+
+    assert [pending.times()[2] > 0 for pending in both] == [False, True]
+
+
+SMALL = [
+    pytest.param(op.name, case.name, id=f"{op.name}: {case.name}")
+    for op in ops().values()
+    for case in op.cases
+    if case.size == "small"
+]
+
+
+@pytest.mark.parametrize(("op_name", "case_name"), SMALL)
+def test_captured_calls_of_all_ops_give_what_they_gave_before(
+    gpu: Device, arena: mmap.mmap, op_name: str, case_name: str
+) -> None:
+    op = ops()[op_name]
+    (case,) = (c for c in op.cases if c.name == case_name and c.size == "small")
+    inputs = {name: x.contiguous() for name, x in case.tensors("cpu").items()}
+    planned = op.check(inputs, op.check_params(case.params))
+    tensors: list[Any] = [*inputs.values(), *planned.values()]
+    if not {x.dtype for x in tensors} <= set(CODES):
+        pytest.skip("calls cannot have this dtype")
+    message = {
+        "op": op_name,
+        "params": case.params,
+        "inputs": placed(inputs),
+        "outputs": placed(planned),
+    }
+    work = OpCall.decode(json.dumps(message).encode())
+    if work.is_empty:
+        pytest.skip("there is nothing to compute")
+    for place in work.inputs:
+        place.flat(arena, 0).copy_(inputs[place.name].flatten())
+    answers = []
+
+    with torch.inference_mode():
+        for _ in range(CAPTURED_AT + 1):
+            for place in work.outputs:
+                place.flat(arena, TARGET).zero_()
+            gpu.begin(work, 0, TARGET).times()
+            answers.append([place.flat(arena, TARGET).clone() for place in work.outputs])
+
+    for answer in answers[1:]:
+        for first, again in zip(answers[0], answer, strict=True):
+            assert torch.equal(first.view(torch.uint8), again.view(torch.uint8))
+
+
+def placed(tensors: Mapping[str, Any]) -> list[Sequence[Any]]:
+    """Entries of a message, one after the other, each aligned."""
+    entries: list[Sequence[Any]] = []
+    at = 0
+    for name, x in tensors.items():
+        entries.append([name, CODES[x.dtype], list(x.shape), at])
+        at += -(-math.prod(x.shape) * x.dtype.itemsize // 64) * 64
+    return entries

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpcall_service.worker.devices import Device, open_device
+from warpcall_service.devices.device import Device
+from warpcall_service.devices.open_device import open_device
 from warpcall_service.worker.program_planner import plan_program
 from warpcall_service.worker.programs import Program, TensorStore
 

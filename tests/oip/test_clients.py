@@ -17,7 +17,7 @@ from tests.oip import environments
 from warpcall.dtypes import OIP_DATATYPES
 from warpcall_kernels import Op, ops
 from warpcall_kernels.op.cases import Case
-from warpcall_service.worker.tensors import CODES
+from warpcall_service.devices.tensors import CODES
 
 VARIANTS = [
     *(("triton", variant) for variant in ("binary", "json", "gzip", "deflate", "shared")),

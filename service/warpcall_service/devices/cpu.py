@@ -9,8 +9,8 @@ import time
 import torch
 from torch import Tensor
 
-from warpcall_service.worker.devices.device import Finished, Pending
-from warpcall_service.worker.tensors import CODES, Place, Runnable
+from warpcall_service.devices.device import Finished, Pending
+from warpcall_service.devices.tensors import CODES, Place, Runnable
 
 HOST_SHARE = 0.5  # of all memory, for tensors; the rest is for the programs
 

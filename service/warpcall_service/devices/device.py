@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from warpcall_service.worker.tensors import Runnable
+from warpcall_service.devices.tensors import Runnable
 
 Times = tuple[float, float, float]  # ms of h2d, kernel and d2h
 

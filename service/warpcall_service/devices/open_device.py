@@ -6,9 +6,9 @@ import mmap
 
 import torch
 
-from warpcall_service.worker.devices.cpu import Cpu
-from warpcall_service.worker.devices.cuda import Cuda
-from warpcall_service.worker.devices.device import Device
+from warpcall_service.devices.cpu import Cpu
+from warpcall_service.devices.cuda import Cuda
+from warpcall_service.devices.device import Device
 
 
 def open_device(name: str, arena: mmap.mmap, threads: int) -> Device:

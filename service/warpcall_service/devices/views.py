@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from warpcall_service.worker.tensors import OpCall, Place, Runnable
+from warpcall_service.devices.graphs import GraphedCall
+from warpcall_service.devices.tensors import OpCall, Place, Runnable
 
 MAX_VIEWS = 1024  # calls whose views are kept, by plan and slots
 # Up to so many bytes of inputs, kernels read the page-locked arena themselves. A copy to the device
@@ -18,7 +19,7 @@ DIRECT_BYTES = 64 << 10
 DIRECT_ALIGNMENT = 16  # of such inputs: for others, Triton would compile kernels of their own
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Views:
     """The tensors of a call as they lie in the arena.
 
@@ -28,12 +29,16 @@ class Views:
         uploaded: inputs to copy to the device, with their elements in the order of memory, where
             strides say another order.
         outputs: to copy results to.
+        uses: how many calls had these views.
+        graphed: the call as a CUDA graph, once there is one.
     """
 
     work: Runnable
     direct: Mapping[str, Tensor]
-    uploaded: tuple[tuple[Place, Tensor], ...]
-    outputs: tuple[tuple[str, Tensor], ...]
+    uploaded: Sequence[tuple[Place, Tensor]]
+    outputs: Sequence[tuple[str, Tensor]]
+    uses: int = 0
+    graphed: GraphedCall | None = None
 
 
 class ArenaViews:
@@ -55,13 +60,15 @@ class ArenaViews:
         found = self._kept.get(key)
         if found is not None and found.work is work:
             return found
-        direct = self._direct(work, source)
+        # A program may keep its inputs as stored tensors, so that they are always copied.
+        is_direct = isinstance(work, OpCall) and _nbytes(work.inputs) <= DIRECT_BYTES
+        direct = self._on_device(work.inputs, source) if is_direct else {}
         flat = [(i, i.flat(self._arena, source)) for i in work.inputs if i.name not in direct]
         views = Views(
             work,
             direct,
-            tuple((i, view if i.strides else i.shaped(view)) for i, view in flat),
-            tuple((o.name, o.shaped(o.flat(self._arena, target))) for o in work.outputs),
+            [(i, view if i.strides else i.shaped(view)) for i, view in flat],
+            [(o.name, o.shaped(o.flat(self._arena, target))) for o in work.outputs],
         )
         if isinstance(work, OpCall):
             if len(self._kept) >= MAX_VIEWS:
@@ -69,23 +76,33 @@ class ArenaViews:
             self._kept[key] = views
         return views
 
-    def _direct(self, work: Runnable, source: int) -> dict[str, Tensor]:
-        """Inputs of a small call that the device reads where they are.
+    def outputs_on_device(self, views: Views, target: int) -> Mapping[str, Tensor] | None:
+        """The outputs in the arena as tensors of the device, for a call that can be captured.
 
-        A program may keep its inputs as stored tensors, so that its inputs are always copied.
+        Returns:
+            None for other calls: those of which an input is copied to the device, with more than
+            DIRECT_BYTES of outputs, or with an output that is empty or not aligned.
         """
+        outputs = views.work.outputs
+        if views.uploaded or not isinstance(views.work, OpCall) or _nbytes(outputs) > DIRECT_BYTES:
+            return None
+        found = self._on_device(outputs, target)
+        return found if len(found) == len(outputs) else None
+
+    def _on_device(self, places: Sequence[Place], region: int) -> dict[str, Tensor]:
+        """Those of the tensors that the device can read where they are."""
         mapped = self._mapped
-        if (
-            mapped is None
-            or not isinstance(work, OpCall)
-            or sum(i.nbytes for i in work.inputs) > DIRECT_BYTES
-        ):
+        if mapped is None:
             return {}
         return {
-            i.name: i.shaped(mapped[at : at + i.nbytes].view(i.dtype))
-            for i in work.inputs
-            if (at := source + i.offset) % DIRECT_ALIGNMENT == 0 and i.nbytes
+            p.name: p.shaped(mapped[at : at + p.nbytes].view(p.dtype))
+            for p in places
+            if (at := region + p.offset) % DIRECT_ALIGNMENT == 0 and p.nbytes
         }
+
+
+def _nbytes(places: Sequence[Place]) -> int:
+    return sum(place.nbytes for place in places)
 
 
 def mapped_memory(memory: Tensor, device: torch.device) -> Tensor | None:

@@ -1,1 +1,1 @@
-"""What runs in the worker processes, beside a device. Only this folder imports torch."""
+"""What runs in the worker processes, beside a device."""

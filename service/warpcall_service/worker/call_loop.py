@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable
 
 from warpcall.errors import Problem, TimedOut
+from warpcall_service.devices.device import Device, Pending, Times
+from warpcall_service.devices.tensors import Runnable
 from warpcall_service.lanes.messages import CALL, DONE, FREE, PACKET_BYTES
-from warpcall_service.worker.devices.device import Device, Pending, Times
-from warpcall_service.worker.tensors import Runnable
 
 MOST_UNDER_WAY = 8  # calls that a device has at a time; the server sends hardly more ahead
 ANSWERS = 4  # in one packet: the server works on them while this process goes on

@@ -25,7 +25,7 @@ from warpcall_service.processes.imports import quick_imports, release_import_mem
 from warpcall_service.text import error_text
 
 if TYPE_CHECKING:
-    from warpcall_service.worker.devices.device import Device
+    from warpcall_service.devices.device import Device
 
 log = logging.getLogger("warpcall.lane")
 
@@ -107,12 +107,12 @@ def _start_warming(device: str, launching: threading.Lock, answers: Answers) -> 
 def _open_device(device_name: str, arena: mmap.mmap, threads: int) -> tuple[Device, Hello]:
     with quick_imports():
         from warpcall_kernels import measuring, ops  # imports torch, so not before the lines above
+        from warpcall_service.devices.open_device import open_device
+        from warpcall_service.devices.tensors import describe
         from warpcall_service.worker import (
             job_check,  # noqa: F401  # imported now, so that the first request need not wait
             program_planner,  # noqa: F401  # see the next line
         )
-        from warpcall_service.worker.devices.open_device import open_device
-        from warpcall_service.worker.tensors import describe
 
     if takes_all(device_name):  # a GPU, which takes a second to open
         threading.Thread(target=_prepare_first_launch, name="first-launch", daemon=True).start()
@@ -143,9 +143,9 @@ def _run_calls(calls: socket.socket, device: Device, launching: threading.Lock) 
     """Run calls in the order in which they come, until the server closes the socket."""
     import torch
 
+    from warpcall_service.devices.tensors import OpCall, Runnable
     from warpcall_service.worker.call_loop import CallLoop
     from warpcall_service.worker.programs import PROGRAM, Program, TensorStore
-    from warpcall_service.worker.tensors import OpCall, Runnable
 
     tensor_store: TensorStore = {}
     known = functools.lru_cache(4096)(OpCall.decode)  # the same messages come again and again
@@ -189,8 +189,8 @@ def _answer_requests(plans: socket.socket, answers: Answers, device: str) -> Non
 def _plan_call(request: dict[str, Any]) -> dict[str, Any]:
     from warpcall_kernels import ops
     from warpcall_kernels.op.declaration import Meta
+    from warpcall_service.devices.tensors import DTYPES, wire_code
     from warpcall_service.worker.program_planner import plan_program
-    from warpcall_service.worker.tensors import DTYPES, wire_code
 
     if "steps" in request:
         return plan_program(request)

@@ -42,9 +42,9 @@ def _check(request: ProblemRequest, folder: Path, answers: Answers) -> dict[str,
         from warpcall.errors import InvalidInput
         from warpcall_kernels import InvalidInput as RefusedByOp
         from warpcall_kernels import measuring
+        from warpcall_service.devices.tensors import describe
         from warpcall_service.worker import problem_source
         from warpcall_service.worker.case_check import check_cases
-        from warpcall_service.worker.tensors import describe
 
     file = folder / problem_source.file_name(request["name"])
     source_check.write_source(request["source"], file)

@@ -10,8 +10,8 @@ from warpcall.errors import InvalidInput, NotFound
 from warpcall_kernels import InvalidInput as RefusedByOp
 from warpcall_kernels import ops
 from warpcall_kernels.op.declaration import Meta
+from warpcall_service.devices.tensors import DTYPES, wire_code
 from warpcall_service.worker.programs import step_label
-from warpcall_service.worker.tensors import DTYPES, wire_code
 
 
 def plan_program(request: Mapping[str, Any]) -> dict[str, Any]:

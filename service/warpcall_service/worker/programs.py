@@ -17,7 +17,7 @@ from torch import Tensor
 
 from warpcall.errors import NotFound
 from warpcall_kernels import InvalidInput, ops
-from warpcall_service.worker.tensors import OpCall, Place, params_of
+from warpcall_service.devices.tensors import OpCall, Place, params_of
 
 PROGRAM = b'{"steps":'  # only messages of programs begin so
 

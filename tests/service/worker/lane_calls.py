@@ -15,11 +15,11 @@ import torch
 
 from warpcall.errors import KernelFailed, Problem
 from warpcall.wire import TensorInfo
+from warpcall_service.devices.open_device import open_device
+from warpcall_service.devices.tensors import OpCall
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.worker.call_loop import CallLoop
-from warpcall_service.worker.devices import open_device
-from warpcall_service.worker.tensors import OpCall
 
 SIDE = 64
 NBYTES = SIDE * SIDE * 4

@@ -11,9 +11,9 @@ import pytest
 
 from tests.service.worker.lane_calls import answers_to, check_many_calls, message, problem_of
 from tests.waiting import until
+from warpcall_service.devices.device import Times
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
 from warpcall_service.worker.call_loop import MOST_UNDER_WAY, CallLoop
-from warpcall_service.worker.devices import Times
 
 
 def test_calls_of_few_packets_are_answered_in_order_and_with_their_own_data() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.service.worker.lane_calls import NBYTES, SIDE, message
-from warpcall_service.worker.devices import open_device
-from warpcall_service.worker.tensors import OpCall
+from warpcall_service.devices.open_device import open_device
+from warpcall_service.devices.tensors import OpCall
 
 SLOTS = 50
 
