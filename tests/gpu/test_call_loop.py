@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tests.service.worker.lane_calls import check_many_calls
 from warpcall_kernels import ops
+from warpcall_service.devices import views
 from warpcall_service.devices.cuda import CAPTURED_AT
 from warpcall_service.devices.device import Device, Times
 from warpcall_service.devices.open_device import open_device
@@ -166,6 +167,24 @@ def test_a_captured_call_that_is_under_way_is_begun_again_without_its_graph(
         both = [gpu.begin(work, 0, TARGET) for _ in range(2)]
 
     assert [pending.times()[2] > 0 for pending in both] == [False, True]
+
+
+def test_more_captured_calls_than_are_kept_are_right(
+    gpu: Device, arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MAX_VIEWS", 3)
+    x = torch.arange(15 * 64, dtype=torch.float32).view(15, 64)
+    work, step = permutation(x), 8 << 10
+
+    with torch.inference_mode():
+        for place in [*range(5), *range(5)]:  # the first are dropped while others come
+            source = torch.frombuffer(arena, dtype=x.dtype, count=x.numel(), offset=place * step)
+            source.copy_(x.flatten()).add_(place)
+            for _ in range(CAPTURED_AT + 2):
+                at = TARGET + place * step
+                out = torch.frombuffer(arena, dtype=x.dtype, count=x.numel(), offset=at).zero_()
+                gpu.begin(work, place * step, at).times()
+                assert torch.equal(out.view(64, 15), x.T + place)
 
 
 SMALL = [
