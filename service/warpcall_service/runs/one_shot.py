@@ -7,13 +7,12 @@ import contextlib
 import json
 import secrets
 import socket
-from collections.abc import Mapping
 
 from warpcall_service.lanes.messages import LENGTH
 from warpcall_service.lanes.worker_handle import torch_environment
 from warpcall_service.processes.spawn import ChildProcess
 from warpcall_service.runs import process_tree
-from warpcall_service.runs.messages import TAG_VARIABLE, ReaperReport
+from warpcall_service.runs.messages import BEGUN, TAG_VARIABLE, ReaperReport
 from warpcall_service.runs.sandbox import Sandbox, memory_bytes
 from warpcall_service.runs.sandboxed import CannotStart
 from warpcall_service.settings import Settings
@@ -32,94 +31,118 @@ class NotStarted(OneShotError):
     """The process could not be started, which is no fault of the code that it was to run."""
 
 
-async def run_sandboxed(
-    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
-) -> bytes:
-    """Run one of our modules as a process that answers one frame with one frame, without a GPU.
+class EndedBefore(OneShotError):
+    """The process had ended before it received the request, so none of the request's code ran."""
 
-    The module gets `--parent` and `--server-fd` as a job's process does. With the setting
-    `uploads=sandboxed` it runs in the sandbox, with `trusted` with the server's rights. All its
-    processes have ended when this returns.
+
+class OneShot:
+    """One of our modules as a process that answers one frame with one frame, without a GPU.
+
+    The module gets `--parent` and `--server-fd` as a job's process does. Call `ask` or `end`, once.
 
     Args:
-        request: JSON of the frame that it reads.
-
-    Returns:
-        The content of the frame that it wrote; the caller must check it.
+        trusted: the process runs with the server's rights, for code of the operator. Otherwise it
+            runs in the sandbox with the setting `uploads=sandboxed`, and with the server's rights
+            with `trusted`.
 
     Raises:
         NotStarted: it could not be started.
-        OneShotError: it took too long or too much memory, ended before it had answered, or its
-            answer is too large.
     """
-    options = {}
-    if settings.uploads == "sandboxed":
+
+    def __init__(self, settings: Settings, module: str, *, trusted: bool) -> None:
+        self._settings = settings
+        self._tag = f"check/{secrets.token_hex(8)}"
+        options = {}
         try:
-            options["sandbox"] = json.dumps(Sandbox(settings).launch())
-        except CannotStart as error:
+            if settings.uploads == "sandboxed" and not trusted:
+                options["sandbox"] = json.dumps(Sandbox(settings).launch())
+            self._reaper = ChildProcess(
+                REAPER_MODULE,
+                "the check of a module" if trusted else "the check of an upload",
+                {"module": module, "memory-bytes": memory_bytes(settings), **options},
+                {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
+                environment={**torch_environment(), TAG_VARIABLE: self._tag},
+                max_log_bytes=None if trusted else MAX_LOG_BYTES,
+            )
+        except (CannotStart, OSError) as error:
             raise NotStarted(f"its process could not be started: {error}") from None
-    name = "the check of an upload"
-    logged = MAX_LOG_BYTES
-    return await _run(settings, name, module, options, request, limit_s, max_answer_bytes, logged)
 
+    async def ask(
+        self, request: bytes, limit_s: float, max_answer_bytes: int, *, waits: bool = False
+    ) -> bytes:
+        """Send the request and return the answer. All processes have ended when this returns.
 
-async def run_trusted(
-    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
-) -> bytes:
-    """Run one of our modules with the server's rights, for code of the operator.
+        Args:
+            request: JSON of the frame that the process reads.
+            limit_s: seconds from now.
+            waits: the process sends `BEGUN` when it has received the request.
 
-    The rest is as in `run_sandboxed`.
-    """
-    name = "the check of a module"
-    return await _run(settings, name, module, {}, request, limit_s, max_answer_bytes, None)
+        Returns:
+            The content of the frame that it wrote; the caller must check it.
 
-
-async def _run(
-    settings: Settings,
-    name: str,
-    module: str,
-    options: Mapping[str, str],
-    request: bytes,
-    limit_s: float,
-    max_answer_bytes: int,
-    max_log_bytes: int | None,
-) -> bytes:
-    tag = f"check/{secrets.token_hex(8)}"
-    try:
-        reaper = ChildProcess(
-            REAPER_MODULE,
-            name,
-            {"module": module, "memory-bytes": memory_bytes(settings), **options},
-            {"control": socket.SOCK_STREAM, "server": socket.SOCK_STREAM},
-            environment={**torch_environment(), TAG_VARIABLE: tag},
-            max_log_bytes=max_log_bytes,
-        )
-    except OSError as error:
-        raise NotStarted(f"its process could not be started: {error}") from None
-    with contextlib.closing(reaper):
+        Raises:
+            EndedBefore: it `waits`, and ended before it received the request.
+            NotStarted: it could not be started.
+            OneShotError: it took too long or too much memory, ended before it had answered, or its
+                answer is too large.
+        """
         try:
             async with asyncio.timeout(limit_s):
-                return await _ask(reaper.sockets["server"], request, max_answer_bytes)
+                sock = self._reaper.sockets["server"]
+                return await _ask(sock, request, max_answer_bytes, waits=waits)
         except TimeoutError:
             raise OneShotError(f"it was not done within {limit_s:g} s") from None
         except (asyncio.IncompleteReadError, OSError):
-            report = await _report(reaper.sockets["control"])
+            report = await _report(self._reaper.sockets["control"])
             if report is not None and report["trouble"]:
                 raise NotStarted(f"its process could not be started: {report['trouble']}") from None
             if report is not None and report["over_memory"]:
-                most = memory_bytes(settings)
+                most = memory_bytes(self._settings)
                 raise OneShotError(
                     f"its processes together took more than {most} bytes of memory"
                 ) from None
             raise OneShotError("its process ended before it had answered") from None
         finally:
-            await asyncio.shield(_end(reaper, tag))
+            await asyncio.shield(self.end())
+
+    async def wait(self) -> None:
+        """Wait until the process has ended by itself. Its processes may still be left: call `end`."""
+        await _report(self._reaper.sockets["control"], None)
+
+    async def end(self) -> None:
+        """End all processes; the reaper does it when its control socket is closed."""
+        self._reaper.sockets["control"].close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._reaper.wait()
+        self._reaper.kill()
+        await self._reaper.wait()
+        await asyncio.to_thread(process_tree.kill_tagged, self._tag)
+        self._reaper.close()
 
 
-async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int) -> bytes:
+async def run_sandboxed(
+    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
+) -> bytes:
+    """Run a module for code of users. Arguments, answer and errors are as in `OneShot`."""
+    process = OneShot(settings, module, trusted=False)
+    return await process.ask(request, limit_s, max_answer_bytes)
+
+
+async def run_trusted(
+    settings: Settings, module: str, request: bytes, limit_s: float, max_answer_bytes: int
+) -> bytes:
+    """Run a module with the server's rights, for code of the operator."""
+    process = OneShot(settings, module, trusted=True)
+    return await process.ask(request, limit_s, max_answer_bytes)
+
+
+async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int, *, waits: bool) -> bytes:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     try:
         writer.write(LENGTH.pack(len(request)) + request)
+        if waits:
+            await _read_begun(reader)
         (nbytes,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if nbytes > max_answer_bytes:
             raise OneShotError(f"its answer has {nbytes} bytes, more than {max_answer_bytes}")
@@ -128,23 +151,19 @@ async def _ask(sock: socket.socket, request: bytes, max_answer_bytes: int) -> by
         writer.close()
 
 
-async def _report(control: socket.socket) -> ReaperReport | None:
+async def _read_begun(reader: asyncio.StreamReader) -> None:
+    try:
+        await reader.readexactly(len(BEGUN))
+    except (asyncio.IncompleteReadError, OSError):
+        raise EndedBefore("its process ended before it received the request") from None
+
+
+async def _report(control: socket.socket, limit_s: float | None = STOP_S) -> ReaperReport | None:
     """How the process ended; None if its reaper was killed."""
     control.setblocking(False)
     with contextlib.suppress(TimeoutError, OSError, ValueError):
-        async with asyncio.timeout(STOP_S):
+        async with asyncio.timeout(limit_s):
             text = await asyncio.get_running_loop().sock_recv(control, MAX_REPORT_BYTES)
             report: ReaperReport = json.loads(text)
             return report
     return None
-
-
-async def _end(reaper: ChildProcess, tag: str) -> None:
-    """End all processes; the reaper does it when its control socket is closed."""
-    reaper.sockets["control"].close()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(STOP_S):
-            await reaper.wait()
-    reaper.kill()
-    await reaper.wait()
-    await asyncio.to_thread(process_tree.kill_tagged, tag)
