@@ -197,6 +197,9 @@ def test_where_the_rule_takes_it() -> None:
 
     assert choose(tl.int32, more, many) is Variant.FILTERED
     assert choose(tl.int64, more, many) is Variant.FILTERED
+    assert choose(tl.int64, 1 << 22, 1 << 22) is Variant.FILTERED
+    assert choose(tl.int64, 1 << 22, (1 << 22) - 1) is Variant.LARGE
+    assert choose(tl.int64, (1 << 22) - 1, 1 << 22) is Variant.LARGE
     assert choose(tl.float32, more, many) is Variant.LARGE
     assert choose(tl.int32, more, rule.FULL_BITMAP_N) is Variant.LARGE
     assert choose(tl.int32, rule.FILTERED_RATIO * many + 1, many) is Variant.LARGE
