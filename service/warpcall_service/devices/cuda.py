@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warpcall.errors import KernelFailed
 from warpcall_service.devices.device import Pending, Times
-from warpcall_service.devices.graphs import Graphs
+from warpcall_service.devices.graphs import Graphs, has_passed
 from warpcall_service.devices.tensors import Place, Runnable
 from warpcall_service.devices.views import ArenaViews, mapped_memory
 from warpcall_service.lanes.messages import NoSuchDevice
@@ -133,11 +133,8 @@ class OnStream:
     has_copied: bool
 
     def ready(self) -> bool:
-        """As `Pending.ready`. A lost device has finished: `times` raises its error."""
-        try:
-            return bool(self.events[3].query())  # type: ignore[no-untyped-call]  # as above
-        except RuntimeError:
-            return True
+        """As `Pending.ready`."""
+        return has_passed(self.events[3])
 
     def times(self) -> Times:
         begin, copied, computed, end = self.events

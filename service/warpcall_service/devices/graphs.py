@@ -91,14 +91,19 @@ class GraphedCall:
         return self
 
     def ready(self) -> bool:
-        """As `Pending.ready`. A lost device has finished: `times` raises its error."""
-        try:
-            return bool(self._end.query())  # type: ignore[no-untyped-call]  # as above
-        except RuntimeError:
-            return True
+        """As `Pending.ready`."""
+        return has_passed(self._end)
 
     def times(self) -> Times:
         """As `Pending.times`. Kernels read the inputs in the arena and write the outputs there."""
         self._end.synchronize()
         self.is_under_way = False
         return 0.0, self._begin.elapsed_time(self._end), 0.0
+
+
+def has_passed(event: torch.cuda.Event) -> bool:
+    """Whether a device has come to an event. A lost device has: whatever waits for it gets the error."""
+    try:
+        return bool(event.query())  # type: ignore[no-untyped-call]  # as above
+    except RuntimeError:
+        return True

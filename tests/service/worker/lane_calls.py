@@ -36,6 +36,17 @@ def message(dims: Sequence[int] = (1, 0)) -> bytes:
     ).message
 
 
+def permutation(shape: Sequence[int], x_at: int = 0, out_at: int = 0) -> OpCall:
+    """A transposition of fp32; `x_at` and `out_at` are the tensors' places in their regions."""
+    payload = {
+        "op": "permute",
+        "params": {"dims": [1, 0]},
+        "inputs": [["x", "F32", list(shape), x_at]],
+        "outputs": [["out", "F32", list(shape[::-1]), out_at]],
+    }
+    return OpCall.decode(json.dumps(payload).encode())
+
+
 def answers_to(device_name: str, packets: Sequence[Sequence[tuple[int, bytes, float]]]) -> Any:
     """Run calls, each with its id, plan and seconds to its deadline, packet by packet.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import mmap
-from collections.abc import Sequence
 
 import pytest
 import torch
 
+from tests.service.worker.lane_calls import permutation
 from warpcall_service.devices.tensors import OpCall
 from warpcall_service.devices.views import DIRECT_BYTES, ArenaViews
 
@@ -24,16 +23,6 @@ def arena() -> mmap.mmap:
 def views(arena: mmap.mmap) -> ArenaViews:
     """With the CPU as the device: it, too, reads the arena."""
     return ArenaViews(arena, torch.frombuffer(arena, dtype=torch.uint8))
-
-
-def permutation(shape: Sequence[int], x_at: int = 0, out_at: int = 0) -> OpCall:
-    payload = {
-        "op": "permute",
-        "params": {"dims": [1, 0]},
-        "inputs": [["x", "F32", list(shape), x_at]],
-        "outputs": [["out", "F32", list(shape[::-1]), out_at]],
-    }
-    return OpCall.decode(json.dumps(payload).encode())
 
 
 def test_outputs_of_a_small_call_are_where_its_answer_is_read(

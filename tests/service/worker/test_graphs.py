@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.service.worker.lane_calls import permutation
 from warpcall_service.devices import graphs
-from warpcall_service.devices.graphs import GraphedCall, Graphs
-from warpcall_service.devices.tensors import OpCall
+from warpcall_service.devices.graphs import GraphedCall, Graphs, has_passed
 
 
 class PretendedGraph:
@@ -59,14 +58,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Graphs:
 
 
 def captured(device: Graphs) -> tuple[GraphedCall | None, Mapping[str, Tensor]]:
-    payload = {
-        "op": "permute",
-        "params": {"dims": [1, 0]},
-        "inputs": [["x", "F32", [2, 3], 0]],
-        "outputs": [["out", "F32", [3, 2], 0]],
-    }
     outputs = {"out": torch.zeros(3, 2)}
-    work = OpCall.decode(json.dumps(payload).encode())
+    work = permutation((2, 3))
     return device.capture(work, {"x": torch.arange(6.0).view(2, 3)}, outputs), outputs
 
 
@@ -100,3 +93,11 @@ def test_a_call_that_cannot_be_captured_ends_the_capture_and_is_logged(
     assert [graph.ended for graph in PretendedGraph.made] == [True]
     assert "a call of failing cannot be captured" in caplog.text
     assert captured(device)[0] is not None
+
+
+def test_a_lost_device_has_come_to_every_event() -> None:
+    class Event:
+        def query(self) -> bool:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    assert has_passed(cast(torch.cuda.Event, Event()))
