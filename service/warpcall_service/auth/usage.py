@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -43,7 +43,7 @@ class UsageCounter:
     def __init__(self) -> None:
         self._day = today()
         self._batch: defaultdict[tuple[str, str, str], Amount] = defaultdict(Amount)
-        self._sums: defaultdict[str, Amount] = defaultdict(Amount)
+        self._taken: defaultdict[str, Amount] = defaultdict(Amount)  # of each user
 
     def record(self, exchange: Answered) -> None:
         """Count a request that was answered, if its caller is known."""
@@ -52,23 +52,23 @@ class UsageCounter:
             return
         failed = exchange.status >= 400
         kernel_us = exchange.stages_ms.get("kernel", 0.0) * 1e3
-        for amount in (self._batch[self._day, user, exchange.op], self._sums[user]):
-            amount.requests += 1
-            amount.failures += failed
-            amount.bytes_in += exchange.received
-            amount.bytes_out += exchange.sent
-            amount.kernel_us += kernel_us
+        amount = self._batch[self._day, user, exchange.op]
+        amount.requests += 1
+        amount.failures += failed
+        amount.bytes_in += exchange.received
+        amount.bytes_out += exchange.sent
+        amount.kernel_us += kernel_us
 
     def add_device_time(self, user: str, op: str, seconds: float) -> None:
         """Count the seconds for which a job of the user had a device."""
-        amount = Amount(kernel_us=seconds * 1e6)
-        self._batch[self._day, user, op].add(amount)
-        self._sums[user].add(amount)
+        self._batch[self._day, user, op].kernel_us += seconds * 1e6
 
     def take(self) -> UsageBatch:
         """Take the counts that are not saved yet, in order to save them."""
         taken, self._batch = self._batch, defaultdict(Amount)
         self._day = today()
+        for (_day, user, _op), amount in taken.items():
+            self._taken[user].add(amount)
         return taken
 
     def metrics(self) -> Iterable[Metric]:
@@ -89,7 +89,10 @@ class UsageCounter:
             "Seconds of kernels in calls and of devices in jobs, by user",
             labels=["user"],
         )
-        for user, amount in self._sums.items():
+        sums = {user: replace(amount) for user, amount in self._taken.items()}
+        for (_day, user, _op), amount in self._batch.items():
+            sums.setdefault(user, Amount()).add(amount)
+        for user, amount in sums.items():
             requests.add_metric([user], amount.requests)
             failures.add_metric([user], amount.failures)
             moved.add_metric([user, "in"], amount.bytes_in)

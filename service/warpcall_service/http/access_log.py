@@ -49,17 +49,16 @@ def log_request(exchange: Answered, seconds: float) -> None:
     if logs.for_people():
         logs.write(_short_line(exchange, seconds))
         return
-    scope, caller = exchange.scope, exchange.caller
+    scope, caller, stages = exchange.scope, exchange.caller, exchange.stages_ms
     client = scope["client"]
-    stages = ", ".join([f'"{name}": {ms:.3f}' for name, ms in exchange.stages_ms.items()])
+    request = _request_members(
+        client[0] if client else "", caller.name, caller.key_id, scope["method"], scope["path"]
+    )
     logs.write(
-        f'{{"time": "{logs.now()}", "id": "{exchange.request_id}", '
-        f'"client": {_quoted(client[0] if client else "")}, "user": "{caller.name}", '
-        f'"key": "{caller.key_id}", "method": "{scope["method"]}", '
-        f'"path": {_quoted_path(scope["path"])}, '
+        f'{{"time": "{logs.now()}", "id": "{exchange.request_id}", {request}, '
         f'"op": "{exchange.op}", "status": {exchange.status}, "outcome": "{exchange.outcome}", '
         f'"in": {exchange.received}, "out": {exchange.sent}, "ms": {seconds * 1e3:.2f}, '
-        f'"stages_ms": {{{stages}}}}}'
+        f'"stages_ms": {{{_stage_members(tuple(stages)) % tuple(stages.values())}}}}}'
     )
 
 
@@ -78,12 +77,19 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / KIB:.3g} KiB" if nbytes < 1000 * KIB else f"{nbytes / KIB**2:.3g} MiB"
 
 
-_quoted = functools.lru_cache(1024)(json.dumps)  # addresses of clients
-
-
 @functools.lru_cache(256)
-def _quoted_path(path: str) -> str:
-    return json.dumps(_without_token(path))
+def _request_members(client: str, user: str, key: str, method: str, path: str) -> str:
+    """The members of a line that are the same for many requests."""
+    return (
+        f'"client": {json.dumps(client)}, "user": "{user}", "key": "{key}", '
+        f'"method": "{method}", "path": {json.dumps(_without_token(path))}'
+    )
+
+
+@functools.lru_cache(16)
+def _stage_members(names: tuple[str, ...]) -> str:
+    """A format for the milliseconds of these stages."""
+    return ", ".join(f'"{name}": %.3f' for name in names)
 
 
 def _without_token(path: str) -> str:

@@ -45,6 +45,8 @@ class Connection(RequestParser):
     _lingering = False
     _received: asyncio.Future[None] | None = None
     _ended = False  # the body ended early: no more bytes of it will come
+    _standing: list[tuple[bytes, bytes]] | None = None  # headers that _standing_text has as text
+    _standing_text = b""
     _waits_for_application = False  # reading is paused until the application has seen the head
 
     # For the application
@@ -149,9 +151,13 @@ class Connection(RequestParser):
 
     def standing_headers(self) -> bytes:
         """The headers that uvicorn adds to every response, such as the date, as text."""
-        return b"".join(
-            name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers
-        )
+        headers = self.server_state.default_headers  # another list each second
+        if headers is not self._standing:
+            self._standing = headers
+            self._standing_text = b"".join(
+                name + b": " + value + b"\r\n" for name, value in headers
+            )
+        return self._standing_text
 
     # Called by the server
 

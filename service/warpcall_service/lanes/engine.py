@@ -299,7 +299,11 @@ class LocalEngine:
         return min(self._lanes, key=_load)
 
     def _lane_of(self, slot: Slot) -> Lane:
-        return next(lane for lane in self._lanes if lane.arena is slot.arena)
+        arena = slot.arena
+        for lane in self._lanes:
+            if lane.arena is arena:
+                return lane
+        raise LookupError("the slot belongs to no lane")
 
     def _lane_named(self, name: str) -> Lane:
         return next(lane for lane in self._lanes if lane.name == name)

@@ -92,6 +92,8 @@ class FairQueue(Generic[T]):
         if self._urgent:
             return self._urgent[0]
         heads = [queue[0] for queue in self._user_queues.values()]
+        if eligible is None and len(heads) == 1:
+            return heads[0]
         if eligible is not None:
             heads = [head for head in heads if eligible(head)]
         return min(heads, key=self._order, default=None)
@@ -105,9 +107,12 @@ class FairQueue(Generic[T]):
     def remove(self, entry: QueueEntry[T]) -> None:
         """Take out an entry that no longer waits, without charge. The operation is idempotent."""
         queue = self._urgent if entry.urgent else self._user_queues.get(entry.user)
-        if queue is None or entry not in queue:
+        if queue and queue[0] is entry:
+            queue.popleft()
+        elif queue is None or entry not in queue:
             return
-        queue.remove(entry)
+        else:
+            queue.remove(entry)
         self.count -= 1
         if not queue and not entry.urgent:
             del self._user_queues[entry.user]

@@ -16,7 +16,7 @@ from warpcall_service.lanes.activity import Activity
 from warpcall_service.lanes.arena import Arena, share_of
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
-from warpcall_service.lanes.lane_call import Call, Outcome
+from warpcall_service.lanes.lane_call import Call, Outcome, may_follow
 from warpcall_service.lanes.messages import Done, Hello
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
@@ -24,10 +24,6 @@ from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
 from warpcall_service.settings import Settings
 
-# Calls that are sent to the worker process before it has answered the first, so that it wakes up
-# once for several. They must be small: large ones take longer, and an unsent one can be dropped.
-MAX_AHEAD = 8
-MAX_AHEAD_BYTES = 4 << 20
 RESERVE_SHARE = 1 / 32  # of an arena for small calls only
 MAX_RESERVE_BYTES = 64 << 20  # with it the largest small call has 1 MiB
 START_S = 5.0  # assumed for Retry-After until a start of the worker was measured
@@ -335,10 +331,8 @@ class Lane:
         sent = self._sent
         if self.state != "ready" or self._worker is None or self.device_lease.blocks_calls:
             return False
-        if sent:  # one runs: only a few small ones may follow it
-            ahead = self._sent_nbytes - sent[0].nbytes + call.nbytes
-            if len(sent) >= MAX_AHEAD or ahead > MAX_AHEAD_BYTES:
-                return False
+        if sent and not may_follow(call, sent, self._sent_nbytes, self._mean_call_s):
+            return False
         call.id = self._last_id = self._last_id + 1
         if not self._worker.send(
             call.id,

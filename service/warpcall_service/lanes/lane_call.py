@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +13,16 @@ from warpcall_service.lanes.fair_queue import QueueEntry
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
+
+# Calls that are sent to the worker process before it has answered the first, so that it wakes up
+# once for several. They must be small: large ones take longer, and an unsent one can be dropped.
+MAX_AHEAD = 8
+MAX_AHEAD_BYTES = 4 << 20
+# As many if the call is like the one before it, and calls take no longer than this on the device. So a
+# call of another user waits for some 2 ms of them. 32 clients' calls of 4 KB: 59 us of CPU a call in the
+# server's process, 63 if each waits in the queue first.
+MAX_SHORT_AHEAD = 32
+SHORT_CALL_S = 60e-6
 
 
 class Outcome(Protocol):
@@ -34,6 +45,7 @@ class Call:
         target_offset: the byte of the arena at which the outputs begin.
         deadline: by `time.monotonic()`.
         done: gets the call's timing, or the problem that ended it.
+        nbytes: bytes of the inputs and outputs.
         id: set when the call is sent to the worker process.
         timer: of the deadline, and then of the grace time.
         entry: the call's place in the lane's queue while it waits there.
@@ -45,19 +57,16 @@ class Call:
     target_offset: int
     deadline: float
     done: Outcome
+    nbytes: int = field(init=False)
     id: int = 0
     began: float = field(default_factory=time.monotonic)
     timer: asyncio.TimerHandle | None = None
     entry: QueueEntry[Call] | None = None
 
     def __post_init__(self) -> None:
+        self.nbytes = self.plan.input_nbytes + self.plan.output_nbytes
         self.source.retain()
         self.target.retain()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the inputs and outputs."""
-        return self.plan.input_nbytes + self.plan.output_nbytes
 
     def fail(self, problem: Problem) -> None:
         """End the call with a problem, unless its caller has left."""
@@ -70,3 +79,16 @@ class Call:
             self.timer.cancel()
         self.source.release_retained()
         self.target.release_retained()
+
+
+def may_follow(call: Call, sent: Sequence[Call], sent_nbytes: int, mean_s: float) -> bool:
+    """Whether a call may be sent to the worker process, which has not answered others yet.
+
+    Args:
+        sent: these, the oldest first.
+        sent_nbytes: their bytes.
+        mean_s: what a call took on the device lately; 0 if nothing is known.
+    """
+    is_short = call.plan is sent[-1].plan and 0 < mean_s <= SHORT_CALL_S
+    ahead = sent_nbytes - sent[0].nbytes + call.nbytes
+    return len(sent) < (MAX_SHORT_AHEAD if is_short else MAX_AHEAD) and ahead <= MAX_AHEAD_BYTES

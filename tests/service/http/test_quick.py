@@ -18,6 +18,7 @@ from tests.servers import running_server
 from tests.service.stopped_lane import stopped_lane
 from tests.waiting import until
 from warpcall import wire
+from warpcall_service.lanes.lane_call import MAX_SHORT_AHEAD
 
 Floats = npt.NDArray[np.float32]
 LENGTH = re.compile(rb"\r\ncontent-length: (\d+)")
@@ -184,12 +185,12 @@ def test_clients_that_leave_leave_nothing_behind(server: Server) -> None:
 
 
 def test_calls_of_clients_that_leave_are_dropped(server: Server) -> None:
-    callers = [prepared(server) for _ in range(12)]
+    callers = [prepared(server) for _ in range(MAX_SHORT_AHEAD + 4)]
 
     with stopped_lane(server):
         for caller in callers:
             caller.send(values(4))
-        until(lambda: lane(server, "queued") + lane(server, "in_flight") == 12)
+        until(lambda: lane(server, "queued") + lane(server, "in_flight") == len(callers))
         assert lane(server, "queued") > 0
         for caller in callers:
             caller.sock.close()

@@ -22,7 +22,7 @@ from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
 from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import EngineError, LocalEngine
-from warpcall_service.lanes.lane import MAX_AHEAD
+from warpcall_service.lanes.lane_call import MAX_AHEAD
 from warpcall_service.lanes.messages import frame
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
