@@ -180,11 +180,19 @@ class SmallCall(RepeatedCall):
         self._end(response)
 
     def _end(self, response: bytes | None = None) -> None:
-        """Give everything back, send the response, and record the request."""
+        """Send the response, give everything back, and record the request.
+
+        The response comes first, since its client waits for it. The connection goes on last: its
+        next request may begin at once, and needs what is given back here.
+        """
         self._ended = True
-        seconds = self.give_back()
+        try:
+            if response is not None:
+                self.feed.send(response)
+        finally:
+            seconds = self.give_back()
         if response is not None:
-            self.feed.answer(response)
+            self.feed.end()
         self.template.services.record(self, seconds)
 
     def _fail_with(self, error: Exception) -> None:

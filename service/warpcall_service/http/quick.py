@@ -80,7 +80,7 @@ class QuickOwner(Owner, Protocol):
         """Whether the next byte begins a request that may begin at once."""
 
     def answered(self) -> None:
-        """Go on after an answer that the application gave through `QuickFeed.answer`."""
+        """Go on after an answer that the application gave through the `QuickFeed`."""
 
     def close(self) -> None: ...
 
@@ -175,10 +175,14 @@ class QuickFeed(ParserFeed):
         self._rest = None
 
     def answer(self, response: bytes) -> None:
-        """Send the whole response to the request that runs."""
+        """Send the whole response to the request that runs, and go on."""
+        self.send(response)
+        self.end()
+
+    def send(self, response: bytes) -> None:
+        """Send the whole response to the request that runs; call `end` afterwards."""
         if not self._connection.transport.is_closing():
             self._connection.transport.write(response)
-        self.end()
 
     def refuse(self, response: bytes) -> None:
         """Send a response to a request whose body will not be read to its end, then close."""

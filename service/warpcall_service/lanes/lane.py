@@ -151,11 +151,11 @@ class Lane:
         if (left_s := deadline - time.monotonic()) <= 0:
             raise TimedOut(f"{plan.op} was not begun, its deadline had passed")
         call = Call(plan, source, target, target.offset + target_offset, deadline, outcome)
-        call.timer = self._loop.call_later(left_s, self._on_deadline, call)
         if not self._queue.count and self._send(call):
             self._queue.charge(source.user, call.nbytes)
         else:
             self._enqueue(call)
+        call.timer = self._loop.call_later(left_s, self._on_deadline, call)
         return call
 
     def drop(self, outcome: Outcome) -> None:
@@ -356,14 +356,15 @@ class Lane:
         self._sent_nbytes -= call.nbytes
         self._deaths = 0
         call.release()
-        self.activity.add_call((h2d_ms + kernel_ms + d2h_ms) * 1e-3)
+        device_s = (h2d_ms + kernel_ms + d2h_ms) * 1e-3
         if problem:
             members = json.loads(problem)
             call.fail(Problem.from_json(members["status"], members))
         elif not call.done.done():
-            self._mean_call_s += ((h2d_ms + kernel_ms + d2h_ms) * 1e-3 - self._mean_call_s) * 0.1
+            self._mean_call_s += (device_s - self._mean_call_s) * 0.1
             queue_ms = (began - call.began) * 1e3
             call.done.set_result(Timing(queue_ms, h2d_ms, kernel_ms, d2h_ms, self.hello["label"]))
+        self.activity.add_call(device_s)
         if self._freed:
             self.free_tensors()
         if self._queue.count:
