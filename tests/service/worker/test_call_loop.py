@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -131,13 +133,38 @@ class CountedSocket(socket.socket):
 
     Attributes:
         looks: without taking the packet.
+        tries: without waiting for it.
     """
 
-    looks = 0
+    looks = tries = 0
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         self.looks += bool(flags & socket.MSG_PEEK)
+        self.tries += bool(flags & socket.MSG_DONTWAIT)
         return super().recv(bufsize, flags)
+
+
+@contextlib.contextmanager
+def running_loop(h2d_ms: float, spin_s: float) -> Iterator[tuple[socket.socket, CountedSocket]]:
+    """A loop that runs in a thread on a CopyingDevice: the server's end of its socket, and its own."""
+    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs = CountedSocket(fileno=other.detach())
+    loop = CallLoop(
+        theirs,
+        CopyingDevice(h2d_ms),
+        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
+        lambda numbers: None,
+        problem_of,
+        threading.Lock(),
+        spin_s,
+    )
+    running = threading.Thread(target=loop.run)
+    ours.settimeout(20)
+    with ours, theirs:
+        running.start()
+        yield ours, theirs
+        ours.shutdown(socket.SHUT_RDWR)
+        running.join(30)
 
 
 @pytest.mark.parametrize(
@@ -152,22 +179,7 @@ class CountedSocket(socket.socket):
 def test_the_loop_looks_for_the_next_call_only_while_calls_with_copies_come_often(
     h2d_ms: float, spin_s: float, pause_s: float, spins: bool
 ) -> None:
-    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs = CountedSocket(fileno=other.detach())
-    loop = CallLoop(
-        theirs,
-        CopyingDevice(h2d_ms),
-        lambda message: None,  # type: ignore[arg-type, return-value]  # the device needs no work
-        lambda numbers: None,
-        problem_of,
-        threading.Lock(),
-        spin_s,
-    )
-    running = threading.Thread(target=loop.run)
-    ours.settimeout(20)
-
-    with ours, theirs:
-        running.start()
+    with running_loop(h2d_ms, spin_s) as (ours, theirs):
         for n in range(1, 5):
             time.sleep(pause_s)
             ours.send(CALL.pack(n, n, 0, time.monotonic() + 60, 0))
@@ -177,7 +189,24 @@ def test_the_loop_looks_for_the_next_call_only_while_calls_with_copies_come_ofte
         looks = theirs.looks
         time.sleep(0.1)
         assert theirs.looks == looks, "it sleeps by now"
-        ours.shutdown(socket.SHUT_RDWR)
-        running.join(30)
 
     assert (looks > 1000) == spins
+
+
+@pytest.mark.parametrize(("alone_s", "count", "tries"), [(0.0, 1, 0), (60.0, 1, 1), (0.0, 2, 1)])
+def test_a_call_that_came_alone_is_answered_without_looking_for_another(
+    monkeypatch: pytest.MonkeyPatch, alone_s: float, count: int, tries: int
+) -> None:
+    monkeypatch.setattr("warpcall_service.worker.call_loop.ALONE_S", alone_s)
+    monkeypatch.setattr(
+        "warpcall_service.worker.call_loop.ANSWER_S", 60.0
+    )  # on a busy machine, too
+
+    with running_loop(0.0, 0.0) as (ours, theirs):
+        calls = [CALL.pack(n, n, 0, time.monotonic() + 60, 0) for n in range(1, count + 1)]
+        ours.send(b"".join(calls))
+        answers = ours.recv(PACKET_BYTES)
+        found = theirs.tries
+
+    assert len(answers) == count * DONE.size
+    assert found == tries
