@@ -2,7 +2,8 @@
 
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
-| COMPARE | one test element; up to COMPARED of few elements; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
+| COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
+| SCAN | few elements in up to 2^16 test elements (`Rule`) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
 | SEARCH | up to 2^9 or 2^10 test elements (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
 | SMALL | up to 2^10 to 2^12 (`Rule`) | one program zeroes and builds a set | kernels.py |
 | LARGE | all others | many programs do | kernels.py |
@@ -53,6 +54,7 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.table import (
     FIRST_SHARE,
     JUDGED,
@@ -78,6 +80,12 @@ TOUCHED = ((128, 1024), (16, 128))
 SHORT_BLOCK = 256  # elements of a program, 2 for each thread, if there are fewer than SOME
 SOME = 1 << 17
 COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warps
+# SCAN
+# Bytes of test elements that a thread reads in one access, and how many these are at most.
+SCANNED_BYTES, MOST_SCANNED = 16, 8
+# Programs, unless each would have more elements than these, by the bytes of an element (2 for 1, too);
+# and the most warps of a program.
+SCANNING, SCANNED_ELEMENTS, SCAN_WARPS = 256, {2: 16, 4: 32, 8: 16}, 8
 # SEARCH
 # Elements of a program and its warps, by the test elements from which on they are taken.
 SEARCHING = ((512, 2048, 8), (0, 1024, 4))
@@ -165,6 +173,8 @@ def launches(
         return _compare(call, m, n, words)
     if variant is Variant.SEARCH:
         return _search(call, common, m, n, words)
+    if variant is Variant.SCAN:
+        return _scan(call, common, m, n, words)
     if variant is Variant.FILTERED:
         return _filtered(Table.of(common, n, small=False), common, m, n, invert, words)
     if variant is Variant.REVERSED:
@@ -194,6 +204,37 @@ def _search(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequenc
     }
     grid = (triton.cdiv(m, block * blocks),)
     return Launch(search_kernel, grid, arguments, (*words, None), Variant.SEARCH)
+
+
+def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[Any]) -> Launch:
+    elements, loads, warps = scanning(common, m, n)
+    vector = _scanned_at_once(common.primitive_bitwidth // 8)
+    chunks = triton.cdiv(n, 32 * warps * vector * loads)
+    arguments = {
+        **call,
+        "turns": 1 << (chunks.bit_length() - 1),
+        "KEY": _key(common),
+        "ELEMENTS": elements,
+        "VECTOR": vector,
+        "LOADS": loads,
+        "THREADS": 32 * warps,
+        "num_warps": warps,
+    }
+    grid = (triton.cdiv(m, elements),)
+    return Launch(scan_kernel, grid, arguments, (*words, None), Variant.SCAN)
+
+
+def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
+    """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
+    size = common.primitive_bitwidth // 8
+    elements = triton.next_power_of_2(triton.cdiv(m, SCANNING))
+    warps = triton.next_power_of_2(triton.cdiv(n, 32 * _scanned_at_once(size)))
+    return min(elements, SCANNED_ELEMENTS[max(2, size)]), 1, min(warps, SCAN_WARPS)
+
+
+def _scanned_at_once(size: int) -> int:
+    """Test elements of `size` bytes that a thread reads in one access."""
+    return min(MOST_SCANNED, SCANNED_BYTES // size)
 
 
 def _key(common: Any) -> Any:

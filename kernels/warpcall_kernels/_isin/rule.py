@@ -14,13 +14,14 @@ SMALL_N = 1 << 12  # test elements up to which one program can build the set
 FULL_BITMAP_N = 1 << 25
 MOST_COMPARED = 1 << 12  # test elements up to which COMPARE is measured at all,
 MOST_PAIRS = 1 << 32  # and comparisons
+MOST_SCANNED_PAIRS = 1 << 28  # pairs of an element and a test element up to which SCAN is measured
 MOST_SEARCHED = 1 << 11  # test elements that one program can sort
 
 # The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
 # each number is the one whose worse case is better.
-# COMPARE: (test elements, elements) up to which it is taken. 2^14 int64 in 64: 5.6 us, SEARCH 6.0.
-COMPARED = ((1 << 6, 1 << 14), (1 << 4, 1 << 17))
+# COMPARE: (test elements, elements) up to which it is taken.
+COMPARED = ((1 << 4, 1 << 17),)
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
 # 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113.
@@ -32,9 +33,11 @@ FILTERED_RATIO, FILTERED_MAX_M = 8, (1 << 31) - 1
 
 
 class Rule(NamedTuple):
-    """Where SEARCH, SMALL and FILTERED are taken, for keys of one width.
+    """Where SCAN, SEARCH, SMALL and FILTERED are taken, for keys of one width.
 
     Args:
+        scanned: (test elements, elements) up to which SCAN is taken; the first pair with enough test
+            elements decides.
         searched: test elements up to which SEARCH is taken for any number of elements.
         most_searched: test elements up to which it is taken,
         searched_pairs: for so many pairs of an element and a test element.
@@ -45,6 +48,7 @@ class Rule(NamedTuple):
         filtered_m: for so many elements or more.
     """
 
+    scanned: tuple[tuple[int, int], ...]
     searched: int
     most_searched: int
     searched_pairs: int
@@ -58,15 +62,23 @@ class Rule(NamedTuple):
 # 2^16 in 1,024: SEARCH 10 us, SMALL 9 (dense) and 13 (sparse); 2^24 in 16: SEARCH 33, SMALL 30 and 52.
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
-NARROW = Rule(32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11, 1 << 22, 1 << 22)
+_SCANNED = (
+    (1 << 7, 1 << 14),
+    (1 << 10, 1 << 16),
+    (1 << 12, 1 << 14),
+    (1 << 14, 1 << 12),
+    (1 << 16, 1 << 10),
+)
+NARROW = Rule(_SCANNED, 32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11, 1 << 22, 1 << 22)
 # 2^24 in 2,048, sparse: SMALL 107 us, LARGE 156; 2^16 in 2,048: LARGE is level with it or faster.
-WIDE = Rule(8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11, 1 << 22, 1 << 22)
+WIDE = Rule(_SCANNED, 8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11, 1 << 22, 1 << 22)
 
 
 class Variant(StrEnum):
     """The variants of the table in plan.py."""
 
     COMPARE = "compare"
+    SCAN = "scan"
     SEARCH = "search"
     SMALL = "small"
     LARGE = "large"
@@ -81,6 +93,8 @@ def choose(common: Any, m: int, n: int) -> Variant:
     rule = WIDE if common.primitive_bitwidth == 64 else NARROW
     if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
         return Variant.COMPARE
+    if m <= next((elements for most, elements in rule.scanned if n <= most), 0):
+        return Variant.SCAN
     fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
@@ -108,6 +122,7 @@ def variants(common: Any, m: int, n: int) -> list[Variant]:
     """All variants that can do a call in some reasonable time; for measurements."""
     able = {
         Variant.COMPARE: n <= MOST_COMPARED and m * n <= MOST_PAIRS,
+        Variant.SCAN: m * n <= MOST_SCANNED_PAIRS,
         Variant.SEARCH: 1 < n <= MOST_SEARCHED,
         Variant.SMALL: n <= SMALL_N,
         Variant.LARGE: True,
