@@ -212,7 +212,7 @@ def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[
     chunks = triton.cdiv(n, 32 * warps * vector * loads)
     arguments = {
         **call,
-        "turns": 1 << (chunks.bit_length() - 1),
+        "starts": 1 << (chunks.bit_length() - 1),
         "KEY": _key(common),
         "ELEMENTS": elements,
         "VECTOR": vector,

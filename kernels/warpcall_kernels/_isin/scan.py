@@ -13,14 +13,14 @@ import triton.language as tl
 from warpcall_kernels._isin.hash_set import keys_of, load_block, promote, store_block
 
 
-@triton.jit(do_not_specialize=["turns"])  # so that other sizes need no other kernel
+@triton.jit(do_not_specialize=["starts"])  # so that other sizes need no other kernel
 def scan_kernel(
     x_ptr: tl.tensor,
     test_ptr: tl.tensor,
     out_ptr: tl.tensor,
     m: tl.tensor,
     n: tl.tensor,
-    turns: tl.tensor,
+    starts: tl.tensor,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
@@ -31,7 +31,7 @@ def scan_kernel(
 ) -> None:
     """Compare ELEMENTS elements with all test elements, LOADS times VECTOR of them in each thread.
 
-    Programs begin with different chunks, `turns` of them, a power of two. All chunks are then
+    Programs begin with different chunks, `starts` of them, a power of two. All chunks are then
     fetched from memory at the same time, instead of one after the other.
 
     Integers of 64 bits are compared by their low words. If all test elements have the same high
@@ -45,7 +45,7 @@ def scan_kernel(
     elements = _load_elements(x_ptr, start, m, n, COMMON, KEY, ELEMENTS, THREADS)
     first_high = _high_word(_bits_of(tl.load(test_ptr), COMMON, KEY))
     chunks = tl.cdiv(n, CHUNK)
-    at = tl.program_id(0) & (turns - 1)
+    at = tl.program_id(0) & (starts - 1)
     least, differing = _nothing_found(ELEMENTS, THREADS), tl.zeros([THREADS], tl.uint32)
     test = _load_tests(test_ptr, at * CHUNK, n, COMMON, KEY, VECTOR, LOADS, THREADS)
     for _chunk in range(1, chunks):
