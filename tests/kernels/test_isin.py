@@ -29,8 +29,7 @@ NAN = float("nan")
 def _without_scan() -> Iterator[None]:
     """The rule as it is for more elements: without SCAN, which would take all calls of this file."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("NARROW", "WIDE"):
-            patch.setattr(rule, name, getattr(rule, name)._replace(scanned=()))
+        patch.setattr(rule, "SCANNED_PAIRS", 0)
         module.plan.cache_clear()
         yield
     module.plan.cache_clear()

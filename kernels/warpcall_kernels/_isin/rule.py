@@ -12,10 +12,8 @@ SMALL_N = 1 << 12  # test elements up to which one program can build the set
 # Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash
 # set.
 FULL_BITMAP_N = 1 << 25
-MOST_COMPARED = 1 << 12  # test elements up to which COMPARE is measured at all,
-MOST_PAIRS = 1 << 32  # and comparisons
-MOST_SCANNED_PAIRS = 1 << 28  # pairs of an element and a test element up to which SCAN is measured
-MOST_SEARCHED = 1 << 11  # test elements that one program can sort
+# Up to so many test elements COMPARE and SEARCH are measured at all, and SCAN of so many elements.
+MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 7, 1 << 10, 1 << 16
 
 # The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
@@ -23,6 +21,17 @@ MOST_SEARCHED = 1 << 11  # test elements that one program can sort
 # COMPARE: (test elements, elements) up to which it is taken.
 COMPARED = ((1 << 4, 1 << 17),)
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
+# SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
+# first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
+# SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.8 us, LARGE
+# 28. 2^16 int32 in 2^10: 10.6 us, SEARCH 10.8.
+SCANNED_FROM, SCANNED_PAIRS = 1 << 4, 1 << 26
+SCANNED = {
+    2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
+    4: ((1 << 6, 1 << 14), (1 << 10, 1 << 16), (1 << 16, 1 << 15)),
+    8: ((1 << 8, 1 << 14), (1 << 9, 1 << 16), (1 << 16, 1 << 14)),
+}
+SCANNED_FP64 = 1 << 14  # elements up to which it is taken for fp64, whose comparisons take longer
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
 # 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113.
 REVERSED, REVERSED_MAX_M = ((1 << 17, 4), (1 << 20, 2)), 1 << 20
@@ -33,11 +42,9 @@ FILTERED_RATIO, FILTERED_MAX_M = 8, (1 << 31) - 1
 
 
 class Rule(NamedTuple):
-    """Where SCAN, SEARCH, SMALL and FILTERED are taken, for keys of one width.
+    """Where SEARCH, SMALL and FILTERED are taken, for keys of one width.
 
     Args:
-        scanned: (test elements, elements) up to which SCAN is taken; the first pair with enough test
-            elements decides.
         searched: test elements up to which SEARCH is taken for any number of elements.
         most_searched: test elements up to which it is taken,
         searched_pairs: for so many pairs of an element and a test element.
@@ -48,7 +55,6 @@ class Rule(NamedTuple):
         filtered_m: for so many elements or more.
     """
 
-    scanned: tuple[tuple[int, int], ...]
     searched: int
     most_searched: int
     searched_pairs: int
@@ -62,16 +68,9 @@ class Rule(NamedTuple):
 # 2^16 in 1,024: SEARCH 10 us, SMALL 9 (dense) and 13 (sparse); 2^24 in 16: SEARCH 33, SMALL 30 and 52.
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
-_SCANNED = (
-    (1 << 7, 1 << 14),
-    (1 << 10, 1 << 16),
-    (1 << 12, 1 << 14),
-    (1 << 14, 1 << 12),
-    (1 << 16, 1 << 10),
-)
-NARROW = Rule(_SCANNED, 32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11, 1 << 22, 1 << 22)
+NARROW = Rule(32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11, 1 << 22, 1 << 22)
 # 2^24 in 2,048, sparse: SMALL 107 us, LARGE 156; 2^16 in 2,048: LARGE is level with it or faster.
-WIDE = Rule(_SCANNED, 8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11, 1 << 22, 1 << 22)
+WIDE = Rule(8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11, 1 << 22, 1 << 22)
 
 
 class Variant(StrEnum):
@@ -88,13 +87,13 @@ class Variant(StrEnum):
 
 def choose(common: Any, m: int, n: int) -> Variant:
     """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if _scans(common, m, n):
+        return Variant.SCAN
     if common.primitive_bitwidth <= 16:
         return Variant.COMPARE if n <= SHORT_COMPARED else _set_variant(SMALL_N, n)
     rule = WIDE if common.primitive_bitwidth == 64 else NARROW
     if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
         return Variant.COMPARE
-    if m <= next((elements for most, elements in rule.scanned if n <= most), 0):
-        return Variant.SCAN
     fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
@@ -106,6 +105,15 @@ def choose(common: Any, m: int, n: int) -> Variant:
     if n <= rule.searched or (n <= rule.most_searched and m * n <= rule.searched_pairs):
         return Variant.SEARCH
     return _set_variant(rule.small_n_of_many if m >= rule.many else rule.small_n, n)
+
+
+def _scans(common: Any, m: int, n: int) -> bool:
+    """Whether SCAN is taken."""
+    size = max(2, common.primitive_bitwidth // 8)
+    most = next((elements for tests, elements in SCANNED[size] if n <= tests), 0)
+    if size == 8 and common.is_floating():
+        most = min(most, SCANNED_FP64)
+    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS
 
 
 def _can_filter(common: Any, m: int, n: int) -> bool:
@@ -121,8 +129,8 @@ def _set_variant(small_n: int, n: int) -> Variant:
 def variants(common: Any, m: int, n: int) -> list[Variant]:
     """All variants that can do a call in some reasonable time; for measurements."""
     able = {
-        Variant.COMPARE: n <= MOST_COMPARED and m * n <= MOST_PAIRS,
-        Variant.SCAN: m * n <= MOST_SCANNED_PAIRS,
+        Variant.COMPARE: n <= MOST_COMPARED,
+        Variant.SCAN: n >= SCANNED_FROM and m <= MOST_SCANNED and m * n <= 2 * SCANNED_PAIRS,
         Variant.SEARCH: 1 < n <= MOST_SEARCHED,
         Variant.SMALL: n <= SMALL_N,
         Variant.LARGE: True,

@@ -25,8 +25,7 @@ def by_comparison(x: Tensor, test: Tensor) -> Tensor:
 @pytest.fixture
 def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The rule as it is for more elements: without SCAN, which takes calls of the size of a test."""
-    for name in ("NARROW", "WIDE"):
-        monkeypatch.setattr(rule, name, getattr(rule, name)._replace(scanned=()))
+    monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)
     module.plan.cache_clear()
     yield
     module.plan.cache_clear()
@@ -105,7 +104,9 @@ def test_the_rule_at_its_boundaries() -> None:
         (16, (1 << 17) + 1): Variant.SEARCH,
         (17, 1 << 14): Variant.SCAN,
         (17, (1 << 14) + 1): Variant.SEARCH,
-        (128, (1 << 14) + 1): Variant.SEARCH,
+        (64, 1 << 14): Variant.SCAN,
+        (64, (1 << 14) + 1): Variant.SEARCH,
+        (65, 1 << 16): Variant.SCAN,
         (1 << 10, 1 << 16): Variant.SCAN,
         (1 << 10, (1 << 16) + 1): Variant.SEARCH,
         (1 << 12, 1 << 14): Variant.SCAN,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton.language as tl
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin.plan import DTYPES, launches
-from warpcall_kernels._isin.rule import Variant
+from warpcall_kernels._isin.rule import SCANNED, SCANNED_PAIRS, Variant, choose
 from warpcall_kernels.isin import run_plan
 from warpcall_kernels.op.launch import Launch
 
@@ -153,3 +156,38 @@ def test_unaligned_inputs(dtype: torch.dtype, device: str) -> None:
     x, test = some(50, dtype, device), some(1100, dtype, device, seed=1)
 
     assert torch.equal(scan(x[1:], test[3:]), by_comparison(x[1:], test[3:]))
+
+
+def test_the_rule_at_the_boundaries_of_scan() -> None:
+    taken = {
+        (tl.int32, 1 << 14, 16): Variant.COMPARE,
+        (tl.int32, 1 << 16, 1 << 10): Variant.SCAN,
+        (tl.int64, 1 << 14, 1 << 8): Variant.SCAN,
+        (tl.int64, 1 << 16, 1 << 8): Variant.SEARCH,
+        (tl.int64, 1 << 16, 1 << 9): Variant.SCAN,
+        (tl.float64, 1 << 16, 1 << 9): Variant.SEARCH,
+        (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
+        (tl.float32, 1 << 10, 1 << 16): Variant.SCAN,
+        (tl.int16, 1 << 14, 1 << 11): Variant.SCAN,
+        (tl.uint8, (1 << 14) + 1, 1 << 11): Variant.SMALL,
+        (tl.uint8, 1 << 10, 16): Variant.COMPARE,
+    }
+
+    assert {call: choose(*call) for call in taken} == taken
+
+
+@given(m=st.integers(1, 1 << 16), n=st.integers(1, 1 << 16), dtype=st.sampled_from(list(DTYPES)))
+def test_constants_fit_the_kernel_wherever_it_may_be_taken(
+    m: int, n: int, dtype: torch.dtype
+) -> None:
+    elements, loads, warps = module.scanning(DTYPES[dtype], m, n)
+
+    assert elements <= (16 if dtype.itemsize == 8 else 32)  # as many bits as a word has beside one
+    assert warps <= 16
+    assert elements * warps <= module.SCAN_LIMIT
+    assert all(number & (number - 1) == 0 for number in (elements, loads, warps))
+
+
+def test_the_most_pairs_are_far_fewer_than_a_32_bit_offset_can_say() -> None:
+    assert all(most < 1 << 17 for pairs in SCANNED.values() for pair in pairs for most in pair)
+    assert SCANNED_PAIRS < 1 << 31
