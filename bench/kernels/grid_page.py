@@ -59,7 +59,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    own = ("compare", "search", "small", "large", "reversed", "filtered")
+    own = ("compare", "scan", "search", "small", "large", "reversed", "filtered")
     for (dtype, values), cells in panels.items():
         ratios = [ratio_of(cell) for cell in cells]
         below = sum(ratio < COLOURS[1][0] for ratio in ratios)

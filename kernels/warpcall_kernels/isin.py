@@ -1,7 +1,7 @@
 """out[i] = whether elements[i] equals any of the test elements.
 
-Few test elements are compared with each of the elements in registers, some more are sorted by each
-program into a tree in shared memory. Many become a set in device memory, a bitmap or a hash set,
+Few test elements are compared with each of the elements in registers, and so are more of them if
+there are few elements. Otherwise, some more are sorted by each program into a tree in shared memory. Many become a set in device memory, a bitmap or a hash set,
 which is built and then probed; if the elements are far fewer, they become the set. If the L2 does
 not hold the set of the test elements, a filter rejects most elements, and the others become the
 set. The variants, which depend on shapes and dtypes alone so that nothing waits for the GPU, are in
@@ -197,17 +197,21 @@ _STRIDED = Case(
 CASES = (
     _small("few i32", (33, 31), 7, torch.int32),
     _small("few fp32", (4, 5, 6), 20, torch.float32, values="special"),
-    _small("a few hundred i32, dense", (1000,), 300, torch.int32, high=1000),
-    _small("2000 i32, sparse", (3000,), 2000, torch.int32, values="normal"),
-    _small("2000 i64, dense", (2999,), 2000, torch.int64, high=10_000, invert=True),
-    _small("2000 fp32, special", (3000,), 2000, torch.float32, values="special"),
-    _small("2000 fp64", (2001,), 2000, torch.float64, high=3000),
+    _small("a few hundred i32, dense", (66_000,), 300, torch.int32, high=1000),
+    _small("300 i32, few elements", (1000,), 300, torch.int32, high=1000),
+    _small("2000 i64, few elements", (999,), 2000, torch.int64, values="normal"),
+    _small("5000 fp32, few elements", (501,), 5000, torch.float32, values="special"),
+    _small("300 fp64, few elements", (51,), 300, torch.float64, high=400, invert=True),
+    _small("2000 i32, sparse", (17_000,), 2000, torch.int32, values="normal"),
+    _small("2000 i64, dense", (16_999,), 2000, torch.int64, high=10_000, invert=True),
+    _small("2000 fp32, special", (17_000,), 2000, torch.float32, values="special"),
+    _small("2000 fp64", (17_001,), 2000, torch.float64, high=3000),
     _small("2000 fp16", (2001,), 2000, torch.float16, values="special"),
     _small("2000 bf16 in i16", (2001,), 2000, torch.bfloat16, torch.int16),
     _small("2000 u8 in i8", (2001,), 2000, torch.uint8, torch.int8),
     _small("2000 bool", (1200,), 1100, torch.bool, values="normal"),
-    _small("5000 i32, several programs", (1500,), 5000, torch.int32, high=40_000),
-    _small("5000 i64, several programs", (1500,), 5000, torch.int64, values="normal"),
+    _small("5000 i32, several programs", (17_500,), 5000, torch.int32, high=40_000),
+    _small("5000 i64, several programs", (17_500,), 5000, torch.int64, values="normal"),
     _small("no test elements", (5, 7), 0, torch.int32),
     _small("no test elements, inverted", (5, 7), 0, torch.int32, invert=True),
     _small("no elements", (0, 3), 5, torch.float32),

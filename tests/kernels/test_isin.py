@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin import rule
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import SMALL_N, Variant
 from warpcall_kernels._isin.table import Table
@@ -20,6 +23,16 @@ quiet = settings(
 )
 MANY = 1100  # test elements that are more than are compared with
 NAN = float("nan")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_scan() -> Iterator[None]:
+    """The rule as it is for more elements: without SCAN, which would take all calls of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rule, "SCANNED_PAIRS", 0)
+        module.plan.cache_clear()
+        yield
+    module.plan.cache_clear()
 
 
 def tensor(values: object, dtype: torch.dtype, device: str) -> Tensor:

@@ -2,7 +2,8 @@
 
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
-| COMPARE | one test element; up to COMPARED of few elements; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
+| COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
+| SCAN | up to 2^16 elements in up to 2^16 test elements, and 2^26 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
 | SEARCH | up to 2^9 or 2^10 test elements (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
 | SMALL | up to 2^10 to 2^12 (`Rule`) | one program zeroes and builds a set | kernels.py |
 | LARGE | all others | many programs do | kernels.py |
@@ -53,6 +54,7 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.table import (
     FIRST_SHARE,
     JUDGED,
@@ -78,6 +80,16 @@ TOUCHED = ((128, 1024), (16, 128))
 SHORT_BLOCK = 256  # elements of a program, 2 for each thread, if there are fewer than SOME
 SOME = 1 << 17
 COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warps
+# SCAN
+# Bytes of test elements that a thread reads in one access, and how many these are at most.
+SCANNED_BYTES, MOST_SCANNED = 16, 8
+# Programs, unless each would have more elements than these, by the bytes of a value (2 for 1, too).
+SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
+# The most elements of a program times its warps, because registers are few; and the most warps.
+SCAN_LIMIT, SCAN_WARPS = 128, 16
+# Test elements from which on a thread of a program of 16 elements reads twice before it compares. 2^12
+# int64 in 2^14 on an H100: 11.6 us, 12.0 with one access.
+TWICE_SCANNED = 1 << 12
 # SEARCH
 # Elements of a program and its warps, by the test elements from which on they are taken.
 SEARCHING = ((512, 2048, 8), (0, 1024, 4))
@@ -165,6 +177,8 @@ def launches(
         return _compare(call, m, n, words)
     if variant is Variant.SEARCH:
         return _search(call, common, m, n, words)
+    if variant is Variant.SCAN:
+        return _scan(call, common, m, n, words)
     if variant is Variant.FILTERED:
         return _filtered(Table.of(common, n, small=False), common, m, n, invert, words)
     if variant is Variant.REVERSED:
@@ -194,6 +208,41 @@ def _search(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequenc
     }
     grid = (triton.cdiv(m, block * blocks),)
     return Launch(search_kernel, grid, arguments, (*words, None), Variant.SEARCH)
+
+
+def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[Any]) -> Launch:
+    elements, loads, warps = scanning(common, m, n)
+    vector = _scanned_at_once(max(2, common.primitive_bitwidth // 8))
+    chunks = triton.cdiv(n, 32 * warps * vector * loads)
+    arguments = {
+        **call,
+        "starts": 1 << (chunks.bit_length() - 1),
+        "KEY": _key(common),
+        "ELEMENTS": elements,
+        "VECTOR": vector,
+        "LOADS": loads,
+        "THREADS": 32 * warps,
+        "num_warps": warps,
+    }
+    grid = (triton.cdiv(m, elements),)
+    return Launch(scan_kernel, grid, arguments, (*words, None), Variant.SCAN)
+
+
+def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
+    """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
+    size = max(2, common.primitive_bitwidth // 8)
+    elements = min(triton.next_power_of_2(triton.cdiv(m, SCANNING)), SCANNED_ELEMENTS[size])
+    programs = triton.cdiv(m, elements)
+    # Fewer warps if there are more programs, and not more than have test elements.
+    wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * _scanned_at_once(size)))
+    warps = triton.next_power_of_2(wanted)
+    loads = 2 if elements == 16 and programs <= SCANNING and n >= TWICE_SCANNED else 1
+    return elements, loads, min(warps, SCAN_LIMIT // elements, SCAN_WARPS)
+
+
+def _scanned_at_once(size: int) -> int:
+    """Test elements of `size` bytes that a thread reads in one access."""
+    return min(MOST_SCANNED, SCANNED_BYTES // size)
 
 
 def _key(common: Any) -> Any:

@@ -12,16 +12,26 @@ SMALL_N = 1 << 12  # test elements up to which one program can build the set
 # Test elements of 32-bit types from which on a bitmap of all 2^32 values is smaller than a hash
 # set.
 FULL_BITMAP_N = 1 << 25
-MOST_COMPARED = 1 << 12  # test elements up to which COMPARE is measured at all,
-MOST_PAIRS = 1 << 32  # and comparisons
-MOST_SEARCHED = 1 << 11  # test elements that one program can sort
+# Up to so many test elements COMPARE and SEARCH are measured at all, and SCAN of so many elements.
+MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 7, 1 << 10, 1 << 16
 
 # The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
 # each number is the one whose worse case is better.
-# COMPARE: (test elements, elements) up to which it is taken. 2^14 int64 in 64: 5.6 us, SEARCH 6.0.
-COMPARED = ((1 << 6, 1 << 14), (1 << 4, 1 << 17))
+# COMPARE: (test elements, elements) up to which it is taken.
+COMPARED = ((1 << 4, 1 << 17),)
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
+# SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
+# first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
+# SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.8 us, LARGE
+# 28. 2^16 int32 in 2^10: 10.6 us, SEARCH 10.8.
+SCANNED_FROM, SCANNED_PAIRS = 1 << 4, 1 << 26
+SCANNED = {
+    2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
+    4: ((1 << 6, 1 << 14), (1 << 10, 1 << 16), (1 << 16, 1 << 15)),
+    8: ((1 << 8, 1 << 14), (1 << 9, 1 << 16), (1 << 16, 1 << 14)),
+}
+SCANNED_FP64 = 1 << 14  # elements up to which it is taken for fp64, whose comparisons take longer
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
 # 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113.
 REVERSED, REVERSED_MAX_M = ((1 << 17, 4), (1 << 20, 2)), 1 << 20
@@ -67,6 +77,7 @@ class Variant(StrEnum):
     """The variants of the table in plan.py."""
 
     COMPARE = "compare"
+    SCAN = "scan"
     SEARCH = "search"
     SMALL = "small"
     LARGE = "large"
@@ -76,6 +87,8 @@ class Variant(StrEnum):
 
 def choose(common: Any, m: int, n: int) -> Variant:
     """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if _scans(common, m, n):
+        return Variant.SCAN
     if common.primitive_bitwidth <= 16:
         return Variant.COMPARE if n <= SHORT_COMPARED else _set_variant(SMALL_N, n)
     rule = WIDE if common.primitive_bitwidth == 64 else NARROW
@@ -94,6 +107,15 @@ def choose(common: Any, m: int, n: int) -> Variant:
     return _set_variant(rule.small_n_of_many if m >= rule.many else rule.small_n, n)
 
 
+def _scans(common: Any, m: int, n: int) -> bool:
+    """Whether SCAN is taken."""
+    size = max(2, common.primitive_bitwidth // 8)
+    most = next((elements for tests, elements in SCANNED[size] if n <= tests), 0)
+    if size == 8 and common.is_floating():
+        most = min(most, SCANNED_FP64)
+    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS
+
+
 def _can_filter(common: Any, m: int, n: int) -> bool:
     """Whether FILTERED can do a call in some reasonable time."""
     fits = common.primitive_bitwidth == 64 or n < FULL_BITMAP_N
@@ -107,7 +129,8 @@ def _set_variant(small_n: int, n: int) -> Variant:
 def variants(common: Any, m: int, n: int) -> list[Variant]:
     """All variants that can do a call in some reasonable time; for measurements."""
     able = {
-        Variant.COMPARE: n <= MOST_COMPARED and m * n <= MOST_PAIRS,
+        Variant.COMPARE: n <= MOST_COMPARED,
+        Variant.SCAN: n >= SCANNED_FROM and m <= MOST_SCANNED and m * n <= 2 * SCANNED_PAIRS,
         Variant.SEARCH: 1 < n <= MOST_SEARCHED,
         Variant.SMALL: n <= SMALL_N,
         Variant.LARGE: True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import triton.language as tl
@@ -20,10 +22,20 @@ def by_comparison(x: Tensor, test: Tensor) -> Tensor:
     return (x.to(common)[..., None] == test.to(common).reshape(-1)).any(-1)
 
 
+@pytest.fixture
+def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The rule as it is for more elements: without SCAN, which takes calls of the size of a test."""
+    monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)
+    module.plan.cache_clear()
+    yield
+    module.plan.cache_clear()
+
+
 SMALL_LAUNCHES = ["build_small_kernel", "probe_kernel"]
 LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
 
 
+@pytest.mark.usefixtures("without_scan")
 @pytest.mark.parametrize(
     ("n", "dtype", "kernels", "kind"),
     [
@@ -62,6 +74,7 @@ def test_each_regime_runs_its_kernels(
     assert torch.equal(out, by_comparison(x, test))
 
 
+@pytest.mark.usefixtures("without_scan")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
 def test_few_elements_are_the_set_and_many_test_elements_mark_it(
@@ -89,8 +102,17 @@ def test_the_rule_at_its_boundaries() -> None:
     taken = {
         (16, 1 << 17): Variant.COMPARE,
         (16, (1 << 17) + 1): Variant.SEARCH,
-        (64, 1 << 14): Variant.COMPARE,
-        (65, 1 << 14): Variant.SEARCH,
+        (17, 1 << 14): Variant.SCAN,
+        (17, (1 << 14) + 1): Variant.SEARCH,
+        (64, 1 << 14): Variant.SCAN,
+        (64, (1 << 14) + 1): Variant.SEARCH,
+        (65, 1 << 16): Variant.SCAN,
+        (1 << 10, 1 << 16): Variant.SCAN,
+        (1 << 10, (1 << 16) + 1): Variant.SEARCH,
+        (1 << 12, 1 << 14): Variant.SCAN,
+        (1 << 12, (1 << 14) + 1): Variant.LARGE,
+        (1 << 16, 1 << 10): Variant.SCAN,
+        ((1 << 16) + 1, 1 << 10): Variant.LARGE,
         (1 << 10, 1 << 18): Variant.SEARCH,
         (1 << 10, (1 << 18) + 1): Variant.SMALL,
         (1 << 11, 1 << 18): Variant.SMALL,
@@ -107,6 +129,7 @@ def test_the_rule_at_its_boundaries() -> None:
     assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken
 
 
+@pytest.mark.usefixtures("without_scan")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
 def test_the_range_of_many_members_is_combined_by_a_launch_of_its_own(
@@ -134,6 +157,7 @@ def described(launch: Launch) -> str:
     return " ".join([launch.kernel.fn.__name__, *which])
 
 
+@pytest.mark.usefixtures("without_scan")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
 def test_a_set_too_large_for_the_l2_is_filtered(
@@ -155,6 +179,7 @@ def test_a_set_too_large_for_the_l2_is_filtered(
     assert torch.equal(out, by_comparison(x, test))
 
 
+@pytest.mark.usefixtures("without_scan")
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int64, torch.float32])
 @pytest.mark.parametrize("step", [3, 400_000], ids=["dense", "sparse"])
 @pytest.mark.parametrize("elements", [1, 512, 1300])
