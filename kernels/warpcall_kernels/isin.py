@@ -1,15 +1,16 @@
 """out[i] = whether elements[i] equals any of the test elements.
 
 Few test elements are compared with each of the elements in registers, and so are more of them if
-there are few elements. Otherwise, some more are sorted by each program into a tree in shared memory. Many become a set in device memory, a bitmap or a hash set,
-which is built and then probed; if the elements are far fewer, they become the set. If the L2 does
+there are few elements. Otherwise, some more are sorted by each program into a tree in shared
+memory. Many become a set in device memory, which is a bitmap, a search tree or a hash set, and is
+built and then probed; if the elements are far fewer, they become the set. If the L2 does
 not hold the set of the test elements, a filter rejects most elements, and the others become the
 set. The variants, which depend on shapes and dtypes alone so that nothing waits for the GPU, are in
 `_isin/plan.py`.
 
 Bytes: elements and test elements are read once, and one byte is written for each element. A set
 comes on top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types;
-for others 16 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8, and up
+for others 4 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8, and up
 to 3.5 words more for each member if there is a filter; 512 MiB for the full bitmap of a 32-bit
 type. Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its
 limits. It continues with a binary search in sorted test elements.
@@ -272,16 +273,22 @@ TUNING = (
         ("M=16777216 N=1048576 i32 sparse", "M=67108864 N=16777216 i64 sparse"),
     ),
     TunedConstants(
-        "_isin.plan",
-        ("BLOCK", "HELD_WARPS"),
-        [(1024, 8), (512, 4), (512, 8)],
-        ("M=16777216 N=64 i32 sparse", "M=16777216 N=256 i64"),
+        "_isin.small_plan",
+        ("HELD_BLOCK", "HELD_WARPS"),
+        [(512, 2), (512, 4), (1024, 4), (1024, 8)],
+        ("M=16777216 N=256 i64 sparse",),
+    ),
+    TunedConstants(
+        "_isin.small_plan",
+        ("TREE_BLOCK", "TREE_WARPS", "TREE_WARPS_OF_MANY"),
+        [(1024, 8, 4), (1024, 8, 8), (2048, 8, 8), (512, 4, 2)],
+        ("M=16777216 N=256 i32 sparse", "M=1048576 N=1024 i32 sparse", "M=1048576 N=1024 i64"),
     ),
     TunedConstants(
         "_isin.table",
         ("HELD_WORDS",),
         [(1024,), (512,), (256,)],
-        ("M=16777216 N=64 i32 sparse", "M=16777216 N=256 i64"),
+        ("M=16777216 N=256 i64 sparse",),
     ),
 )
 

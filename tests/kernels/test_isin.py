@@ -12,7 +12,7 @@ from torch import Tensor
 
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin import rule
+from warpcall_kernels._isin import rule, small_plan
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import SMALL_N, Variant
 from warpcall_kernels._isin.table import Table
@@ -153,14 +153,17 @@ def _keys_of_one_bucket(count: int, table: Table, bits: int) -> list[int]:
 @pytest.mark.parametrize("copies", [24, 90])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_members_of_one_bucket_are_found_past_the_end_of_the_table(
-    dtype: torch.dtype, copies: int, device: str
+    dtype: torch.dtype, copies: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(small_plan, "has_tree", lambda *sizes: False)
+    module.plan.cache_clear()
     bits = 8 * dtype.itemsize
     table = Table.of(DTYPES[dtype], 50 * copies, small=50 * copies <= SMALL_N)
     keys = _keys_of_one_bucket(100, table, bits)
     values = torch.tensor([k - (1 << (bits - 1)) for k in keys], device=device).to(dtype)
 
     out = isin(values, values[:50].repeat(copies))
+    module.plan.cache_clear()
 
     assert table.small == (copies == 24)
     assert out.tolist() == [True] * 50 + [False] * 50

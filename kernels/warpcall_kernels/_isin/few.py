@@ -14,7 +14,7 @@ def _or(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _load_tests(ptr: tl.tensor, first: tl.tensor, n: tl.tensor, CHUNK: tl.constexpr) -> tl.tensor:
+def load_tests(ptr: tl.tensor, first: tl.tensor, n: tl.tensor, CHUNK: tl.constexpr) -> tl.tensor:
     """CHUNK test elements from `first` on, and past the end the last one again.
 
     Only the last chunk needs the minimum, without which a thread reads 16 bytes at once.
@@ -51,9 +51,9 @@ def compare_kernel(
     if TOUCH > 0:
         touched = tl.load(test_ptr + tl.minimum(tl.arange(0, TOUCH), n - 1))
         found |= x == promote(tl.max(touched, 0), COMMON)
-    test = _load_tests(test_ptr, 0, n, CHUNK)
+    test = load_tests(test_ptr, 0, n, CHUNK)
     for first in range(CHUNK, n + CHUNK, CHUNK):
-        coming = _load_tests(test_ptr, first, n, CHUNK)
+        coming = load_tests(test_ptr, first, n, CHUNK)
         found |= tl.reduce(x[None, :] == promote(test, COMMON)[:, None], 0, _or)
         test = coming
     store_block(out_ptr, start, m, found ^ INVERT, BLOCK)

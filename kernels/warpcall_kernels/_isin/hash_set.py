@@ -230,7 +230,9 @@ def contains(
     BUCKET: tl.constexpr,
     KEY: tl.constexpr,
 ) -> tl.tensor:
-    """Whether keys are in the hash set, if `filter_ptr` points to the words of its filter."""
+    """Whether keys are in the hash set. `filter_ptr` points to the words of its filter; if HELD,
+    it is the words themselves, which the program holds.
+    """
     has_zero = tl.load(ws_ptr + HAS_ZERO) != 0
     found = valid & (key == 0) & has_zero
     pending = valid & (key != 0)
@@ -238,9 +240,8 @@ def contains(
     slot = first_slot(mixed, slots, shift, BUCKET)
     if FILTER:
         position = mixed >> filter_shift
-        if HELD > 0:
-            held = tl.load(filter_ptr + tl.arange(0, HELD))
-            word = tl.gather(held, position.to(tl.int32), 0)
+        if HELD:
+            word = tl.gather(filter_ptr, position.to(tl.int32), 0)
         else:
             word = tl.load(filter_ptr + position, mask=pending, other=0)
         bits = filter_bits(mixed)

@@ -121,44 +121,6 @@ def build_kernel(
 
 
 @triton.jit
-def build_small_kernel(
-    test_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    n: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    filter_shift: tl.tensor,
-    words: tl.tensor,
-    SET: tl.constexpr,
-    FILTER: tl.constexpr,
-    BUCKET: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ZEROED: tl.constexpr,
-) -> None:
-    """Zero the workspace, find the range and build the set of up to BLOCK members by one program."""
-    key, valid = load_keys(test_ptr, 0, n, COMMON, KEY, BLOCK)
-    for first in range(0, words, ZEROED):
-        offsets = first + tl.arange(0, ZEROED)
-        tl.store(ws_ptr + offsets, tl.zeros([ZEROED], KEY), mask=offsets < words)
-    tl.debug_barrier()  # until all threads have zeroed: others write there
-    low, dense = 0, False
-    if SET == "either":
-        low_inverted = tl.max(tl.where(valid, ~key, 0), 0)
-        high = tl.max(tl.where(valid, key, 0), 0)
-        tl.store(ws_ptr + LOW_INVERTED, low_inverted)
-        tl.store(ws_ptr + HIGH, high)
-        _span, dense = span_of(low_inverted, high, slots, KEY)
-        low = ~low_inverted
-    add_keys(
-        *(ws_ptr, key, valid, low, dense, slots, factor, shift, filter_shift),
-        *(SET, FILTER, False, BUCKET, KEY),
-    )
-
-
-@triton.jit
 def _probe_bits(
     x_ptr: tl.tensor,
     ws_ptr: tl.tensor,
@@ -190,7 +152,6 @@ def _probe_hash(
     shift: tl.tensor,
     filter_shift: tl.tensor,
     FILTER: tl.constexpr,
-    HELD: tl.constexpr,
     BUCKET: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -205,7 +166,7 @@ def _probe_hash(
         key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
         found = contains(
             *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
-            *(FILTER, HELD, BUCKET, KEY),
+            *(FILTER, False, BUCKET, KEY),
         )
         store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
 
@@ -222,7 +183,6 @@ def probe_kernel(
     filter_shift: tl.tensor,
     SET: tl.constexpr,
     FILTER: tl.constexpr,
-    HELD: tl.constexpr,
     BUCKET: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -239,7 +199,7 @@ def probe_kernel(
     elif SET == "hash":
         _probe_hash(
             *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
-            *(FILTER, HELD, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
+            *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
         )
     else:
         low, span, dense = key_range(ws_ptr, slots, KEY)
@@ -251,7 +211,7 @@ def probe_kernel(
         else:
             _probe_hash(
                 *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
-                *(FILTER, HELD, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
+                *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
             )
 
 

@@ -4,13 +4,15 @@
 | --- | --- | --- | --- |
 | COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
 | SCAN | up to 2^16 elements in up to 2^16 test elements, and 2^26 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
-| SEARCH | up to 2^9 or 2^10 test elements (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
-| SMALL | up to 2^10 to 2^12 (`Rule`) | one program zeroes and builds a set | kernels.py |
-| LARGE | all others | many programs do | kernels.py |
+| SEARCH | up to 2^6 or 2^7 test elements, and not too many pairs (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
+| SMALL | up to 2^11 or 2^12 test elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
+| LARGE | all others | many programs zero and build a set | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | bloom.py, filtered.py |
 | REVERSED | 2 to 4 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | kernels.py |
 
-The set of SMALL and LARGE is one of these, that of REVERSED and FILTERED one of the last two:
+The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a search
+tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in place of
+EITHER: see small_plan.py.
 
 | set | taken when | why |
 | --- | --- | --- |
@@ -45,7 +47,6 @@ from warpcall_kernels._isin.filtered import (
 )
 from warpcall_kernels._isin.kernels import (
     build_kernel,
-    build_small_kernel,
     collect_kernel,
     keep_kernel,
     mark_kernel,
@@ -55,6 +56,7 @@ from warpcall_kernels._isin.kernels import (
 )
 from warpcall_kernels._isin.rule import Variant, choose
 from warpcall_kernels._isin.scan import scan_kernel
+from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
     FIRST_SHARE,
     JUDGED,
@@ -121,10 +123,6 @@ SIFT_BLOCK, SIFT_WARPS = {4: 1024, 8: 512}, 4
 # their results. To mark these: 200 us, 270 with 128 elements and 2 warps.
 LISTING = {4: (128, 2), 8: (64, 1)}
 
-# Warps of a program that holds it, for 4 elements a thread. 2^24 int32 in 64: 53 us, 38 % less than
-# with 16 elements.
-HELD_WARPS = 8
-
 # Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
 # that collide.
 _FACTOR_32 = 2 * secrets.randbits(30) + 1
@@ -183,7 +181,10 @@ def launches(
         return _filtered(Table.of(common, n, small=False), common, m, n, invert, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m, small=False), common, m, n, invert, words)
-    return _set_plan(Table.of(common, n, variant is Variant.SMALL), common, m, n, invert, words)
+    if variant is Variant.SMALL:
+        table = Table.of(common, n, small=True)
+        return plan_small(call, table, _shared(table, common), words)
+    return _large(common, m, n, invert, words)
 
 
 def _compare(call: Mapping[str, Any], m: int, n: int, words: Sequence[Any]) -> Launch:
@@ -278,38 +279,26 @@ def _prepare(
     return Launch(prepare_kernel, (programs,), arguments, (dtype, None))
 
 
-def _set_plan(
-    table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
-) -> SetPlan:
+def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> SetPlan:
+    table = Table.of(common, n, small=False)
     shared = _shared(table, common)
     shared["filter_shift"] = 33 - table.filter_words.bit_length() if table.filter_words else 0
-    shared["FILTER"] = table.filter_words > 0
-    held = table.filter_words if table.small else 0
-    block, warps = SET_BLOCK, SET_WARPS
-    if table.small:
-        block, warps = BLOCK, HELD_WARPS if held else 4
-    size = {"BLOCK": block, "num_warps": warps}
-    blocks = SET_BLOCKS if not table.small and m * warps >= SET_BLOCKS * block * ALL_WARPS else 1
-    probe = {**shared, **size, "m": m, "HELD": held, "INVERT": invert, "BLOCKS": blocks}
-    steps = []
-    if table.small:
-        small = {**shared, "n": n, "words": table.words, "num_warps": 16}
-        small |= {"BLOCK": max(2 * BLOCK, triton.next_power_of_2(n)), "ZEROED": 4 * BLOCK}
-        steps.append((Launch(build_small_kernel, (1,), small, (words[1], None)), "tw"))
-    else:
-        steps.append((_prepare(table, common, table.words, n, words[1]), "tw"))
-        fused = PREPARING if n <= FUSED_N else 0
-        if not fused and table.kind is Kind.EITHER:
-            whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
-            whole["PROGRAMS"] = PREPARING
-            steps.append((Launch(range_kernel, (1,), whole), "w"))
-        build = {**shared, **size, "n": n, "words": table.words, "PROGRAMS": fused}
-        grid = (triton.cdiv(n, block),)
-        steps.append((Launch(build_kernel, grid, build, (words[1], None)), "tw"))
-    grid = (triton.cdiv(m, block * blocks),)
+    shared |= {"FILTER": table.filter_words > 0, "BLOCK": SET_BLOCK, "num_warps": SET_WARPS}
+    blocks = SET_BLOCKS if m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS else 1
+    probe = {**shared, "m": m, "INVERT": invert, "BLOCKS": blocks}
+    steps = [(_prepare(table, common, table.words, n, words[1]), "tw")]
+    fused = PREPARING if n <= FUSED_N else 0
+    if not fused and table.kind is Kind.EITHER:
+        whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
+        whole["PROGRAMS"] = PREPARING
+        steps.append((Launch(range_kernel, (1,), whole), "w"))
+    build = {**shared, "n": n, "words": table.words, "PROGRAMS": fused}
+    steps.append(
+        (Launch(build_kernel, (triton.cdiv(n, SET_BLOCK),), build, (words[1], None)), "tw")
+    )
+    grid = (triton.cdiv(m, SET_BLOCK * blocks),)
     steps.append((Launch(probe_kernel, grid, probe, (words[0], None, None)), "xwo"))
-    total = table.words + (0 if table.small else 2 * PREPARING)
-    return SetPlan(total, _word(common), tuple(steps))
+    return SetPlan(table.words + 2 * PREPARING, _word(common), tuple(steps))
 
 
 def _reversed(

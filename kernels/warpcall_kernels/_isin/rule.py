@@ -14,6 +14,8 @@ SMALL_N = 1 << 12  # test elements up to which one program can build the set
 FULL_BITMAP_N = 1 << 25
 # Up to so many test elements COMPARE and SEARCH are measured at all, and SCAN of so many elements.
 MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 7, 1 << 10, 1 << 16
+# Test elements, or elements, from which on LARGE is measured.
+LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 
 # The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
@@ -49,8 +51,11 @@ class Rule(NamedTuple):
         most_searched: test elements up to which it is taken,
         searched_pairs: for so many pairs of an element and a test element.
         small_n: test elements of more than that up to which SMALL is taken.
-        many: elements from which on it is taken for more,
-        small_n_of_many: up to so many.
+        some: elements from which on it is taken for more,
+        small_n_of_some: up to so many.
+        tree_n: test elements up to which SMALL makes sparse ones a search tree rather than a hash set.
+        many: elements from which on it does
+        tree_pairs: only for so many pairs.
         filtered_n: test elements from which on FILTERED is taken,
         filtered_m: for so many elements or more.
     """
@@ -59,18 +64,46 @@ class Rule(NamedTuple):
     most_searched: int
     searched_pairs: int
     small_n: int
+    some: int
+    small_n_of_some: int
+    tree_n: int
     many: int
-    small_n_of_many: int
+    tree_pairs: int
     filtered_n: int
     filtered_m: int
 
 
-# 2^16 in 1,024: SEARCH 10 us, SMALL 9 (dense) and 13 (sparse); 2^24 in 16: SEARCH 33, SMALL 30 and 52.
+# On an H100, 2^20 int32 in 2^10, sparse and dense: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7
+# and 9.1, SEARCH 22. 2^26 sparse int32 in 2^12: with a hash set 295 us, with a tree 330.
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
-NARROW = Rule(32, 1 << 10, 1 << 28, 1 << 11, 1 << 22, 1 << 11, 1 << 22, 1 << 22)
-# 2^24 in 2,048, sparse: SMALL 107 us, LARGE 156; 2^16 in 2,048: LARGE is level with it or faster.
-WIDE = Rule(8, 1 << 9, 1 << 27, 1 << 10, 1 << 18, 1 << 11, 1 << 22, 1 << 22)
+NARROW = Rule(
+    searched=8,
+    most_searched=1 << 7,
+    searched_pairs=1 << 27,
+    small_n=1 << 12,
+    some=1 << 18,
+    small_n_of_some=1 << 12,
+    tree_n=1 << 12,
+    many=1 << 22,
+    tree_pairs=1 << 34,
+    filtered_n=1 << 22,
+    filtered_m=1 << 22,
+)
+# On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
+WIDE = Rule(
+    searched=8,
+    most_searched=1 << 6,
+    searched_pairs=1 << 26,
+    small_n=1 << 11,
+    some=1 << 18,
+    small_n_of_some=1 << 12,
+    tree_n=1 << 12,
+    many=1 << 22,
+    tree_pairs=1 << 29,
+    filtered_n=1 << 22,
+    filtered_m=1 << 22,
+)
 
 
 class Variant(StrEnum):
@@ -91,7 +124,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
         return Variant.SCAN
     if common.primitive_bitwidth <= 16:
         return Variant.COMPARE if n <= SHORT_COMPARED else _set_variant(SMALL_N, n)
-    rule = WIDE if common.primitive_bitwidth == 64 else NARROW
+    rule = _rule(common)
     if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
         return Variant.COMPARE
     fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
@@ -104,7 +137,18 @@ def choose(common: Any, m: int, n: int) -> Variant:
         return Variant.FILTERED
     if n <= rule.searched or (n <= rule.most_searched and m * n <= rule.searched_pairs):
         return Variant.SEARCH
-    return _set_variant(rule.small_n_of_many if m >= rule.many else rule.small_n, n)
+    return _set_variant(rule.small_n_of_some if m >= rule.some else rule.small_n, n)
+
+
+def has_tree(common: Any, m: int, n: int) -> bool:
+    """Whether SMALL makes sparse test elements a search tree."""
+    rule = _rule(common)
+    fits = n <= rule.tree_n and (m < rule.many or m * n <= rule.tree_pairs)
+    return fits and common.primitive_bitwidth > 16
+
+
+def _rule(common: Any) -> Rule:
+    return WIDE if common.primitive_bitwidth == 64 else NARROW
 
 
 def _scans(common: Any, m: int, n: int) -> bool:
@@ -133,7 +177,7 @@ def variants(common: Any, m: int, n: int) -> list[Variant]:
         Variant.SCAN: n >= SCANNED_FROM and m <= MOST_SCANNED and m * n <= 2 * SCANNED_PAIRS,
         Variant.SEARCH: 1 < n <= MOST_SEARCHED,
         Variant.SMALL: n <= SMALL_N,
-        Variant.LARGE: True,
+        Variant.LARGE: n >= LEAST_LARGE or m >= MANY_LARGE,
         Variant.REVERSED: m <= n and common.primitive_bitwidth > 16 and m < FULL_BITMAP_N,
         Variant.FILTERED: common.primitive_bitwidth > 16
         and n > SMALL_N

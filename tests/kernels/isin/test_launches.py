@@ -31,7 +31,8 @@ def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module.plan.cache_clear()
 
 
-SMALL_LAUNCHES = ["build_small_kernel", "probe_kernel"]
+SMALL_LAUNCHES = ["build_small_kernel", "probe_small_kernel"]
+TREE_LAUNCHES = ["build_tree_kernel", "probe_tree_kernel"]
 LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
 
 
@@ -41,13 +42,12 @@ LARGE_LAUNCHES = ["prepare_kernel", "build_kernel", "probe_kernel"]
     [
         (7, torch.int32, ["compare_kernel"], ""),
         (100, torch.int32, ["search_kernel"], ""),
-        (500, torch.float64, ["search_kernel"], ""),
         (2000, torch.uint8, SMALL_LAUNCHES, " bits 1"),
-        (2000, torch.int32, SMALL_LAUNCHES, " either 1"),
-        (1000, torch.int64, SMALL_LAUNCHES, " either 1"),
-        (2000, torch.float32, SMALL_LAUNCHES, " hash 1"),
+        (2000, torch.int32, TREE_LAUNCHES, " either"),
+        (1000, torch.int64, TREE_LAUNCHES, " either"),
+        (2000, torch.float32, TREE_LAUNCHES, " tree"),
         (5000, torch.int16, LARGE_LAUNCHES, " bits 2"),
-        (2000, torch.int64, LARGE_LAUNCHES, " either 1"),
+        (2100, torch.int64, LARGE_LAUNCHES, " either 1"),
         (5000, torch.int32, LARGE_LAUNCHES, " either 2"),
         (5000, torch.float32, LARGE_LAUNCHES, " hash 2"),
         (5000, torch.float64, LARGE_LAUNCHES, " hash 1"),
@@ -108,15 +108,17 @@ def test_the_rule_at_its_boundaries() -> None:
         (64, (1 << 14) + 1): Variant.SEARCH,
         (65, 1 << 16): Variant.SCAN,
         (1 << 10, 1 << 16): Variant.SCAN,
-        (1 << 10, (1 << 16) + 1): Variant.SEARCH,
+        (1 << 10, (1 << 16) + 1): Variant.SMALL,
         (1 << 12, 1 << 14): Variant.SCAN,
-        (1 << 12, (1 << 14) + 1): Variant.LARGE,
+        (1 << 12, (1 << 14) + 1): Variant.SMALL,
         (1 << 16, 1 << 10): Variant.SCAN,
         ((1 << 16) + 1, 1 << 10): Variant.LARGE,
-        (1 << 10, 1 << 18): Variant.SEARCH,
-        (1 << 10, (1 << 18) + 1): Variant.SMALL,
-        (1 << 11, 1 << 18): Variant.SMALL,
-        ((1 << 11) + 1, 1 << 18): Variant.LARGE,
+        (8, 1 << 26): Variant.SEARCH,
+        (1 << 7, 1 << 20): Variant.SEARCH,
+        (1 << 7, (1 << 20) + 1): Variant.SMALL,
+        ((1 << 7) + 1, 1 << 18): Variant.SMALL,
+        (1 << 12, 1 << 18): Variant.SMALL,
+        ((1 << 12) + 1, 1 << 18): Variant.LARGE,
         (1 << 22, 1 << 20): Variant.REVERSED,
         (1 << 22, (1 << 20) + 1): Variant.LARGE,
         (1 << 20, 1 << 19): Variant.REVERSED,

@@ -1,0 +1,113 @@
+"""How SMALL of isin is launched: one launch builds the set, and the lookup overlaps with it.
+
+| set | taken when | why |
+| --- | --- | --- |
+| bitmap | types of 1 or 2 bytes; other integers if the device finds that their range fits into the table | one access for each element |
+| search tree | all others of more than 2 bytes, if `has_tree` of rule.py | many programs find the places of test elements by comparing each with all; nothing is zeroed |
+| hash set | the others | a lookup does not take longer for more test elements; one program zeroes and builds it |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from warpcall_kernels._isin.hash_set import HEADER
+from warpcall_kernels._isin.rule import has_tree
+from warpcall_kernels._isin.small import (
+    build_small_kernel,
+    build_tree_kernel,
+    probe_small_kernel,
+    probe_tree_kernel,
+)
+from warpcall_kernels._isin.table import MIN_SLOTS, Kind, SetPlan, Table
+from warpcall_kernels.op.launch import Launch, overlaps_launches
+
+# Times are from an H100.
+
+# Words of the bitmap for each test element, if the set may be a tree. A tree takes 1 of them.
+TREE_SLOTS = 4
+# Test elements whose numbers in the tree a program finds, how many it compares with these at once, and
+# its warps.
+RANKED, RANK_PART, RANKING_WARPS = 8, 512, 4
+# Elements of a program that looks up in a tree, and its warps; and those for up to FEW keys of 32 bits and
+# MANY elements or more. 2^26 sparse int32 in 2^4: 122 us, 130 with 8 warps.
+TREE_BLOCK, TREE_WARPS, TREE_WARPS_OF_MANY = 1024, 8, 4
+FEW, MANY = 1 << 10, 1 << 23
+# The same for a hash set of fewer than MANY_HELD members, and of more. Fewer threads wait for the longest
+# probe. 2^24 sparse int64 in 2^8: 67 us, 87 with 1,024 elements and 8 warps before launches overlapped.
+HELD_BLOCK, HELD_WARPS, HELD_WARPS_OF_MANY, MANY_HELD = 512, 2, 4, 1 << 10
+BITS_BLOCK, BITS_WARPS = 1024, 4  # the same for a bitmap of all values of a type
+BUILDING, BUILD_WARPS = 2048, 16  # least room for members, and warps, of the program that builds
+ZEROED = 1024  # words of a bitmap that a program of RANKING_WARPS zeroes at once
+
+
+def plan_small(
+    call: Mapping[str, Any], table: Table, shared: Mapping[str, Any], words: Sequence[Any]
+) -> SetPlan:
+    """The launches of SMALL.
+
+    Args:
+        call: m and n, INVERT and COMMON.
+        table: that of a hash set or bitmap that one program builds.
+        shared: the arguments that kernels of this table take.
+        words: as for `launches` of plan.py.
+    """
+    if has_tree(call["COMMON"], call["m"], call["n"]):
+        return _tree(call, table.kind, shared["KEY"], words)
+    m, n = call["m"], call["n"]
+    shared = {**shared, "filter_shift": 0}
+    if table.filter_words:
+        shared["filter_shift"] = 33 - table.filter_words.bit_length()
+    build = {**shared, "n": n, "words": table.words, "num_warps": BUILD_WARPS}
+    build["BLOCK"] = max(BUILDING, triton.next_power_of_2(n))
+    probe = {**shared, "m": m, "HELD": table.filter_words, "INVERT": call["INVERT"]}
+    if table.kind is Kind.BITMAP:
+        probe |= {"BLOCK": BITS_BLOCK, "num_warps": BITS_WARPS}
+    else:
+        warps = HELD_WARPS_OF_MANY if n >= MANY_HELD else HELD_WARPS
+        probe |= {"BLOCK": HELD_BLOCK, "num_warps": warps}
+    kernels = build_small_kernel, probe_small_kernel
+    return _overlapping(kernels, 1, build, probe, table.words, words)
+
+
+def _tree(call: Mapping[str, Any], kind: Kind, key: Any, words: Sequence[Any]) -> SetPlan:
+    m, n, common = call["m"], call["n"], call["COMMON"]
+    levels = max(1, (n - 1).bit_length())
+    slots = max(MIN_SLOTS, TREE_SLOTS << levels)
+    shared = {"slots": slots, "COMMON": common, "KEY": key, "LEVELS": levels}
+    shared["SET"] = kind.value if kind is Kind.EITHER else "tree"
+    ranked = min(1 << levels, RANKED)
+    build = {**shared, "n": n, "RANKED": ranked, "PART": min(1 << levels, RANK_PART)}
+    build |= {"BLOCK": ZEROED, "num_warps": RANKING_WARPS}
+    many = m >= MANY and n <= FEW and common.primitive_bitwidth == 32
+    probe = {**shared, "m": m, "INVERT": call["INVERT"], "BLOCK": TREE_BLOCK}
+    probe["num_warps"] = TREE_WARPS_OF_MANY if many else TREE_WARPS
+    kernels = build_tree_kernel, probe_tree_kernel
+    return _overlapping(kernels, (1 << levels) // ranked, build, probe, HEADER + slots, words)
+
+
+def _overlapping(
+    kernels: tuple[Any, Any],
+    programs: int,
+    build: Mapping[str, Any],
+    probe: Mapping[str, Any],
+    total: int,
+    words: Sequence[Any],
+) -> SetPlan:
+    """Both launches. Where a device can, the second begins while the first runs."""
+    overlaps = overlaps_launches()
+    first, second = ({**arguments, "PDL": overlaps} for arguments in (build, probe))
+    if overlaps:
+        second["launch_pdl"] = True
+    grid = (triton.cdiv(second["m"], second["BLOCK"]),)
+    steps = (
+        (Launch(kernels[0], (programs,), first, (words[1], None)), "tw"),
+        (Launch(kernels[1], grid, second, (words[0], None, None)), "xwo"),
+    )
+    word = torch.uint64 if second["KEY"] is tl.uint64 else torch.uint32
+    return SetPlan(total, word, steps)
