@@ -36,26 +36,14 @@ def compare_kernel(
     n: tl.tensor,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
-    CHUNK: tl.constexpr,
-    TOUCH: tl.constexpr,
+    TESTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Compare a block of elements with CHUNK test elements at a time, while the next are loaded.
-
-    TOUCH test elements are first loaded at once, so that each chunk is in the L1 when its turn
-    comes. The greatest of them is compared, because a value that nothing used would not be loaded.
-    """
+    """Compare a block of elements with up to TESTS test elements, which a thread has in registers."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     x = promote(load_block(x_ptr, start, m, BLOCK), COMMON)
-    found = tl.zeros([BLOCK], tl.int1)
-    if TOUCH > 0:
-        touched = tl.load(test_ptr + tl.minimum(tl.arange(0, TOUCH), n - 1))
-        found |= x == promote(tl.max(touched, 0), COMMON)
-    test = load_tests(test_ptr, 0, n, CHUNK)
-    for first in range(CHUNK, n + CHUNK, CHUNK):
-        coming = load_tests(test_ptr, first, n, CHUNK)
-        found |= tl.reduce(x[None, :] == promote(test, COMMON)[:, None], 0, _or)
-        test = coming
+    test = promote(load_tests(test_ptr, 0, n, TESTS), COMMON)
+    found = tl.reduce(x[None, :] == test[:, None], 0, _or)
     store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
 
 

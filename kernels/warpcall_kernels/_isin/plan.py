@@ -75,10 +75,7 @@ from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
 # isin` measures them again. Times are from an H200.
 
 # COMPARE
-# Test elements that a thread has in registers at a time, for many test elements and for one.
-CHUNK, LEAST_CHUNK = 16, 4
-# Test elements above which so many are loaded at once before the first comparison.
-TOUCHED = ((128, 1024), (16, 128))
+LEAST_TESTS = 4  # test elements that are compared at least; past the end, the last one again
 SHORT_BLOCK = 256  # elements of a program, 2 for each thread, if there are fewer than SOME
 SOME = 1 << 17
 COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warps
@@ -189,9 +186,8 @@ def launches(
 
 def _compare(call: Mapping[str, Any], m: int, n: int, words: Sequence[Any]) -> Launch:
     block = COMPARED_BLOCK if m >= SOME else SHORT_BLOCK
-    touch = next((size for least, size in TOUCHED if n > least), 0)
-    chunk = max(LEAST_CHUNK, min(CHUNK, triton.next_power_of_2(n)))
-    arguments = {**call, "CHUNK": chunk, "TOUCH": touch, "BLOCK": block}
+    tests = max(LEAST_TESTS, triton.next_power_of_2(n))
+    arguments = {**call, "TESTS": tests, "BLOCK": block}
     grid = (triton.cdiv(m, block),)
     return Launch(compare_kernel, grid, arguments, (*words, None), Variant.COMPARE)
 

@@ -13,7 +13,8 @@ SMALL_N = 1 << 12  # test elements up to which one program can build the set
 # set.
 FULL_BITMAP_N = 1 << 25
 # Up to so many test elements COMPARE and SEARCH are measured at all, and SCAN of so many elements.
-MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 7, 1 << 10, 1 << 16
+MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 5, 1 << 10, 1 << 16
+MOST_PAIRS = 1 << 27  # of an element and a test element, up to which SCAN is measured
 # Test elements, or elements, from which on LARGE is measured.
 LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 
@@ -21,19 +22,19 @@ LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
 # each number is the one whose worse case is better.
 # COMPARE: (test elements, elements) up to which it is taken.
-COMPARED = ((1 << 4, 1 << 17),)
+COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17))
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 # SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
 # first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
-# SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.8 us, LARGE
-# 28. 2^16 int32 in 2^10: 10.6 us, SEARCH 10.8.
-SCANNED_FROM, SCANNED_PAIRS = 1 << 4, 1 << 26
+# SCANNED_PAIRS of an element and a test element, by the bytes of a value. On an H100, 2^12 sparse int64
+# in 2^12: 6.8 us, LARGE 28. 2^16 int32 in 2^10: 10.2 us, SMALL 9.2 and 7.1.
+SCANNED_FROM = 1 << 4
+SCANNED_PAIRS = {2: 1 << 26, 4: 1 << 27, 8: 1 << 26}
 SCANNED = {
     2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
-    4: ((1 << 6, 1 << 14), (1 << 10, 1 << 16), (1 << 16, 1 << 15)),
-    8: ((1 << 8, 1 << 14), (1 << 9, 1 << 16), (1 << 16, 1 << 14)),
+    4: ((1 << 6, 1 << 14), (1 << 16, 1 << 15)),
+    8: ((1 << 16, 1 << 14),),
 }
-SCANNED_FP64 = 1 << 14  # elements up to which it is taken for fp64, whose comparisons take longer
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
 # 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113.
 REVERSED, REVERSED_MAX_M = ((1 << 17, 4), (1 << 20, 2)), 1 << 20
@@ -47,8 +48,7 @@ class Rule(NamedTuple):
     """Where SEARCH, SMALL and FILTERED are taken, for keys of one width.
 
     Args:
-        searched: test elements up to which SEARCH is taken for any number of elements.
-        most_searched: test elements up to which it is taken,
+        most_searched: test elements up to which SEARCH is taken,
         searched_pairs: for so many pairs of an element and a test element.
         small_n: test elements of more than that up to which SMALL is taken.
         some: elements from which on it is taken for more,
@@ -60,7 +60,6 @@ class Rule(NamedTuple):
         filtered_m: for so many elements or more.
     """
 
-    searched: int
     most_searched: int
     searched_pairs: int
     small_n: int
@@ -78,9 +77,8 @@ class Rule(NamedTuple):
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
 NARROW = Rule(
-    searched=8,
-    most_searched=1 << 7,
-    searched_pairs=1 << 27,
+    most_searched=1 << 8,
+    searched_pairs=1 << 26,
     small_n=1 << 12,
     some=1 << 18,
     small_n_of_some=1 << 12,
@@ -92,7 +90,6 @@ NARROW = Rule(
 )
 # On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
 WIDE = Rule(
-    searched=8,
     most_searched=1 << 6,
     searched_pairs=1 << 26,
     small_n=1 << 11,
@@ -135,7 +132,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
     many = n >= rule.filtered_n and m >= rule.filtered_m
     if many and not common.is_floating() and _can_filter(common, m, n):
         return Variant.FILTERED
-    if n <= rule.searched or (n <= rule.most_searched and m * n <= rule.searched_pairs):
+    if n <= rule.most_searched and m * n <= rule.searched_pairs:
         return Variant.SEARCH
     return _set_variant(rule.small_n_of_some if m >= rule.some else rule.small_n, n)
 
@@ -155,9 +152,7 @@ def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
     size = max(2, common.primitive_bitwidth // 8)
     most = next((elements for tests, elements in SCANNED[size] if n <= tests), 0)
-    if size == 8 and common.is_floating():
-        most = min(most, SCANNED_FP64)
-    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS
+    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS[size]
 
 
 def _can_filter(common: Any, m: int, n: int) -> bool:
@@ -174,7 +169,7 @@ def variants(common: Any, m: int, n: int) -> list[Variant]:
     """All variants that can do a call in some reasonable time; for measurements."""
     able = {
         Variant.COMPARE: n <= MOST_COMPARED,
-        Variant.SCAN: n >= SCANNED_FROM and m <= MOST_SCANNED and m * n <= 2 * SCANNED_PAIRS,
+        Variant.SCAN: n >= SCANNED_FROM and m <= MOST_SCANNED and m * n <= MOST_PAIRS,
         Variant.SEARCH: 1 < n <= MOST_SEARCHED,
         Variant.SMALL: n <= SMALL_N,
         Variant.LARGE: n >= LEAST_LARGE or m >= MANY_LARGE,

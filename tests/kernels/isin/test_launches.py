@@ -25,7 +25,7 @@ def by_comparison(x: Tensor, test: Tensor) -> Tensor:
 @pytest.fixture
 def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The rule as it is for more elements: without SCAN, which takes calls of the size of a test."""
-    monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)
+    monkeypatch.setattr(rule, "SCANNED_PAIRS", dict.fromkeys((2, 4, 8), 0))
     module.plan.cache_clear()
     yield
     module.plan.cache_clear()
@@ -106,17 +106,18 @@ def test_the_rule_at_its_boundaries() -> None:
         (17, (1 << 14) + 1): Variant.SEARCH,
         (64, 1 << 14): Variant.SCAN,
         (64, (1 << 14) + 1): Variant.SEARCH,
-        (65, 1 << 16): Variant.SCAN,
-        (1 << 10, 1 << 16): Variant.SCAN,
-        (1 << 10, (1 << 16) + 1): Variant.SMALL,
-        (1 << 12, 1 << 14): Variant.SCAN,
-        (1 << 12, (1 << 14) + 1): Variant.SMALL,
-        (1 << 16, 1 << 10): Variant.SCAN,
-        ((1 << 16) + 1, 1 << 10): Variant.LARGE,
-        (8, 1 << 26): Variant.SEARCH,
-        (1 << 7, 1 << 20): Variant.SEARCH,
-        (1 << 7, (1 << 20) + 1): Variant.SMALL,
-        ((1 << 7) + 1, 1 << 18): Variant.SMALL,
+        (65, 1 << 15): Variant.SCAN,
+        (65, (1 << 15) + 1): Variant.SEARCH,
+        (1 << 12, 1 << 15): Variant.SCAN,
+        (1 << 12, (1 << 15) + 1): Variant.SMALL,
+        (1 << 16, 1 << 11): Variant.SCAN,
+        ((1 << 16) + 1, 1 << 11): Variant.LARGE,
+        (4, 1 << 26): Variant.COMPARE,
+        (8, 1 << 23): Variant.SEARCH,
+        (8, (1 << 23) + 1): Variant.SMALL,
+        (1 << 8, 1 << 18): Variant.SEARCH,
+        (1 << 8, (1 << 18) + 1): Variant.SMALL,
+        ((1 << 8) + 1, 1 << 16): Variant.SMALL,
         (1 << 12, 1 << 18): Variant.SMALL,
         ((1 << 12) + 1, 1 << 18): Variant.LARGE,
         (1 << 22, 1 << 20): Variant.REVERSED,
