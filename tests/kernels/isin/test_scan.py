@@ -167,6 +167,8 @@ def test_the_rule_at_the_boundaries_of_scan() -> None:
         (tl.int64, 1 << 14, 1 << 12): Variant.SCAN,
         (tl.int64, 1 << 14, (1 << 12) + 1): Variant.LARGE,
         (tl.int64, (1 << 14) + 1, 1 << 8): Variant.SMALL,
+        (tl.int64, 1 << 9, 1 << 16): Variant.SCAN,
+        (tl.int64, (1 << 9) + 1, 1 << 16): Variant.LARGE,
         (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
         (tl.float32, 1 << 10, 1 << 16): Variant.SCAN,
         (tl.int16, 1 << 14, 1 << 11): Variant.SCAN,
