@@ -33,6 +33,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
+    (rule, "SCANNED_PAIRS", dict.fromkeys(rule.SCANNED_PAIRS, 1 << 22)),
     (rule, "REVERSED", ((4000, 4),)),
     (rule, "NARROW", rule.NARROW._replace(filtered_n=6000, filtered_m=7000)),
 )
@@ -71,6 +72,12 @@ def further() -> Iterator[tuple[str, Case]]:
         fewer, more = (Sample((n,), dtype, "integers", 0, 40_000) for n in (900, 6100))
         yield "isin", Case("elements as the set", {"elements": fewer, "test_elements": some}, {})
         yield "isin", Case("range apart", {"elements": more, "test_elements": more}, {})
+        for values in ("integers", "normal"):
+            elements, some = (Sample((n,), dtype, values, 0, 700) for n in (40_000, 200))
+            yield "isin", Case("searched", {"elements": elements, "test_elements": some}, {})
+    for dtype in (torch.uint8, torch.float16):
+        elements, some = (Sample((n,), dtype, "integers", 0, 100) for n in (17_000, 2000))
+        yield "isin", Case("bitmap", {"elements": elements, "test_elements": some}, {})
     for dtype in (torch.int32, torch.float32):
         elements, some = (Sample((n,), dtype, "normal") for n in (7100, 6100))
         yield "isin", Case("filtered", {"elements": elements, "test_elements": some}, {})
