@@ -112,7 +112,8 @@ def test_the_rule_at_its_boundaries() -> None:
         (1 << 12, 1 << 14): Variant.SCAN,
         (1 << 12, (1 << 14) + 1): Variant.SMALL,
         (1 << 16, 1 << 10): Variant.SCAN,
-        ((1 << 16) + 1, 1 << 10): Variant.LARGE,
+        ((1 << 16) + 1, 1 << 10): Variant.REVERSED,
+        ((1 << 16) + 1, (1 << 13) + 1): Variant.LARGE,
         (8, 1 << 26): Variant.SEARCH,
         (1 << 7, 1 << 20): Variant.SEARCH,
         (1 << 7, (1 << 20) + 1): Variant.SMALL,
@@ -125,7 +126,12 @@ def test_the_rule_at_its_boundaries() -> None:
         (1 << 20, (1 << 19) + 1): Variant.LARGE,
         ((1 << 20) - 1, 1 << 19): Variant.LARGE,
         ((1 << 20) - 1, 1 << 17): Variant.REVERSED,
-        ((1 << 17) - 1, 100): Variant.LARGE,
+        ((1 << 17) - 1, 1 << 13): Variant.REVERSED,
+        ((1 << 17) - 1, 1 << 14): Variant.LARGE,
+        (1 << 16, (1 << 10) + 1): Variant.REVERSED,
+        (1 << 15, 1 << 11): Variant.SCAN,
+        (1 << 15, 1 << 12): Variant.REVERSED,
+        (1 << 15, (1 << 12) + 1): Variant.LARGE,
     }
 
     assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken
