@@ -10,10 +10,11 @@ set. The variants, which depend on shapes and dtypes alone so that nothing waits
 
 Bytes: elements and test elements are read once, and one byte is written for each element. A set
 comes on top, with a header of 16 words and a table: 128 B for 8-bit types, 8 KB for 16-bit types;
-for others 4 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8, and up
-to 3.5 words more for each member if there is a filter; 512 MiB for the full bitmap of a 32-bit
-type. Source: FlagGems' isin (https://github.com/flagos-ai/FlagGems) for the comparison and its
-limits. It continues with a binary search in sorted test elements.
+for others 4 to 32 slots of 4 or 8 bytes for each member of a small set, otherwise 4 to 8, or up to
+2^16 in all; a byte or 4 to 8 more for each slot if the elements are the set, and up to 3.5 words more
+for each member if there is a filter; 512 MiB for the full bitmap of a 32-bit type. Source: FlagGems'
+isin (https://github.com/flagos-ai/FlagGems) for the comparison and its limits. It continues with a
+binary search in sorted test elements.
 """
 
 from __future__ import annotations
@@ -318,8 +319,8 @@ OP = Op(
         "many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2 "
         "bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to "
         f"{SMALL_N:,}, 11.5 times if they are integers and at least {NARROW.filtered_n:,}), or "
-        "10 times the elements if there are at least four times as many test elements (twice as "
-        "many from 1,048,576 on), and 5 KB at most"
+        "10 times the elements and 1 MiB if there are at least eight times as many test elements "
+        "(four times from 131,072 on, twice from 1,048,576 on), and 5 KB at most"
     ),
     derive=_derive,
     sizes=(

@@ -33,7 +33,7 @@ LOWERED_THRESHOLDS: tuple[tuple[ModuleType, str, object], ...] = (
     (softmax_constants, "SPLIT_PROGRAMS", {2: 1, 4: 1}),
     (plan, "ALL_WARPS", 0),
     (plan, "FUSED_N", 6000),
-    (rule, "SCANNED_PAIRS", dict.fromkeys(rule.SCANNED_PAIRS, 1 << 22)),
+    (rule, "SCANNED_PAIRS", 1 << 22),
     (rule, "REVERSED", ((4000, 4),)),
     (rule, "NARROW", rule.NARROW._replace(filtered_n=6000, filtered_m=7000)),
 )

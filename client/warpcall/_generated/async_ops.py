@@ -118,9 +118,9 @@ class AsyncOps(ABC):
 
         Limits: many test elements take device memory for a set: 8.3 KB at most for types of 1 or 2
         bytes; for others 8.5 times the test elements (32 times and 4 KB if these are up to 4,096,
-        11.5 times if they are integers and at least 4,194,304), or 10 times the elements if there
-        are at least four times as many test elements (twice as many from 1,048,576 on), and 5 KB at
-        most.
+        11.5 times if they are integers and at least 4,194,304), or 10 times the elements and 1 MiB
+        if there are at least eight times as many test elements (four times from 131,072 on, twice
+        from 1,048,576 on), and 5 KB at most.
 
         Args:
             elements: [...]; what is looked for. Dtypes: bool, uint8, int8, int16, int32, int64,

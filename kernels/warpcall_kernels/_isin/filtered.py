@@ -48,7 +48,7 @@ from warpcall_kernels._isin.hash_set import (
     mix,
     store_block,
 )
-from warpcall_kernels._isin.kernels import find_marks, mark_slots
+from warpcall_kernels._isin.marks import find_marks, mark_slots
 
 
 @triton.jit

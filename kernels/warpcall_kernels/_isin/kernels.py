@@ -1,9 +1,15 @@
-"""The kernels of isin that build a set (`_isin/hash_set.py`) and look up elements in it."""
+"""The kernels of isin that build a set (`_isin/hash_set.py`) and look up elements in it.
+
+With PDL, a kernel is launched while the one before it runs: it loads its inputs, and then waits until
+that one has ended. Each kernel must wait, also if it needs nothing from the one before. Otherwise it
+could end, and the next one begin, before an earlier one has written what that one reads.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from warpcall_kernels._isin.hash_set import (
     HIGH,
@@ -11,12 +17,9 @@ from warpcall_kernels._isin.hash_set import (
     add_keys,
     contains,
     filter_words,
-    find_slot,
     has_bits,
-    insert,
     key_range,
     load_keys,
-    set_bits,
     span_of,
     store_block,
 )
@@ -33,8 +36,11 @@ def prepare_kernel(
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Zero the workspace, and write the range of a program's share of the members behind it."""
+    if PDL:
+        gdc_launch_dependents()
     program = tl.program_id(0).to(tl.int64)
     if RANGE:
         low_inverted = tl.zeros([BLOCK], KEY)
@@ -79,8 +85,12 @@ def range_kernel(
     slots: tl.tensor,
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Write the range into the header, for a build by very many programs."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
     whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
 
 
@@ -101,13 +111,18 @@ def build_kernel(
     KEY: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Add a block of members to a zeroed set.
 
     If PROGRAMS is 0, `range_kernel` has written the range into the header.
     """
+    if PDL:
+        gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
     key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+    if PDL:
+        gdc_wait()
     low, dense = 0, False
     if SET == "either":
         if PROGRAMS > 0:
@@ -172,6 +187,50 @@ def _probe_hash(
 
 
 @triton.jit
+def _probe_block(
+    x_ptr: tl.tensor,
+    ws_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    m: tl.tensor,
+    slots: tl.tensor,
+    factor: tl.tensor,
+    shift: tl.tensor,
+    filter_shift: tl.tensor,
+    SET: tl.constexpr,
+    FILTER: tl.constexpr,
+    BUCKET: tl.constexpr,
+    INVERT: tl.constexpr,
+    COMMON: tl.constexpr,
+    KEY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Probe the set for a block of elements, which is loaded before the set is there."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
+    if PDL:
+        gdc_wait()
+    words = filter_words(ws_ptr, slots)
+    if SET == "bits":
+        found = has_bits(ws_ptr, key, valid, KEY)
+    elif SET == "hash":
+        found = contains(
+            *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
+            *(FILTER, False, BUCKET, KEY),
+        )
+    else:
+        low, span, dense = key_range(ws_ptr, slots, KEY)
+        if dense:
+            found = has_bits(ws_ptr, key - low, valid & (key - low <= span), KEY)
+        else:
+            found = contains(
+                *(ws_ptr, key, valid, slots, factor, shift, words, filter_shift),
+                *(FILTER, False, BUCKET, KEY),
+            )
+    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
+
+
+@triton.jit
 def probe_kernel(
     x_ptr: tl.tensor,
     ws_ptr: tl.tensor,
@@ -189,155 +248,36 @@ def probe_kernel(
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Probe the set for BLOCKS blocks of elements; a bitmap for all of them at once."""
     first = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
-    if SET == "bits":
-        key, valid = load_keys(x_ptr, first, m, COMMON, KEY, BLOCK * BLOCKS)
-        found = has_bits(ws_ptr, key, valid, KEY)
-        store_block(out_ptr, first, m, found ^ INVERT, BLOCK * BLOCKS)
-    elif SET == "hash":
-        _probe_hash(
-            *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
-            *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
+    if BLOCKS == 1:
+        _probe_block(
+            *(x_ptr, ws_ptr, out_ptr, m, slots, factor, shift, filter_shift),
+            *(SET, FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, PDL),
         )
     else:
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            _probe_bits(
-                *(x_ptr, ws_ptr, out_ptr, m, first, low, span),
-                *(INVERT, COMMON, KEY, BLOCK * BLOCKS),
-            )
-        else:
+        if PDL:
+            gdc_wait()
+        if SET == "bits":
+            key, valid = load_keys(x_ptr, first, m, COMMON, KEY, BLOCK * BLOCKS)
+            found = has_bits(ws_ptr, key, valid, KEY)
+            store_block(out_ptr, first, m, found ^ INVERT, BLOCK * BLOCKS)
+        elif SET == "hash":
             _probe_hash(
                 *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
                 *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
             )
-
-
-@triton.jit
-def keep_kernel(
-    x_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    n: tl.tensor,
-    words: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    SET: tl.constexpr,
-    BUCKET: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Make a block of elements the set, unless their range asks for a bitmap."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(x_ptr, start, n, COMMON, KEY, BLOCK)
-    if SET == "either":
-        _low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
-        if not dense:
-            insert(
-                *(ws_ptr, key, valid, slots, factor, shift, ws_ptr, shift),
-                *(False, True, BUCKET, KEY),
-            )
-    else:
-        insert(
-            *(ws_ptr, key, valid, slots, factor, shift, ws_ptr, shift), *(False, True, BUCKET, KEY)
-        )
-
-
-@triton.jit
-def mark_slots(
-    ws_ptr: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    marks: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
-) -> None:
-    """Mark the slots of keys that are members."""
-    at = find_slot(ws_ptr, key, valid, slots, factor, shift, BUCKET, KEY)
-    mark = (ws_ptr + marks).to(tl.pointer_type(tl.uint8)) + at
-    seen = tl.load(mark, mask=at >= 0, other=1)
-    tl.store(mark, tl.full(at.shape, 1, tl.uint8), mask=(at >= 0) & (seen == 0))
-
-
-@triton.jit
-def mark_kernel(
-    test_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    n: tl.tensor,
-    marks: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    SET: tl.constexpr,
-    BUCKET: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Mark what a block of test elements finds in the set of elements, or set its bits."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-    if SET == "either":
-        low, span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            set_bits(ws_ptr, key - low, valid & (key - low <= span), KEY)
         else:
-            mark_slots(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
-    else:
-        mark_slots(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
-
-
-@triton.jit
-def find_marks(
-    ws_ptr: tl.tensor,
-    key: tl.tensor,
-    valid: tl.tensor,
-    marks: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    BUCKET: tl.constexpr,
-    KEY: tl.constexpr,
-) -> tl.tensor:
-    """Whether the slots of keys are marked."""
-    at = find_slot(ws_ptr, key, valid, slots, factor, shift, BUCKET, KEY)
-    mark = (ws_ptr + marks).to(tl.pointer_type(tl.uint8)) + at
-    return tl.load(mark, mask=at >= 0, other=0) != 0
-
-
-@triton.jit
-def collect_kernel(
-    x_ptr: tl.tensor,
-    ws_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    m: tl.tensor,
-    marks: tl.tensor,
-    slots: tl.tensor,
-    factor: tl.tensor,
-    shift: tl.tensor,
-    SET: tl.constexpr,
-    BUCKET: tl.constexpr,
-    INVERT: tl.constexpr,
-    COMMON: tl.constexpr,
-    KEY: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Say of a block of elements which are marked."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    key, valid = load_keys(x_ptr, start, m, COMMON, KEY, BLOCK)
-    if SET == "either":
-        low, _span, dense = key_range(ws_ptr, slots, KEY)
-        if dense:
-            found = has_bits(ws_ptr, key - low, valid, KEY)
-        else:
-            found = find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
-    else:
-        found = find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
-    store_block(out_ptr, start, m, found ^ INVERT, BLOCK)
+            low, span, dense = key_range(ws_ptr, slots, KEY)
+            if dense:
+                _probe_bits(
+                    *(x_ptr, ws_ptr, out_ptr, m, first, low, span),
+                    *(INVERT, COMMON, KEY, BLOCK * BLOCKS),
+                )
+            else:
+                _probe_hash(
+                    *(x_ptr, ws_ptr, out_ptr, m, first, slots, factor, shift, filter_shift),
+                    *(FILTER, BUCKET, INVERT, COMMON, KEY, BLOCK, BLOCKS),
+                )

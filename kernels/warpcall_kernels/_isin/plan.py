@@ -6,9 +6,9 @@
 | SCAN | up to 2^16 elements in up to 2^16 test elements, and 2^26 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
 | SEARCH | up to 2^6 or 2^7 test elements, and not too many pairs (`Rule`) | each program sorts them into a tree in shared memory, which takes as long as building a set, without its launch | few.py |
 | SMALL | up to 2^11 or 2^12 test elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
-| LARGE | all others | many programs zero and build a set | kernels.py |
-| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | bloom.py, filtered.py |
-| REVERSED | 2 to 4 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | kernels.py |
+| LARGE | all others | many programs zero a set, and then build it | kernels.py |
+| FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
+| REVERSED | 2 to 8 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | marks.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a search
 tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in place of
@@ -37,29 +37,19 @@ import torch
 import triton
 import triton.language as tl
 
-from warpcall_kernels._isin.bloom import fill_kernel, judge_kernel, zero_bitmap_kernel
 from warpcall_kernels._isin.few import compare_kernel, search_kernel
-from warpcall_kernels._isin.filtered import (
-    keep_candidates_kernel,
-    mark_candidates_kernel,
-    settle_kernel,
-    sift_kernel,
-)
+from warpcall_kernels._isin.filtered_plan import plan_filtered
 from warpcall_kernels._isin.kernels import (
     build_kernel,
-    collect_kernel,
-    keep_kernel,
-    mark_kernel,
     prepare_kernel,
     probe_kernel,
     range_kernel,
 )
+from warpcall_kernels._isin.marks import collect_kernel, keep_kernel, mark_kernel
 from warpcall_kernels._isin.rule import Variant, choose
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.small_plan import plan_small
 from warpcall_kernels._isin.table import (
-    FIRST_SHARE,
-    JUDGED,
     RANGES,
     CandidateSet,
     Kind,
@@ -68,7 +58,7 @@ from warpcall_kernels._isin.table import (
 )
 from warpcall_kernels.op.declaration import TensorLike, dtype_name
 from warpcall_kernels.op.errors import InvalidInput
-from warpcall_kernels.op.launch import Launch, Layout, LayoutKey
+from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launches
 
 # The constants were measured on an H200 (compute capability 9.0, 132 multiprocessors). Every other
 # GPU uses them, too, and may lose speed by it, never correctness. `python -m bench.kernels tune
@@ -108,17 +98,23 @@ SET_WARPS = 2
 SET_BLOCKS = 4
 ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 
-# FILTERED
-ZEROING = 264  # programs that zero a bitmap
-# Elements of a program and its warps that fills the filter, and the warps of the one that samples it.
-FILL_BLOCK, FILL_WARPS = 512, 4
-JUDGE_WARPS = 16
-# By the bytes of a key, elements of a program that looks up in the filter. 2^26 int64 in 2^24: 537 us,
-# 585 with 1,024 elements.
-SIFT_BLOCK, SIFT_WARPS = {4: 1024, 8: 512}, 4
-# By the same, elements and warps of a program that makes candidates the set, marks them, or settles
-# their results. To mark these: 200 us, 270 with 128 elements and 2 warps.
-LISTING = {4: (128, 2), 8: (64, 1)}
+# The same for up to so many values, so that no warp waits for another. 2^12 int32 in 2^16 on an H100,
+# sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2 warps.
+FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
+# Values up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of others:
+# 2^12 sparse int32 in 2^22 on an H100 by REVERSED: 58 us, 50 one after the other.
+OVERLAPPING = 1 << 20
+# REVERSED
+# Slots for each element if these are few, up to so many in all: few keys have to be looked for twice.
+SLOTS_OF_FEW, FEW_SLOTS = 16, 1 << 16
+# Elements up to which slots are not read before the atomics, which contend if keys are equal.
+BLIND = 1 << 12
+# Slots for this many test elements, up to FEW_SLOTS: a bitmap in their place holds a range of four times
+# as many values as there are test elements.
+TESTS_A_SLOT = 8
+# Test elements from which on dense elements have a bitmap of their own beside that of the marks. 2^12
+# dense int32 in 2^18 on an H100: 12.8 us, LARGE, where all test elements set bits, 15.6.
+TWO_BITMAPS = 1 << 17
 
 # Multipliers of the hash. Each process draws new ones, so that a caller cannot choose test elements
 # that collide.
@@ -175,7 +171,10 @@ def launches(
     if variant is Variant.SCAN:
         return _scan(call, common, m, n, words)
     if variant is Variant.FILTERED:
-        return _filtered(Table.of(common, n, small=False), common, m, n, invert, words)
+        table = Table.of(common, n, small=False)
+        kept = CandidateSet.of(table, m)
+        prepare = _prepare(table, common, kept.ranges, n, words[1], RANGES)
+        return plan_filtered(call, table, kept, _shared(table, common), prepare, words)
     if variant is Variant.REVERSED:
         return _reversed(Table.of(common, m, small=False), common, m, n, invert, words)
     if variant is Variant.SMALL:
@@ -260,7 +259,14 @@ def _shared(table: Table, common: Any) -> dict[str, Any]:
 
 
 def _prepare(
-    table: Table, common: Any, words: int, n: int, dtype: Any, programs: int = 0
+    table: Table,
+    common: Any,
+    words: int,
+    n: int,
+    dtype: Any,
+    programs: int = 0,
+    *,
+    pdl: bool = False,
 ) -> Launch:
     programs = programs or PREPARING
     arguments = {
@@ -271,6 +277,7 @@ def _prepare(
         "KEY": _key(common),
         "PROGRAMS": programs,
         "BLOCK": BLOCK,
+        "PDL": pdl,
     }
     return Launch(prepare_kernel, (programs,), arguments, (dtype, None))
 
@@ -279,77 +286,73 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     table = Table.of(common, n, small=False)
     shared = _shared(table, common)
     shared["filter_shift"] = 33 - table.filter_words.bit_length() if table.filter_words else 0
-    shared |= {"FILTER": table.filter_words > 0, "BLOCK": SET_BLOCK, "num_warps": SET_WARPS}
+    shared |= {"FILTER": table.filter_words > 0, **_overlapped(max(m, n))}
     blocks = SET_BLOCKS if m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS else 1
-    probe = {**shared, "m": m, "INVERT": invert, "BLOCKS": blocks}
-    steps = [(_prepare(table, common, table.words, n, words[1]), "tw")]
+    build = {**shared, **_blocks(n), "n": n, "words": table.words}
+    probe = {**shared, **_blocks(m), "m": m, "INVERT": invert, "BLOCKS": blocks}
+    steps = [(_prepare(table, common, table.words, n, words[1], pdl=shared["PDL"]), "tw")]
     fused = PREPARING if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
-        whole["PROGRAMS"] = PREPARING
+        whole |= {"PROGRAMS": PREPARING, **_overlapped(max(m, n))}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
-    build = {**shared, "n": n, "words": table.words, "PROGRAMS": fused}
-    steps.append(
-        (Launch(build_kernel, (triton.cdiv(n, SET_BLOCK),), build, (words[1], None)), "tw")
-    )
-    grid = (triton.cdiv(m, SET_BLOCK * blocks),)
-    steps.append((Launch(probe_kernel, grid, probe, (words[0], None, None)), "xwo"))
+    build["PROGRAMS"] = fused
+    steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
+    steps.append((_over(m, probe_kernel, probe, (words[0], None, None), blocks), "xwo"))
     return SetPlan(table.words + 2 * PREPARING, _word(common), tuple(steps))
+
+
+def _overlapped(most: int) -> dict[str, bool]:
+    """The arguments of a launch that begins while the one before it runs, where a device can."""
+    if most <= OVERLAPPING and overlaps_launches():
+        return {"PDL": True, "launch_pdl": True}
+    return {"PDL": False}
+
+
+def _blocks(values: int) -> dict[str, int]:
+    """How many of so many values a program has, and its warps."""
+    few = values <= FEW_VALUES
+    block, warps = (FEW_BLOCK, FEW_WARPS) if few else (SET_BLOCK, SET_WARPS)
+    return {"BLOCK": block, "num_warps": warps}
+
+
+def _over(
+    values: int, kernel: Any, arguments: Mapping[str, Any], types: tuple[Any, ...], blocks: int = 1
+) -> Launch:
+    """A launch of as many programs as so many values need."""
+    grid = (triton.cdiv(values, arguments["BLOCK"] * blocks),)
+    return Launch(kernel, grid, arguments, types)
+
+
+def _with_room(table: Table, members: int, least: int = 0) -> Table:
+    """The table with more slots for few members, and with `least` of them."""
+    if table.kind is Kind.BITMAP:
+        return table
+    slots = min(FEW_SLOTS, max(least, SLOTS_OF_FEW * members))
+    return table._replace(slots=max(table.slots, triton.next_power_of_2(slots)))
 
 
 def _reversed(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
-    table = table._replace(filter_words=0)
-    shared = {**_shared(table, common), "BLOCK": SET_BLOCK, "num_warps": SET_WARPS}
+    table = _with_room(table._replace(filter_words=0), m, n // TESTS_A_SLOT)
+    shared = {**_shared(table, common), **_overlapped(n)}
+    few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
+    shared["TWO"] = few and n >= TWO_BITMAPS
     marks = table.words
-    zeroed = marks + table.slots // table.itemsize + 1  # a byte for each slot, one for key 0
-    keep = {**shared, "n": m, "words": zeroed, "PROGRAMS": PREPARING}
-    mark = {**shared, "n": n, "marks": marks}
-    collect = {**shared, "m": m, "marks": marks, "INVERT": invert}
-    few, many = ((triton.cdiv(k, SET_BLOCK),) for k in (m, n))
+    # A byte for each slot and one for key 0, or the second bitmap.
+    zeroed = marks + max(table.slots // table.itemsize + 1, shared["TWO"] * table.words)
+    keep = {**shared, **_blocks(m), "n": m, "words": zeroed, "PROGRAMS": PREPARING}
+    keep["LOOK"] = m > BLIND
+    mark = {**shared, **_blocks(n), "n": n, "marks": marks}
+    collect = {**shared, **_blocks(m), "m": m, "marks": marks, "INVERT": invert}
     steps = (
-        (_prepare(table, common, zeroed, m, words[0]), "xw"),
-        (Launch(keep_kernel, few, keep, (words[0], None)), "xw"),
-        (Launch(mark_kernel, many, mark, (words[1], None)), "tw"),
-        (Launch(collect_kernel, few, collect, (words[0], None, None)), "xwo"),
+        (_prepare(table, common, zeroed, m, words[0], pdl=shared["PDL"]), "xw"),
+        (_over(m, keep_kernel, keep, (words[0], None)), "xw"),
+        (_over(n, mark_kernel, mark, (words[1], None)), "tw"),
+        (_over(m, collect_kernel, collect, (words[0], None, None)), "xwo"),
     )
     return SetPlan(zeroed + 2 * PREPARING, _word(common), steps)
-
-
-def _filtered(
-    table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
-) -> SetPlan:
-    kept = CandidateSet.of(table, m)
-    every = {**_shared(table, common), **kept.arguments(table.bucket), "PROGRAMS": RANGES}
-    every |= {"m": m, "n": n, "INVERT": invert, "ZEROED": BLOCK, "FILL_BLOCK": FILL_BLOCK}
-
-    def step(
-        kernel: Any, takes: str, programs: int, block: int, warps: int = 4, *, first: bool = False
-    ) -> None:
-        given = {**every, "FIRST": first}
-        arguments = {key: given[key] for key in kernel.arg_names if key in given}
-        arguments |= {"BLOCK": block, "num_warps": warps}
-        types = {"x": words[0], "t": words[1], "w": None, "o": None}
-        read_as = tuple(types[name] for name in takes)
-        steps.append((Launch(kernel, (programs,), arguments, read_as), takes))
-
-    steps = [(_prepare(table, common, kept.ranges, n, words[1], RANGES), "tw")]
-    if table.kind is Kind.EITHER:
-        step(zero_bitmap_kernel, "w", ZEROING, 2 * BLOCK)
-    blocks = triton.cdiv(n, FILL_BLOCK)
-    first = triton.cdiv(blocks, FIRST_SHARE)
-    step(fill_kernel, "tw", first, FILL_BLOCK, FILL_WARPS, first=True)
-    step(judge_kernel, "xtw", 1, JUDGED, JUDGE_WARPS)
-    if blocks > first:
-        step(fill_kernel, "tw", blocks - first, FILL_BLOCK, FILL_WARPS)
-    sifted, (block, warps) = SIFT_BLOCK[table.itemsize], LISTING[table.itemsize]
-    step(sift_kernel, "xwo", triton.cdiv(m, sifted), sifted, SIFT_WARPS)
-    lists = kept.blocks(block)
-    step(keep_candidates_kernel, "w", lists, block, warps)
-    step(mark_candidates_kernel, "tw", triton.cdiv(n, block), block, warps)
-    step(settle_kernel, "xwo", lists, block, warps)
-    return SetPlan(kept.words, _word(common), tuple(steps))
 
 
 def _word(common: Any) -> torch.dtype:

@@ -26,19 +26,19 @@ COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17))
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 # SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
 # first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
-# SCANNED_PAIRS of an element and a test element, by the bytes of a value. On an H100, 2^12 sparse int64
-# in 2^12: 6.8 us, LARGE 28. 2^16 int32 in 2^10: 10.2 us, SMALL 9.2 and 7.1. Integers of 64 bits take
-# longer if they are found: 2^10 sparse ones in 2^16 take 19 us if none is, and 39 if all are, LARGE 24.
-SCANNED_FROM = 1 << 4
-SCANNED_PAIRS = {2: 1 << 26, 4: 1 << 27, 8: 1 << 26}
+# SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.8 us, LARGE
+# 28. 2^16 int32 in 2^10: 10.2 us, SMALL 9.2 and 7.1. Integers of 64 bits take longer if they are found:
+# 2^10 sparse ones in 2^16 take 19 us if none is, and 39 if all are, LARGE 24.
+SCANNED_FROM, SCANNED_PAIRS = 1 << 4, 1 << 26
 SCANNED = {
     2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
     4: ((1 << 6, 1 << 14), (1 << 16, 1 << 15)),
-    8: ((1 << 15, 1 << 14), (1 << 16, 1 << 9)),
+    8: ((1 << 15, 1 << 14),),
 }
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
-# 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113.
-REVERSED, REVERSED_MAX_M = ((1 << 17, 4), (1 << 20, 2)), 1 << 20
+# 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113. 2^12 int32 in 2^16
+# on an H100, sparse and dense: 13.0 and 12.2 us, LARGE 18.9 and 9.5.
+REVERSED, REVERSED_MAX_M = ((1 << 14, 8), (1 << 17, 4), (1 << 20, 2)), 1 << 20
 # FILTERED: the most elements for each test element, because of which the list of candidates has room
 # for those that the filter lets pass by mistake, and the most elements, whose numbers must fit into a
 # key of 32 bits.
@@ -153,7 +153,7 @@ def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
     size = max(2, common.primitive_bitwidth // 8)
     most = next((elements for tests, elements in SCANNED[size] if n <= tests), 0)
-    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS[size]
+    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS
 
 
 def _can_filter(common: Any, m: int, n: int) -> bool:

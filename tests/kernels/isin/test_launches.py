@@ -25,7 +25,7 @@ def by_comparison(x: Tensor, test: Tensor) -> Tensor:
 @pytest.fixture
 def without_scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The rule as it is for more elements: without SCAN, which takes calls of the size of a test."""
-    monkeypatch.setattr(rule, "SCANNED_PAIRS", dict.fromkeys((2, 4, 8), 0))
+    monkeypatch.setattr(rule, "SCANNED_PAIRS", 0)
     module.plan.cache_clear()
     yield
     module.plan.cache_clear()
@@ -108,10 +108,11 @@ def test_the_rule_at_its_boundaries() -> None:
         (64, (1 << 14) + 1): Variant.SEARCH,
         (65, 1 << 15): Variant.SCAN,
         (65, (1 << 15) + 1): Variant.SEARCH,
-        (1 << 12, 1 << 15): Variant.SCAN,
-        (1 << 12, (1 << 15) + 1): Variant.SMALL,
-        (1 << 16, 1 << 11): Variant.SCAN,
-        ((1 << 16) + 1, 1 << 11): Variant.LARGE,
+        (1 << 11, 1 << 15): Variant.SCAN,
+        (1 << 11, (1 << 15) + 1): Variant.SMALL,
+        (1 << 16, 1 << 10): Variant.SCAN,
+        ((1 << 16) + 1, 1 << 10): Variant.REVERSED,
+        ((1 << 16) + 1, (1 << 13) + 1): Variant.LARGE,
         (4, 1 << 26): Variant.COMPARE,
         (8, 1 << 23): Variant.SEARCH,
         (8, (1 << 23) + 1): Variant.SMALL,
@@ -126,7 +127,12 @@ def test_the_rule_at_its_boundaries() -> None:
         (1 << 20, (1 << 19) + 1): Variant.LARGE,
         ((1 << 20) - 1, 1 << 19): Variant.LARGE,
         ((1 << 20) - 1, 1 << 17): Variant.REVERSED,
-        ((1 << 17) - 1, 100): Variant.LARGE,
+        ((1 << 17) - 1, 1 << 13): Variant.REVERSED,
+        ((1 << 17) - 1, 1 << 14): Variant.LARGE,
+        (1 << 16, (1 << 10) + 1): Variant.REVERSED,
+        (1 << 15, 1 << 11): Variant.SCAN,
+        (1 << 15, 1 << 12): Variant.REVERSED,
+        (1 << 15, (1 << 12) + 1): Variant.LARGE,
     }
 
     assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -14,9 +11,7 @@ from warpcall_kernels._isin import small_plan
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
-from warpcall_kernels.compile.warm import CompileOnlyDriver
 from warpcall_kernels.isin import run_plan
-from warpcall_kernels.op import launch
 from warpcall_kernels.op.launch import overlaps_launches
 
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
@@ -145,18 +140,6 @@ def test_calls_in_a_row_wait_for_what_they_read_and_overwrite(device: str) -> No
 
     for i, out in got:
         assert torch.equal(out, expected[i])
-
-
-@pytest.fixture
-def compiles_for(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[int]:
-    """Plan as `compile/warm.py` does for this compute capability."""
-    capability: int = request.param
-    active = triton.runtime.driver.active
-    monkeypatch.setattr(launch, "_takes_metas", True)
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
-    triton.runtime.driver.set_active(CompileOnlyDriver(capability))
-    yield capability
-    triton.runtime.driver.set_active(active)
 
 
 @pytest.mark.parametrize("compiles_for", [80, 90, 100], indirect=True)

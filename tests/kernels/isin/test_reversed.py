@@ -1,0 +1,119 @@
+"""The variant of isin in which elements are the set, and how its launches and those of LARGE overlap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpcall_kernels._isin import plan as module
+from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.rule import Variant
+from warpcall_kernels._isin.table import SetPlan
+from warpcall_kernels.isin import run_plan
+
+NAN = float("nan")
+
+
+def numbers(high: int, m: int, n: int) -> tuple[Tensor, Tensor]:
+    """Elements and test elements. Every third element is a test element."""
+    g = torch.Generator().manual_seed(m + n)
+    x, test = (torch.randint(-high, high, (k,), generator=g) for k in (m, n))
+    x[::3] = test[torch.randint(0, n, x[::3].shape, generator=g)]
+    return x, test
+
+
+def drawn(kind: str, dtype: torch.dtype, m: int, n: int) -> tuple[Tensor, Tensor]:
+    """Elements and test elements of a kind."""
+    if kind == "equal":
+        return torch.full((m,), -5).to(dtype), (torch.arange(n) - n + 3).clamp(-6).to(dtype)
+    if kind == "odd":
+        whole = not dtype.is_floating_point
+        least, most = (torch.iinfo(dtype).min, torch.iinfo(dtype).max) if whole else (-0.0, NAN)
+        odd = torch.tensor([least, most, 0, -1], dtype=dtype)
+        return odd[torch.arange(m) * 7 % 4], odd[torch.arange(n) * 5 % 3]
+    x, test = numbers(4 * n if kind == "dense" else 1 << 31, m, n)
+    return x.to(dtype), test.to(dtype)
+
+
+def planned_set(variant: Variant, dtype: torch.dtype, m: int, n: int, invert: bool) -> SetPlan:
+    planned = launches(variant, DTYPES[dtype], m, n, invert, (None, None))
+    assert isinstance(planned, SetPlan)
+    return planned
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "equal", "odd"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("two", [False, True], ids=["one bitmap", "two bitmaps"])
+@pytest.mark.parametrize("blind", [False, True], ids=["slots are read", "slots are not read"])
+@pytest.mark.parametrize(("m", "n"), [(1, 9), (70, 1021), (1300, 3000)])
+def test_elements_as_the_set(
+    m: int,
+    n: int,
+    blind: bool,
+    two: bool,
+    dtype: torch.dtype,
+    kind: str,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TWO_BITMAPS", 0 if two else 1 << 40)
+    monkeypatch.setattr(module, "BLIND", 1 << 40 if blind else 0)
+    x, test = (t.to(device) for t in drawn(kind, dtype, m, n))
+    invert = m == n % 2
+
+    planned = planned_set(Variant.REVERSED, dtype, m, n, invert)
+
+    assert planned.launches[2][0].arguments["TWO"] == (two and not dtype.is_floating_point)
+    assert torch.equal(run_plan(planned, x, test), torch.isin(x, test, invert=invert))
+
+
+def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elements() -> None:
+    slots = {}
+    for m, n in ((1, 100), (1 << 11, 1 << 18), (1 << 12, 1 << 16), (1 << 12, 1 << 22)):
+        planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
+        slots[m, n] = planned.launches[1][0].arguments["slots"]
+
+    assert slots == {
+        (1, 100): 32,
+        (1 << 11, 1 << 18): 1 << 15,
+        (1 << 12, 1 << 16): 1 << 16,
+        (1 << 12, 1 << 22): 1 << 16,
+    }
+    assert 32 * slots[1 << 11, 1 << 18] >= 4 * (1 << 18)
+
+
+@pytest.mark.parametrize("compiles_for", [80, 90], indirect=True)
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.float64])
+@pytest.mark.parametrize("n", [1 << 20, (1 << 20) + 1])
+def test_launches_overlap_from_capability_90_on_if_there_are_not_too_many_values(
+    n: int, dtype: torch.dtype, variant: Variant, compiles_for: int
+) -> None:
+    planned = planned_set(variant, dtype, 5000, n, False)
+    steps = [step for step, _ in planned.launches]
+
+    overlaps = compiles_for >= 90 and n <= 1 << 20
+    assert [step.arguments["PDL"] for step in steps] == [overlaps] * len(steps)
+    assert ["launch_pdl" in step.arguments for step in steps] == [
+        *(False, *[overlaps] * (len(steps) - 1))
+    ]
+
+
+@pytest.mark.parametrize("compiles_for", [90], indirect=True)
+def test_the_launch_for_the_range_of_many_members_waits_too(
+    compiles_for: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FUSED_N", 4999)
+
+    planned = planned_set(Variant.LARGE, torch.int32, 9, 5000, False)
+
+    assert planned.launches[1][0].kernel.fn.__name__ == "range_kernel"
+    assert all(step.arguments["PDL"] for step, _ in planned.launches)
+
+
+def test_filtered_waits_for_each_launch() -> None:
+    planned = planned_set(Variant.FILTERED, torch.int32, 9000, 9000, False)
+
+    assert not planned.launches[0][0].arguments["PDL"]
+    assert not any("launch_pdl" in step.arguments for step, _ in planned.launches)
