@@ -1,8 +1,8 @@
 """out[i] = whether elements[i] equals any of the test elements.
 
 Few test elements are compared with each of the elements in registers, and so are more of them if
-there are few elements. Otherwise, some more are sorted by each program into a tree in shared
-memory. Many become a set in device memory, which is a bitmap, a search tree or a hash set, and is
+there are few elements. Otherwise, each program makes some more a bitmap in shared memory if they
+lie close together, and else a search tree there. Many become a set in device memory, which is a bitmap, a search tree or a hash set, and is
 built and then probed; if the elements are far fewer, they become the set. If the L2 does
 not hold the set of the test elements, a filter rejects most elements, and the others become the
 set. The variants, which depend on shapes and dtypes alone so that nothing waits for the GPU, are in

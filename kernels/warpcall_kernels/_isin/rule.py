@@ -50,6 +50,7 @@ class Rule(NamedTuple):
 
     Args:
         most_searched: test elements up to which SEARCH is taken,
+        searched_m: of up to so many elements,
         searched_pairs: for so many pairs of an element and a test element.
         small_n: test elements of more than that up to which SMALL is taken.
         some: elements from which on it is taken for more,
@@ -62,6 +63,7 @@ class Rule(NamedTuple):
     """
 
     most_searched: int
+    searched_m: int
     searched_pairs: int
     small_n: int
     some: int
@@ -73,13 +75,15 @@ class Rule(NamedTuple):
     filtered_m: int
 
 
+# On an H100, 2^22 int32 in 2^7, sparse and dense: SEARCH 18.2 and 13.1 us, SMALL 20.4 and 14.6.
 # On an H100, 2^20 int32 in 2^10, sparse and dense: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7
 # and 9.1, SEARCH 22. 2^26 sparse int32 in 2^12: with a hash set 295 us, with a tree 330.
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
 NARROW = Rule(
     most_searched=1 << 8,
-    searched_pairs=1 << 26,
+    searched_m=1 << 23,
+    searched_pairs=1 << 29,
     small_n=1 << 12,
     some=1 << 18,
     small_n_of_some=1 << 12,
@@ -89,10 +93,12 @@ NARROW = Rule(
     filtered_n=1 << 22,
     filtered_m=1 << 22,
 )
+# On an H100, 2^20 and 2^22 sparse int64 in 2^7: SEARCH 13.0 and 30.4 us, SMALL 14.0 and 26.4.
 # On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
 WIDE = Rule(
-    most_searched=1 << 6,
-    searched_pairs=1 << 26,
+    most_searched=1 << 8,
+    searched_m=1 << 23,
+    searched_pairs=1 << 27,
     small_n=1 << 11,
     some=1 << 18,
     small_n_of_some=1 << 12,
@@ -133,7 +139,8 @@ def choose(common: Any, m: int, n: int) -> Variant:
     many = n >= rule.filtered_n and m >= rule.filtered_m
     if many and not common.is_floating() and _can_filter(common, m, n):
         return Variant.FILTERED
-    if n <= rule.most_searched and m * n <= rule.searched_pairs:
+    few = n <= rule.most_searched and m <= rule.searched_m
+    if few and m * n <= rule.searched_pairs:
         return Variant.SEARCH
     return _set_variant(rule.small_n_of_some if m >= rule.some else rule.small_n, n)
 

@@ -166,7 +166,7 @@ def test_the_rule_at_the_boundaries_of_scan() -> None:
         (tl.int32, (1 << 13) + 1, 1 << 13): Variant.LARGE,
         (tl.int64, 1 << 14, 1 << 12): Variant.SCAN,
         (tl.int64, 1 << 14, (1 << 12) + 1): Variant.LARGE,
-        (tl.int64, (1 << 14) + 1, 1 << 8): Variant.SMALL,
+        (tl.int64, (1 << 14) + 1, 1 << 8): Variant.SEARCH,
         (tl.int64, 1 << 11, 1 << 15): Variant.SCAN,
         (tl.int64, 1 << 11, (1 << 15) + 1): Variant.REVERSED,
         (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
