@@ -22,18 +22,18 @@ LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
 # each number is the one whose worse case is better.
 # COMPARE: (test elements, elements) up to which it is taken.
-COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17))
+COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17), (1 << 5, 1 << 14))
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 # SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
 # first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
 # SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.8 us, LARGE
 # 28. 2^16 int32 in 2^10: 10.2 us, SMALL 9.2 and 7.1. Integers of 64 bits take longer if they are found:
 # 2^10 sparse ones in 2^16 take 19 us if none is, and 39 if all are, LARGE 24.
-SCANNED_FROM, SCANNED_PAIRS = 1 << 4, 1 << 26
+SCANNED_FROM, SCANNED_PAIRS = 1 << 5, 1 << 26
 SCANNED = {
     2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
     4: ((1 << 6, 1 << 14), (1 << 16, 1 << 15)),
-    8: ((1 << 15, 1 << 14),),
+    8: ((1 << 11, 1 << 14), (1 << 15, 1 << 13)),
 }
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
 # 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113. 2^12 int32 in 2^16
@@ -49,9 +49,8 @@ class Rule(NamedTuple):
     """Where SEARCH, SMALL and FILTERED are taken, for keys of one width.
 
     Args:
-        most_searched: test elements up to which SEARCH is taken,
-        searched_m: of up to so many elements,
-        searched_pairs: for so many pairs of an element and a test element.
+        searched: test elements and elements up to which SEARCH is taken. The first pair with enough test
+            elements decides.
         small_n: test elements of more than that up to which SMALL is taken.
         some: elements from which on it is taken for more,
         small_n_of_some: up to so many.
@@ -62,9 +61,7 @@ class Rule(NamedTuple):
         filtered_m: for so many elements or more.
     """
 
-    most_searched: int
-    searched_m: int
-    searched_pairs: int
+    searched: tuple[tuple[int, int], ...]
     small_n: int
     some: int
     small_n_of_some: int
@@ -81,10 +78,8 @@ class Rule(NamedTuple):
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
 NARROW = Rule(
-    most_searched=1 << 8,
-    searched_m=1 << 23,
-    searched_pairs=1 << 29,
-    small_n=1 << 12,
+    searched=((1 << 8, 1 << 62), (1 << 9, 1 << 18)),
+    small_n=1 << 11,
     some=1 << 18,
     small_n_of_some=1 << 12,
     tree_n=1 << 12,
@@ -96,11 +91,9 @@ NARROW = Rule(
 # On an H100, 2^20 and 2^22 sparse int64 in 2^7: SEARCH 13.0 and 30.4 us, SMALL 14.0 and 26.4.
 # On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
 WIDE = Rule(
-    most_searched=1 << 8,
-    searched_m=1 << 23,
-    searched_pairs=1 << 27,
+    searched=((1 << 6, 1 << 23), (1 << 7, 1 << 20), (1 << 8, 1 << 19), (1 << 9, 1 << 16)),
     small_n=1 << 11,
-    some=1 << 18,
+    some=1 << 22,
     small_n_of_some=1 << 12,
     tree_n=1 << 12,
     many=1 << 22,
@@ -139,8 +132,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
     many = n >= rule.filtered_n and m >= rule.filtered_m
     if many and not common.is_floating() and _can_filter(common, m, n):
         return Variant.FILTERED
-    few = n <= rule.most_searched and m <= rule.searched_m
-    if few and m * n <= rule.searched_pairs:
+    if m <= _most_elements(rule.searched, n):
         return Variant.SEARCH
     return _set_variant(rule.small_n_of_some if m >= rule.some else rule.small_n, n)
 
@@ -159,8 +151,12 @@ def _rule(common: Any) -> Rule:
 def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
     size = max(2, common.primitive_bitwidth // 8)
-    most = next((elements for tests, elements in SCANNED[size] if n <= tests), 0)
-    return n > SCANNED_FROM and m <= most and m * n <= SCANNED_PAIRS
+    return n > SCANNED_FROM and m <= _most_elements(SCANNED[size], n) and m * n <= SCANNED_PAIRS
+
+
+def _most_elements(pairs: tuple[tuple[int, int], ...], n: int) -> int:
+    """The elements of the first pair of test elements and elements with at least n of the former."""
+    return next((elements for tests, elements in pairs if n <= tests), 0)
 
 
 def _can_filter(common: Any, m: int, n: int) -> bool:
