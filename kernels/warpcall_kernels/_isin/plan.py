@@ -3,8 +3,8 @@
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
 | COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
-| SCAN | up to 2^16 elements in up to 2^16 test elements, and 2^26 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
-| SEARCH | up to 2^8 test elements, and not too many elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | search.py |
+| SCAN | up to 2^15 elements in up to 2^16 test elements, and 2^26 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
+| SEARCH | up to 2^9 test elements; for 64 bits, of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | search.py |
 | SMALL | up to 2^11 or 2^12 test elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
