@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.isin.forced import by_comparison
 from warpcall_kernels import InvalidInput
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule, small_plan
@@ -37,12 +38,6 @@ def _without_scan() -> Iterator[None]:
 
 def tensor(values: object, dtype: torch.dtype, device: str) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
-
-
-def by_comparison(x: Tensor, test: Tensor) -> Tensor:
-    """The definition: compare each with each in the common dtype."""
-    common = torch.promote_types(x.dtype, test.dtype)
-    return (x.to(common)[..., None] == test.to(common).reshape(-1)).any(-1)
 
 
 def padded(test: Tensor, filler: Tensor) -> Tensor:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import triton
-import triton.language as tl
 
 from warpcall_kernels._isin.bloom import fill_kernel, judge_kernel, zero_bitmap_kernel
 from warpcall_kernels._isin.filtered import (
@@ -89,5 +87,4 @@ def plan_filtered(
     step(keep_candidates_kernel, "w", lists, block, warps)
     step(mark_candidates_kernel, "tw", triton.cdiv(n, block), block, warps)
     step(settle_kernel, "xwo", lists, block, warps)
-    word = torch.uint64 if shared["KEY"] is tl.uint64 else torch.uint32
-    return SetPlan(kept.words, word, tuple(steps))
+    return SetPlan(kept.words, table.word, tuple(steps))

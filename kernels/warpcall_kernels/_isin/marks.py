@@ -31,7 +31,7 @@ def keep_kernel(
     factor: tl.tensor,
     shift: tl.tensor,
     SET: tl.constexpr,
-    TWO: tl.constexpr,
+    TWO_BITMAPS: tl.constexpr,
     LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
@@ -40,7 +40,10 @@ def keep_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Make a block of elements the set; if their range asks for a bitmap, only for TWO of them."""
+    """Make a block of elements the set, as a hash set or, with TWO_BITMAPS, as a bitmap.
+
+    With one bitmap the range says enough: it will hold the test elements.
+    """
     if PDL:
         gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -50,7 +53,7 @@ def keep_kernel(
     if SET == "either":
         low, _span, dense = whole_range(ws_ptr, words, slots, KEY, PROGRAMS)
         if dense:
-            if TWO:
+            if TWO_BITMAPS:
                 set_bits(ws_ptr, key - low, valid, KEY)
         else:
             insert(
@@ -92,7 +95,7 @@ def mark_kernel(
     factor: tl.tensor,
     shift: tl.tensor,
     SET: tl.constexpr,
-    TWO: tl.constexpr,
+    TWO_BITMAPS: tl.constexpr,
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
@@ -101,8 +104,8 @@ def mark_kernel(
 ) -> None:
     """Mark what a block of test elements finds in the set of elements, or set its bits.
 
-    TWO bitmaps are that of the elements, and behind it that of the test elements among them. Few test
-    elements are there if they are many more, and only these need atomics.
+    TWO_BITMAPS are that of the elements, and behind it that of the test elements that are among them. If
+    test elements are many more than elements, these are few, and only these need atomics.
     """
     if PDL:
         gdc_launch_dependents()
@@ -114,7 +117,7 @@ def mark_kernel(
         low, span, dense = key_range(ws_ptr, slots, KEY)
         if dense:
             inside = valid & (key - low <= span)
-            if TWO:
+            if TWO_BITMAPS:
                 kept = has_bits(ws_ptr, key - low, inside, KEY)
                 set_bits(ws_ptr + marks, key - low, kept, KEY)
             else:
@@ -154,7 +157,7 @@ def collect_kernel(
     factor: tl.tensor,
     shift: tl.tensor,
     SET: tl.constexpr,
-    TWO: tl.constexpr,
+    TWO_BITMAPS: tl.constexpr,
     BUCKET: tl.constexpr,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -170,7 +173,7 @@ def collect_kernel(
     if SET == "either":
         low, _span, dense = key_range(ws_ptr, slots, KEY)
         if dense:
-            found = has_bits(ws_ptr + marks if TWO else ws_ptr, key - low, valid, KEY)
+            found = has_bits(ws_ptr + marks if TWO_BITMAPS else ws_ptr, key - low, valid, KEY)
         else:
             found = find_marks(ws_ptr, key, valid, marks, slots, factor, shift, BUCKET, KEY)
     else:

@@ -46,7 +46,7 @@ from warpcall_kernels._isin.kernels import (
     range_kernel,
 )
 from warpcall_kernels._isin.marks import collect_kernel, keep_kernel, mark_kernel
-from warpcall_kernels._isin.rule import Variant, choose
+from warpcall_kernels._isin.rule import Variant, choose, scanned_size
 from warpcall_kernels._isin.scan import scan_kernel
 from warpcall_kernels._isin.search import search_kernel
 from warpcall_kernels._isin.small_plan import plan_small
@@ -71,8 +71,7 @@ SHORT_BLOCK = 256  # elements of a program, 2 for each thread, if there are fewe
 SOME = 1 << 17
 COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warps
 # SCAN
-# Bytes of test elements that a thread reads in one access, and how many these are at most.
-SCANNED_BYTES, MOST_SCANNED = 16, 8
+SCANNED_BYTES = 16  # of test elements that a thread reads in one access
 # Programs, unless each would have more elements than these, by the bytes of a value (2 for 1, too).
 SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
 # The most elements of a program times its warps, because registers are few; and the most warps.
@@ -104,8 +103,9 @@ SET_WARPS = 2
 SET_BLOCKS = 4
 ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 
-# The same for up to so many values, so that no warp waits for another. 2^12 int32 in 2^16 on an H100,
-# sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2 warps.
+# Up to so many values, a program of LARGE and REVERSED has so few, and one warp, which waits for no other.
+# 2^12 int32 in 2^16 on an H100, sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2
+# warps.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
 # Values up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of others:
 # 2^12 sparse int32 in 2^22 on an H100 by REVERSED: 58 us, 50 one after the other.
@@ -114,7 +114,7 @@ OVERLAPPING = 1 << 20
 # Slots for each element if these are few, up to so many in all: few keys have to be looked for twice.
 SLOTS_OF_FEW, FEW_SLOTS = 16, 1 << 16
 # Elements up to which slots are not read before the atomics, which contend if keys are equal.
-BLIND = 1 << 12
+UNREAD = 1 << 12
 # Slots for this many test elements, up to FEW_SLOTS: a bitmap in their place holds a range of four times
 # as many values as there are test elements.
 TESTS_A_SLOT = 8
@@ -218,7 +218,7 @@ def _search(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequenc
 
 def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[Any]) -> Launch:
     elements, loads, warps = scanning(common, m, n)
-    vector = _scanned_at_once(max(2, common.primitive_bitwidth // 8))
+    vector = SCANNED_BYTES // scanned_size(common)
     chunks = triton.cdiv(n, 32 * warps * vector * loads)
     arguments = {
         **call,
@@ -236,19 +236,14 @@ def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[
 
 def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
     """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
-    size = max(2, common.primitive_bitwidth // 8)
+    size = scanned_size(common)
     elements = min(triton.next_power_of_2(triton.cdiv(m, SCANNING)), SCANNED_ELEMENTS[size])
     programs = triton.cdiv(m, elements)
     # Fewer warps if there are more programs, and not more than have test elements.
-    wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * _scanned_at_once(size)))
+    wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
     warps = triton.next_power_of_2(wanted)
     loads = 2 if elements == 16 and programs <= SCANNING and n >= TWICE_SCANNED else 1
     return elements, loads, min(warps, SCAN_LIMIT // elements, SCAN_WARPS)
-
-
-def _scanned_at_once(size: int) -> int:
-    """Test elements of `size` bytes that a thread reads in one access."""
-    return min(MOST_SCANNED, SCANNED_BYTES // size)
 
 
 def _key(common: Any) -> Any:
@@ -295,8 +290,8 @@ def _prepare(
 def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> SetPlan:
     table = Table.of(common, n, small=False)
     shared = _shared(table, common)
-    shared["filter_shift"] = 33 - table.filter_words.bit_length() if table.filter_words else 0
-    shared |= {"FILTER": table.filter_words > 0, **_overlapped(max(m, n))}
+    overlapped = _overlapped(max(m, n))
+    shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     blocks = SET_BLOCKS if m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS else 1
     build = {**shared, **_blocks(n), "n": n, "words": table.words}
     probe = {**shared, **_blocks(m), "m": m, "INVERT": invert, "BLOCKS": blocks}
@@ -304,12 +299,12 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
     fused = PREPARING if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
         whole = {"words": table.words, "slots": table.slots, "KEY": shared["KEY"]}
-        whole |= {"PROGRAMS": PREPARING, **_overlapped(max(m, n))}
+        whole |= {"PROGRAMS": PREPARING, **overlapped}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
     build["PROGRAMS"] = fused
     steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
     steps.append((_over(m, probe_kernel, probe, (words[0], None, None), blocks), "xwo"))
-    return SetPlan(table.words + 2 * PREPARING, _word(common), tuple(steps))
+    return SetPlan(table.words + 2 * PREPARING, table.word, tuple(steps))
 
 
 def _overlapped(most: int) -> dict[str, bool]:
@@ -348,12 +343,12 @@ def _reversed(
     table = _with_room(table._replace(filter_words=0), m, n // TESTS_A_SLOT)
     shared = {**_shared(table, common), **_overlapped(n)}
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
-    shared["TWO"] = few and n >= TWO_BITMAPS
+    shared["TWO_BITMAPS"] = few and n >= TWO_BITMAPS
     marks = table.words
     # A byte for each slot and one for key 0, or the second bitmap.
-    zeroed = marks + max(table.slots // table.itemsize + 1, shared["TWO"] * table.words)
+    zeroed = marks + max(table.slots // table.itemsize + 1, shared["TWO_BITMAPS"] * table.words)
     keep = {**shared, **_blocks(m), "n": m, "words": zeroed, "PROGRAMS": PREPARING}
-    keep["LOOK"] = m > BLIND
+    keep["LOOK"] = m > UNREAD
     mark = {**shared, **_blocks(n), "n": n, "marks": marks}
     collect = {**shared, **_blocks(m), "m": m, "marks": marks, "INVERT": invert}
     steps = (
@@ -362,8 +357,4 @@ def _reversed(
         (_over(n, mark_kernel, mark, (words[1], None)), "tw"),
         (_over(m, collect_kernel, collect, (words[0], None, None)), "xwo"),
     )
-    return SetPlan(zeroed + 2 * PREPARING, _word(common), steps)
-
-
-def _word(common: Any) -> torch.dtype:
-    return torch.uint64 if common.primitive_bitwidth == 64 else torch.uint32
+    return SetPlan(zeroed + 2 * PREPARING, table.word, steps)

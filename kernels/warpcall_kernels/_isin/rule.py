@@ -52,10 +52,8 @@ class Rule(NamedTuple):
         searched: test elements and elements up to which SEARCH is taken. The first pair with enough test
             elements decides.
         small_n: test elements of more than that up to which SMALL is taken.
-        some: elements from which on it is taken for more,
-        small_n_of_some: up to so many.
-        tree_n: test elements up to which SMALL makes sparse ones a search tree rather than a hash set.
-        many: elements from which on it does
+        some: elements from which on it is taken for SMALL_N test elements, too.
+        many: elements from which on SMALL makes sparse test elements a search tree rather than a hash set
         tree_pairs: only for so many pairs.
         filtered_n: test elements from which on FILTERED is taken,
         filtered_m: for so many elements or more.
@@ -64,8 +62,6 @@ class Rule(NamedTuple):
     searched: tuple[tuple[int, int], ...]
     small_n: int
     some: int
-    small_n_of_some: int
-    tree_n: int
     many: int
     tree_pairs: int
     filtered_n: int
@@ -81,8 +77,6 @@ NARROW = Rule(
     searched=((1 << 8, 1 << 62), (1 << 9, 1 << 18)),
     small_n=1 << 11,
     some=1 << 18,
-    small_n_of_some=1 << 12,
-    tree_n=1 << 12,
     many=1 << 22,
     tree_pairs=1 << 34,
     filtered_n=1 << 22,
@@ -90,16 +84,10 @@ NARROW = Rule(
 )
 # On an H100, 2^20 and 2^22 sparse int64 in 2^7: SEARCH 13.0 and 30.4 us, SMALL 14.0 and 26.4.
 # On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
-WIDE = Rule(
+WIDE = NARROW._replace(
     searched=((1 << 6, 1 << 23), (1 << 7, 1 << 20), (1 << 8, 1 << 19), (1 << 9, 1 << 16)),
-    small_n=1 << 11,
     some=1 << 22,
-    small_n_of_some=1 << 12,
-    tree_n=1 << 12,
-    many=1 << 22,
     tree_pairs=1 << 29,
-    filtered_n=1 << 22,
-    filtered_m=1 << 22,
 )
 
 
@@ -134,23 +122,28 @@ def choose(common: Any, m: int, n: int) -> Variant:
         return Variant.FILTERED
     if m <= _most_elements(rule.searched, n):
         return Variant.SEARCH
-    return _set_variant(rule.small_n_of_some if m >= rule.some else rule.small_n, n)
+    return _set_variant(SMALL_N if m >= rule.some else rule.small_n, n)
 
 
 def has_tree(common: Any, m: int, n: int) -> bool:
     """Whether SMALL makes sparse test elements a search tree."""
     rule = _rule(common)
-    fits = n <= rule.tree_n and (m < rule.many or m * n <= rule.tree_pairs)
-    return fits and common.primitive_bitwidth > 16
+    return common.primitive_bitwidth > 16 and (m < rule.many or m * n <= rule.tree_pairs)
 
 
 def _rule(common: Any) -> Rule:
     return WIDE if common.primitive_bitwidth == 64 else NARROW
 
 
+def scanned_size(common: Any) -> int:
+    """The bytes of a value by which SCAN has its constants: 2 for a byte, too."""
+    size: int = common.primitive_bitwidth // 8
+    return max(2, size)
+
+
 def _scans(common: Any, m: int, n: int) -> bool:
     """Whether SCAN is taken."""
-    size = max(2, common.primitive_bitwidth // 8)
+    size = scanned_size(common)
     return n > SCANNED_FROM and m <= _most_elements(SCANNED[size], n) and m * n <= SCANNED_PAIRS
 
 

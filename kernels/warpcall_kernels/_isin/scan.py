@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from warpcall_kernels._isin.few import either
 from warpcall_kernels._isin.hash_set import keys_of, load_block, promote, store_block
 
 
@@ -58,24 +59,19 @@ def scan_kernel(
     differing = _differing(differing, test, first_high, BY_LOW_WORD)
     if BY_LOW_WORD:
         DIFFER: tl.constexpr = 1 << ELEMENTS  # a bit beside those of the elements
-        found = tl.reduce(_word(least) | tl.where(differing != 0, DIFFER, 0), 0, _or)
+        found = tl.reduce(_word(least) | tl.where(differing != 0, DIFFER, 0), 0, either)
         if found > DIFFER:
             least = _nothing_found(ELEMENTS, THREADS)
             for chunk in range(chunks):
                 test = _load_tests(test_ptr, chunk * CHUNK, n, COMMON, KEY, VECTOR, LOADS, THREADS)
                 least = _compare(least, test, elements, False)
-            found = tl.reduce(_word(least), 0, _or) | DIFFER
+            found = tl.reduce(_word(least), 0, either) | DIFFER
         valid = (found >= DIFFER) | (_high_word(_bits_of(block, COMMON, KEY)) == first_high)
     else:
-        found = tl.reduce(_word(least), 0, _or)
+        found = tl.reduce(_word(least), 0, either)
         _key, valid = keys_of(block, COMMON, KEY)
     result = (((found >> tl.arange(0, ELEMENTS)) & 1) != 0) & valid
     store_block(out_ptr, start, m, result ^ INVERT, ELEMENTS)
-
-
-@triton.jit
-def _or(a: tl.tensor, b: tl.tensor) -> tl.tensor:
-    return a | b
 
 
 @triton.jit

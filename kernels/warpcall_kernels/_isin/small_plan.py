@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 from warpcall_kernels._isin.hash_set import HEADER
 from warpcall_kernels._isin.rule import has_tree
@@ -58,11 +57,9 @@ def plan_small(
         words: as for `launches` of plan.py.
     """
     if has_tree(call["COMMON"], call["m"], call["n"]):
-        return _tree(call, table.kind, shared["KEY"], words)
+        return _tree(call, table, shared["KEY"], words)
     m, n = call["m"], call["n"]
-    shared = {**shared, "filter_shift": 0}
-    if table.filter_words:
-        shared["filter_shift"] = 33 - table.filter_words.bit_length()
+    shared = {**shared, "filter_shift": table.filter_shift}
     build = {**shared, "n": n, "words": table.words, "num_warps": BUILD_WARPS}
     build["BLOCK"] = max(BUILDING, triton.next_power_of_2(n))
     probe = {**shared, "m": m, "HELD": table.filter_words, "INVERT": call["INVERT"]}
@@ -72,15 +69,15 @@ def plan_small(
         warps = HELD_WARPS_OF_MANY if n >= MANY_HELD else HELD_WARPS
         probe |= {"BLOCK": HELD_BLOCK, "num_warps": warps}
     kernels = build_small_kernel, probe_small_kernel
-    return _overlapping(kernels, 1, build, probe, table.words, words)
+    return _overlapping(kernels, 1, build, probe, table.words, table.word, words)
 
 
-def _tree(call: Mapping[str, Any], kind: Kind, key: Any, words: Sequence[Any]) -> SetPlan:
+def _tree(call: Mapping[str, Any], table: Table, key: Any, words: Sequence[Any]) -> SetPlan:
     m, n, common = call["m"], call["n"], call["COMMON"]
     levels = max(1, (n - 1).bit_length())
     slots = max(MIN_SLOTS, TREE_SLOTS << levels)
     shared = {"slots": slots, "COMMON": common, "KEY": key, "LEVELS": levels}
-    shared["SET"] = kind.value if kind is Kind.EITHER else "tree"
+    shared["SET"] = table.kind.value if table.kind is Kind.EITHER else "tree"
     ranked = min(1 << levels, RANKED)
     build = {**shared, "n": n, "RANKED": ranked, "PART": min(1 << levels, RANK_PART)}
     build |= {"BLOCK": ZEROED, "num_warps": RANKING_WARPS}
@@ -88,7 +85,8 @@ def _tree(call: Mapping[str, Any], kind: Kind, key: Any, words: Sequence[Any]) -
     probe = {**shared, "m": m, "INVERT": call["INVERT"], "BLOCK": TREE_BLOCK}
     probe["num_warps"] = TREE_WARPS_OF_MANY if many else TREE_WARPS
     kernels = build_tree_kernel, probe_tree_kernel
-    return _overlapping(kernels, (1 << levels) // ranked, build, probe, HEADER + slots, words)
+    programs = (1 << levels) // ranked
+    return _overlapping(kernels, programs, build, probe, HEADER + slots, table.word, words)
 
 
 def _overlapping(
@@ -97,6 +95,7 @@ def _overlapping(
     build: Mapping[str, Any],
     probe: Mapping[str, Any],
     total: int,
+    word: torch.dtype,
     words: Sequence[Any],
 ) -> SetPlan:
     """Both launches. Where a device can, the second begins while the first runs."""
@@ -109,5 +108,4 @@ def _overlapping(
         (Launch(kernels[0], (programs,), first, (words[1], None)), "tw"),
         (Launch(kernels[1], grid, second, (words[0], None, None)), "xwo"),
     )
-    word = torch.uint64 if second["KEY"] is tl.uint64 else torch.uint32
     return SetPlan(total, word, steps)

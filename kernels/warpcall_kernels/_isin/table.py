@@ -95,6 +95,11 @@ class Table(NamedTuple):
         return cls(kind, slots, bucket, small, itemsize, words)
 
     @property
+    def word(self) -> torch.dtype:
+        """The dtype of a word."""
+        return torch.uint64 if self.itemsize == 8 else torch.uint32
+
+    @property
     def words(self) -> int:
         """Words of the workspace."""
         return HEADER + self.slots + self.filter_words * 4 // self.itemsize
@@ -105,6 +110,11 @@ class Table(NamedTuple):
         more.
         """
         return max(0, 33 - (self.slots // self.bucket).bit_length())
+
+    @property
+    def filter_shift(self) -> int:
+        """How far a hash of 32 bits is shifted right to number the words of the filter; 0 without one."""
+        return 33 - self.filter_words.bit_length() if self.filter_words else 0
 
 
 class CandidateSet(NamedTuple):

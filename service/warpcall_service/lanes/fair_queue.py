@@ -107,12 +107,9 @@ class FairQueue(Generic[T]):
     def remove(self, entry: QueueEntry[T]) -> None:
         """Take out an entry that no longer waits, without charge. The operation is idempotent."""
         queue = self._urgent if entry.urgent else self._user_queues.get(entry.user)
-        if queue and queue[0] is entry:
-            queue.popleft()
-        elif queue is None or entry not in queue:
+        if queue is None or entry not in queue:
             return
-        else:
-            queue.remove(entry)
+        queue.remove(entry)
         self.count -= 1
         if not queue and not entry.urgent:
             del self._user_queues[entry.user]

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import triton
 
 from warpcall_kernels._conv import backward
-from warpcall_kernels.compile.warm import CompileOnlyDriver
 from warpcall_kernels.conv_backward import conv_backward
-from warpcall_kernels.op import launch
 from warpcall_kernels.op.launch import layout_key, overlaps_launches
 
 BF16 = torch.bfloat16
-
-
-@pytest.fixture
-def compiles_for(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[int]:
-    """Plan as `compile/warm.py` does for this compute capability."""
-    capability: int = request.param
-    active = triton.runtime.driver.active
-    monkeypatch.setattr(launch, "_takes_metas", True)
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
-    triton.runtime.driver.set_active(CompileOnlyDriver(capability))
-    yield capability
-    triton.runtime.driver.set_active(active)
 
 
 @pytest.mark.parametrize("compiles_for", [80, 89, 90, 100], indirect=True)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.isin.forced import by_comparison
 from warpcall_kernels._isin import bloom, hash_set, plan, rule, table
 from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant, choose
@@ -17,11 +18,6 @@ from warpcall_kernels.isin import isin
 from warpcall_kernels.op.launch import Launch
 
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
-
-
-def by_comparison(x: Tensor, test: Tensor) -> Tensor:
-    """The definition: compare each with each."""
-    return (x[:, None] == test).any(-1)
 
 
 def filtered(x: Tensor, test: Tensor, *, invert: bool = False) -> tuple[Tensor, Tensor]:

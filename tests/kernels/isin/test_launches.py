@@ -7,19 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 import triton.language as tl
-from torch import Tensor
 
+from tests.kernels.isin.forced import by_comparison
 from warpcall_kernels._isin import plan as module
 from warpcall_kernels._isin import rule, table
 from warpcall_kernels._isin.rule import Variant, choose
 from warpcall_kernels.isin import isin
 from warpcall_kernels.op.launch import Launch
-
-
-def by_comparison(x: Tensor, test: Tensor) -> Tensor:
-    """The definition: compare each with each in the common dtype."""
-    common = torch.promote_types(x.dtype, test.dtype)
-    return (x.to(common)[..., None] == test.to(common).reshape(-1)).any(-1)
 
 
 @pytest.fixture

@@ -45,12 +45,12 @@ def planned_set(variant: Variant, dtype: torch.dtype, m: int, n: int, invert: bo
 @pytest.mark.parametrize("kind", ["dense", "sparse", "equal", "odd"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
 @pytest.mark.parametrize("two", [False, True], ids=["one bitmap", "two bitmaps"])
-@pytest.mark.parametrize("blind", [False, True], ids=["slots are read", "slots are not read"])
+@pytest.mark.parametrize("unread", [False, True], ids=["slots are read", "slots are not read"])
 @pytest.mark.parametrize(("m", "n"), [(1, 9), (70, 1021), (1300, 3000)])
 def test_elements_as_the_set(
     m: int,
     n: int,
-    blind: bool,
+    unread: bool,
     two: bool,
     dtype: torch.dtype,
     kind: str,
@@ -58,13 +58,13 @@ def test_elements_as_the_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TWO_BITMAPS", 0 if two else 1 << 40)
-    monkeypatch.setattr(module, "BLIND", 1 << 40 if blind else 0)
+    monkeypatch.setattr(module, "UNREAD", 1 << 40 if unread else 0)
     x, test = (t.to(device) for t in drawn(kind, dtype, m, n))
     invert = m == n % 2
 
     planned = planned_set(Variant.REVERSED, dtype, m, n, invert)
 
-    assert planned.launches[2][0].arguments["TWO"] == (two and not dtype.is_floating_point)
+    assert planned.launches[2][0].arguments["TWO_BITMAPS"] == (two and not dtype.is_floating_point)
     assert torch.equal(run_plan(planned, x, test), torch.isin(x, test, invert=invert))
 
 

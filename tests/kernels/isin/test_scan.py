@@ -9,34 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.isin.forced import by_comparison, by_variant
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.plan import DTYPES
 from warpcall_kernels._isin.rule import SCANNED, SCANNED_PAIRS, Variant, choose
-from warpcall_kernels.isin import run_plan
-from warpcall_kernels.op.launch import Launch
 
 NAN = float("nan")
-
-
-def by_comparison(x: Tensor, test: Tensor) -> Tensor:
-    """The definition: compare each with each in the common dtype."""
-    common = torch.promote_types(x.dtype, test.dtype)
-    return (x.to(common)[:, None] == test.to(common)).any(1)
 
 
 def scan(
     x: Tensor, test: Tensor, invert: bool = False, constants: tuple[int, int, int] | None = None
 ) -> Tensor:
     """The result of SCAN, by (elements of a program, accesses, warps) if `constants` are given."""
-    common = torch.promote_types(x.dtype, test.dtype)
-    words = [torch.uint8 if t.dtype == torch.bool else None for t in (x, test)]
-    words = [DTYPES[word] if word else None for word in words]
     with pytest.MonkeyPatch.context() as patch:
         if constants:
             patch.setattr(module, "scanning", lambda *_: constants)
-        planned = launches(Variant.SCAN, DTYPES[common], len(x), len(test), invert, words)
-    assert isinstance(planned, Launch)
-    return run_plan(planned, x, test)
+        return by_variant(Variant.SCAN, x, test, invert=invert)
 
 
 def some(count: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
-import triton.language as tl
 from torch import Tensor
 
+from tests.kernels.isin.forced import by_comparison, by_variant, planned
 from warpcall_kernels._isin import plan as module
-from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
-from warpcall_kernels.isin import run_plan
 from warpcall_kernels.op.launch import Launch
 
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
@@ -18,24 +18,13 @@ WHOLE = [torch.int32, torch.int64]
 NAN = float("nan")
 
 
-def by_comparison(x: Tensor, test: Tensor) -> Tensor:
-    """The definition: compare each with each in the common dtype."""
-    common = torch.promote_types(x.dtype, test.dtype)
-    return (x.to(common)[:, None] == test.to(common)).any(-1)
-
-
-def planned(x: Tensor, test: Tensor, *, invert: bool = False) -> Launch:
-    """The launch of SEARCH, whatever the rule takes."""
-    common = DTYPES[torch.promote_types(x.dtype, test.dtype)]
-    words = [tl.uint8 if t.dtype == torch.bool else None for t in (x, test)]
-    plan = launches(Variant.SEARCH, common, len(x), len(test), invert, words)
+def planned_search(x: Tensor, test: Tensor) -> Launch:
+    plan = planned(Variant.SEARCH, x, test)
     assert isinstance(plan, Launch)
     return plan
 
 
-def by_search(x: Tensor, test: Tensor, *, invert: bool = False) -> Tensor:
-    """The result of SEARCH."""
-    return run_plan(planned(x, test, invert=invert), x, test)
+by_search = functools.partial(by_variant, Variant.SEARCH)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -60,7 +49,7 @@ def test_the_bitmap_may_lie_anywhere_and_be_full(
     end: str, beyond: int, n: int, dtype: torch.dtype, device: str
 ) -> None:
     info = torch.iinfo(dtype)
-    span = 32 * planned(*(torch.zeros(n, dtype=dtype),) * 2).arguments["WORDS"] + beyond
+    span = 32 * planned_search(*(torch.zeros(n, dtype=dtype),) * 2).arguments["WORDS"] + beyond
     low = {"least": info.min, "middle": -7, "greatest": info.max - span}[end]
     apart = torch.randint(0, span + 1, (n,), device=device).to(dtype)
     apart[0], apart[-1] = span, 0
@@ -122,7 +111,7 @@ def test_a_program_looks_up_several_blocks(
     test = (torch.arange(20, device=device) * step).to(dtype)
     x = torch.arange(m, device=device).to(dtype) * (step // 3)
 
-    assert planned(x, test).arguments["BLOCKS"] > 1
+    assert planned_search(x, test).arguments["BLOCKS"] > 1
     assert torch.equal(by_search(x, test), by_comparison(x, test))
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
-import triton.language as tl
 from torch import Tensor
 
+from tests.kernels.isin.forced import by_comparison, by_variant, planned
 from warpcall_kernels._isin import small_plan
-from warpcall_kernels._isin.plan import DTYPES, launches
 from warpcall_kernels._isin.rule import Variant
 from warpcall_kernels._isin.table import SetPlan
-from warpcall_kernels.isin import run_plan
 from warpcall_kernels.op.launch import overlaps_launches
 
 TYPES = [torch.int32, torch.int64, torch.float32, torch.float64]
 NAN = float("nan")
-
-
-def by_comparison(x: Tensor, test: Tensor) -> Tensor:
-    """The definition: compare each with each in the common dtype."""
-    common = torch.promote_types(x.dtype, test.dtype)
-    return (x.to(common)[:, None] == test.to(common)).any(-1)
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["tree", "hash"])
@@ -29,18 +23,13 @@ def _sparse_set(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     monkeypatch.setattr(small_plan, "has_tree", lambda *sizes: request.param)
 
 
-def planned(x: Tensor, test: Tensor, *, invert: bool = False) -> SetPlan:
-    """The launches of SMALL, whatever the rule takes."""
-    common = DTYPES[torch.promote_types(x.dtype, test.dtype)]
-    words = [tl.uint8 if t.dtype == torch.bool else None for t in (x, test)]
-    plan = launches(Variant.SMALL, common, len(x), len(test), invert, words)
+def planned_small(x: Tensor, test: Tensor) -> SetPlan:
+    plan = planned(Variant.SMALL, x, test)
     assert isinstance(plan, SetPlan)
     return plan
 
 
-def by_small(x: Tensor, test: Tensor, *, invert: bool = False) -> Tensor:
-    """The result of SMALL."""
-    return run_plan(planned(x, test, invert=invert), x, test)
+by_small = functools.partial(by_variant, Variant.SMALL)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -87,7 +76,7 @@ def test_a_bitmap_of_the_widest_range_and_another_set_of_a_wider_one(
     below: int, dtype: torch.dtype, device: str
 ) -> None:
     n, low = 100, torch.iinfo(dtype).min
-    plan = planned(torch.empty(1, dtype=dtype), torch.empty(n, dtype=dtype))
+    plan = planned_small(torch.empty(1, dtype=dtype), torch.empty(n, dtype=dtype))
     span = plan.launches[0][0].arguments["slots"] * 8 * dtype.itemsize - below
     test = torch.full((n,), low, dtype=dtype, device=device)
     test[17] += span
@@ -144,7 +133,9 @@ def test_calls_in_a_row_wait_for_what_they_read_and_overwrite(device: str) -> No
 
 @pytest.mark.parametrize("compiles_for", [80, 90, 100], indirect=True)
 def test_the_lookup_begins_while_the_set_is_built_from_capability_90_on(compiles_for: int) -> None:
-    build, probe = (step for step, _ in planned(torch.empty(1000), torch.empty(1000)).launches)
+    build, probe = (
+        step for step, _ in planned_small(torch.empty(1000), torch.empty(1000)).launches
+    )
 
     overlaps = compiles_for >= 90
     assert overlaps_launches() == overlaps

@@ -8,19 +8,17 @@ import os
 import resource
 import signal
 import subprocess
-import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import uvloop
 
 from bench.descriptors import held
 from tests.forks import forked_workers
+from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, send, started, until
 from warpcall.errors import Busy, Problem, TimedOut
 from warpcall.wire import TensorInfo
-from warpcall_service.identity import LOCAL
 from warpcall_service.lanes.engine import EngineError, LocalEngine
 from warpcall_service.lanes.lane_call import MAX_AHEAD
 from warpcall_service.lanes.messages import frame
@@ -28,7 +26,6 @@ from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.status import LaneStatus
 from warpcall_service.settings import Settings
 
-PATIENCE_S = 60.0
 SLOW_CASES = 120_000  # of a job whose check takes some seconds, also on a busy machine longer than the deadlines
 MARGIN_S = 10.0  # how late a deadline may be noticed on a busy machine
 QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
@@ -38,49 +35,6 @@ QUICK = {"restart_pause_s": 0.01, "retry_pause_s": 0.05}
 def _workers_are_forks() -> Iterator[None]:
     with forked_workers():
         yield
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-@contextlib.asynccontextmanager
-async def started(**settings: Any) -> AsyncIterator[LocalEngine]:
-    engine = LocalEngine(Settings.load(devices="cpu", arena_bytes=1 << 20, **settings))
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
-
-
-def lane(engine: LocalEngine) -> LaneStatus:
-    return engine.status()[0]
-
-
-def send(engine: LocalEngine, number: signal.Signals | int) -> None:
-    """Send a signal to the lane's process."""
-    pid = lane(engine).pid
-    assert pid is not None
-    os.kill(pid, number)
-
-
-async def permute(engine: LocalEngine, nbytes: int) -> Plan:
-    return await engine.plan_call("permute", [TensorInfo("x", "U8", (nbytes,))], {"dims": [0]})
-
-
-async def call(engine: LocalEngine, plan: Plan, timeout_s: float) -> None:
-    """Run `plan` on whatever lies in the memory that it is given."""
-    deadline = time.monotonic() + timeout_s
-    source = await engine.acquire(plan.input_nbytes, timeout_s, LOCAL.name)
-    target = await engine.acquire(plan.output_nbytes, timeout_s, LOCAL.name)
-    try:
-        await engine.run_on_lane(plan, source, target, 0, deadline)
-    finally:
-        source.release()
-        target.release()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.service.lanes.test_engine import PATIENCE_S, call, lane, permute, send, started, until
+from tests.service.lanes.engines import PATIENCE_S, call, lane, permute, send, started, until
 from warpcall_service.lanes.lane_call import MAX_AHEAD, MAX_SHORT_AHEAD
 from warpcall_service.lanes.status import LaneStatus
 

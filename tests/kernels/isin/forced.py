@@ -1,0 +1,31 @@
+"""A variant of isin, whatever the rule takes, and the comparison that says what isin is."""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from warpcall_kernels._isin.plan import DTYPES, launches
+from warpcall_kernels._isin.rule import Variant
+from warpcall_kernels._isin.table import SetPlan
+from warpcall_kernels.isin import run_plan
+from warpcall_kernels.op.launch import Launch
+
+
+def by_comparison(x: Tensor, test: Tensor) -> Tensor:
+    """Compare each with each in the common dtype."""
+    common = torch.promote_types(x.dtype, test.dtype)
+    return (x.to(common)[..., None] == test.to(common).reshape(-1)).any(-1)
+
+
+def planned(variant: Variant, x: Tensor, test: Tensor, *, invert: bool = False) -> Launch | SetPlan:
+    """The launches of a variant."""
+    common = DTYPES[torch.promote_types(x.dtype, test.dtype)]
+    words = [tl.uint8 if t.dtype == torch.bool else None for t in (x, test)]
+    return launches(variant, common, len(x), len(test), invert, words)
+
+
+def by_variant(variant: Variant, x: Tensor, test: Tensor, *, invert: bool = False) -> Tensor:
+    """The result of a variant."""
+    return run_plan(planned(variant, x, test, invert=invert), x, test)
