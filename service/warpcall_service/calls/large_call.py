@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 
 from warpcall.errors import Problem
@@ -17,10 +16,6 @@ from warpcall_service.http.watchdog import ClientWatchdog
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import Timing
 
-# Longest time for which the event loop does not sleep while one call is on a GPU's lane. One client's
-# calls of 1 MB took 0.60 instead of 0.75 ms with it, on a machine with an H200.
-AWAKE_S = 1e-3
-
 log = logging.getLogger("warpcall")
 
 
@@ -32,9 +27,8 @@ class LargeCall(RepeatedCall):
     there.
     """
 
-    __slots__ = ("_awake_until", "_ended", "_is_on_lane", "_missing", "_sending", "_watchdog")
+    __slots__ = ("_ended", "_is_on_lane", "_missing", "_sending", "_watchdog")
 
-    _awake_until: float
     _sending: asyncio.Task[None]
     _watchdog: ClientWatchdog
 
@@ -81,7 +75,6 @@ class LargeCall(RepeatedCall):
     def set_result(self, timing: Timing) -> None:
         """Send the outputs, which lie in the slot."""
         self._is_on_lane = False
-        self.template.has_copied = timing.h2d_ms > 0
         if self._ended:
             return
         try:
@@ -133,20 +126,7 @@ class LargeCall(RepeatedCall):
     def _submit(self) -> None:
         """Give the call to its lane."""
         self.give_to_lane(self.slot, self)
-        self._is_on_lane, template = True, self.template
-        if template.has_copied and template.services.large_calls.has_cpus:
-            self._awake_until = self.uploaded + AWAKE_S
-            template.connection.loop.call_soon(self._stay_awake)
-
-    def _stay_awake(self) -> None:
-        """Keep the event loop from sleeping until the lane answers, if no other call keeps it busy."""
-        template = self.template
-        if (
-            self._is_on_lane
-            and template.services.large_calls.under_way == 1
-            and time.monotonic() < self._awake_until
-        ):
-            template.connection.loop.call_soon(self._stay_awake)
+        self._is_on_lane = True
 
     def _respond(self, timing: Timing) -> None:
         template, connection = self.template, self.template.connection

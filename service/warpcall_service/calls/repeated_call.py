@@ -63,7 +63,6 @@ class CallTemplate:
         scope: what the log says of the request.
         head: as above.
         output_begin, output_end: where the outputs lie in a call's slot.
-        has_copied: whether the inputs of the last large call were copied to a GPU.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class CallTemplate:
         self.output_end = self.output_begin + plan.output_nbytes
         self.head = head
         self.timeout_s = timeout_s
-        self.has_copied = False
         self._begin_of_head = (
             b"HTTP/1.1 200 OK\r\n%%bcontent-type: %b\r\ncontent-length: %d\r\nserver-timing: "
             % (media_type, self.response_nbytes)

@@ -16,12 +16,13 @@ from warpcall_service.lanes.activity import Activity
 from warpcall_service.lanes.arena import Arena, share_of
 from warpcall_service.lanes.device_lease import DeviceLease
 from warpcall_service.lanes.fair_queue import FairQueue
-from warpcall_service.lanes.lane_call import Call, Outcome, may_follow
+from warpcall_service.lanes.lane_call import SHORT_CALL_S, Call, Outcome, may_follow
 from warpcall_service.lanes.messages import Done, Hello
 from warpcall_service.lanes.plan import Plan
 from warpcall_service.lanes.slot import Slot
 from warpcall_service.lanes.status import CLOSED, LaneStatus, State, Timing
 from warpcall_service.lanes.worker_handle import WorkerHandle, WorkerLost
+from warpcall_service.processes.lone_calls import LoneCalls
 from warpcall_service.settings import Settings
 
 RESERVE_SHARE = 1 / 32  # of an arena for small calls only
@@ -58,6 +59,7 @@ class Lane:
         self._worker: WorkerHandle | None = None
         self._queue: FairQueue[Call] = FairQueue()
         self._sent: deque[Call] = deque()
+        self._lone_calls = LoneCalls(self._loop)
         self.activity = Activity()
         self.device_lease = DeviceLease(
             self._occupied,
@@ -343,6 +345,8 @@ class Lane:
             at_once=not sent,
         ):
             return False  # tried again at the next reply, or by the next process
+        is_short = self._mean_call_s <= SHORT_CALL_S
+        self._lone_calls.sent(is_short=is_short, beside_others=bool(sent))
         sent.append(call)
         self._sent_nbytes += call.nbytes
         return True
@@ -355,6 +359,7 @@ class Lane:
         call = self._sent.popleft()
         self._sent_nbytes -= call.nbytes
         self._deaths = 0
+        self._lone_calls.answered(has_copied=h2d_ms > 0)
         call.release()
         device_s = (h2d_ms + kernel_ms + d2h_ms) * 1e-3
         if problem:

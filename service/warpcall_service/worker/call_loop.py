@@ -20,17 +20,15 @@ from warpcall.errors import Problem, TimedOut
 from warpcall_service.devices.device import Device, Pending, Times
 from warpcall_service.devices.tensors import Runnable
 from warpcall_service.lanes.messages import CALL, DONE, FREE, PACKET_BYTES
+from warpcall_service.processes.lone_calls import LONE_CALLS, has_few_cpus
 
 MOST_UNDER_WAY = 8  # calls that a device has at a time; the server sends hardly more ahead
 ANSWERS = 4  # in one packet: the server works on them while this process goes on
 ANSWER_S = 200e-6  # longest time for which an answer waits for others
-# A call that came after so long a time without calls, and alone, is answered without looking for another.
-ALONE_S = 120e-6
 POLL_S = 1e-3  # of looking for new calls while the device works; then wait for the device
-# While calls whose inputs are copied come as often as this, look for the next one instead of sleeping.
-# One client's calls of 1 MB took 0.75 instead of 0.86 ms with it, on a machine with an H200.
+# While calls come as often as this, look for the next one instead of sleeping: see `lone_calls.py`.
 SPIN_S = 2e-3
-SPIN_CPUS = 4  # at least, or the loop would take the time of the process that speaks HTTP
+FEW_CPUS_SPIN_S = 300e-6
 
 log = logging.getLogger("warpcall.lane")
 
@@ -45,8 +43,8 @@ class CallLoop:
         problem_of: the problem that the caller gets for an exception.
         launching: held while a call is begun; another thread may load kernels while it is free.
         spin_s: longest time for which an idle process looks for the next call before it sleeps. It
-            sleeps at once if the last call came later, or copied no inputs. None means SPIN_S on a
-            machine with SPIN_CPUS.
+            sleeps at once if the last call came later, or copied no inputs, or with few CPUs if
+            calls do not come one at a time. None means SPIN_S or FEW_CPUS_SPIN_S.
     """
 
     def __init__(
@@ -65,13 +63,13 @@ class CallLoop:
         self._free = free
         self._problem_of = problem_of
         self._launching = launching
+        self._few_cpus = has_few_cpus()
         if spin_s is None:
-            spin_s = SPIN_S if len(os.sched_getaffinity(0)) >= SPIN_CPUS else 0.0
+            spin_s = FEW_CPUS_SPIN_S if self._few_cpus else SPIN_S
         self._spin_s = spin_s
-        self._waited_s = 0.0  # for the last packet
-        self._is_alone = False  # the last call came alone, after ALONE_S
-        self._may_spin = False  # the last call came soon
+        self._lone_calls = 0  # that came one at a time, in a row
         self._has_copied = False  # the last call copied its inputs
+        self._came_soon = False  # the last packet, after the process had nothing to do
         self._under_way: deque[tuple[int, float, Pending]] = deque()  # id, time of its begin
         self._answers: list[bytes] = []
         self._answered_at = 0.0  # time of the first of them
@@ -83,7 +81,7 @@ class CallLoop:
             try:
                 if self._under_way or self._answers:
                     packet = self._calls.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
-                    self._waited_s = 0.0
+                    self._lone_calls = 0
                 else:
                     packet = self._next_packet()
             except BlockingIOError:
@@ -96,12 +94,14 @@ class CallLoop:
     def _next_packet(self) -> bytes:
         """Wait for the next packet while there is nothing else to do."""
         began = time.monotonic()
-        if self._may_spin and self._has_copied:
+        may_spin = self._lone_calls >= LONE_CALLS if self._few_cpus else self._has_copied
+        if self._came_soon and may_spin:
             while not self._has_come() and time.monotonic() < began + self._spin_s:
                 pass
         packet = self._calls.recv(PACKET_BYTES)
-        self._waited_s = time.monotonic() - began
-        self._may_spin = self._waited_s < self._spin_s
+        self._came_soon = time.monotonic() < began + self._spin_s
+        is_one = bool(packet) and CALL.size + CALL.unpack_from(packet)[-1] == len(packet)
+        self._lone_calls = self._lone_calls + 1 if is_one else 0
         return packet
 
     def _begin_all(self, packet: bytes) -> None:
@@ -110,7 +110,6 @@ class CallLoop:
             call_id, source, target, deadline, nbytes = CALL.unpack_from(packet, at)
             at += CALL.size + nbytes
             message = packet[at - nbytes : at]
-            self._is_alone = CALL.size + nbytes == len(packet) and self._waited_s > ALONE_S
             if call_id == FREE:
                 self._free(json.loads(message))
                 continue
@@ -171,7 +170,8 @@ class CallLoop:
             self._answered_at = now
         since = began if len(self._answers) == 1 else self._answered_at
         is_due = len(self._answers) >= ANSWERS or now > since + ANSWER_S
-        if is_due or (self._is_alone and not self._under_way) or broken:
+        is_last = self._lone_calls >= LONE_CALLS and not self._under_way  # for some time
+        if is_due or is_last or broken:
             self._send_answers()
         if broken:
             log.error("the device is lost to this process, which ends to be replaced")

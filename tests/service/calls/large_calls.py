@@ -23,9 +23,8 @@ SETTINGS = {
     "WARPCALL_BODY_TIMEOUT_S": str(TIMEOUT_S),
 }
 # Starts the server as on a machine with 8 CPUs, and notes in files: a letter for each call of this kind
-# that begins; the bytes that the thread for responses wrote; a letter each time that a call keeps the
-# event loop awake. If there is a file `slow`, this thread waits until it is gone. If there is a file
-# `gpu`, the lane's calls say that their inputs were copied.
+# that begins; the bytes that the thread for responses wrote. If there is a file `slow`, this thread
+# waits until it is gone.
 COUNTED = """
 import os, runpy, sys, time
 
@@ -34,7 +33,6 @@ from warpcall_service.calls.large_call import LargeCall
 from warpcall_service.calls.send_thread import SendThread
 
 start, write, path = LargeCall.start, SendThread._write, sys.argv[1]
-stay_awake, set_result = LargeCall._stay_awake, LargeCall.set_result
 
 def note(end, text):
     with open(path + end, "a") as file:
@@ -43,15 +41,6 @@ def note(end, text):
 def counted(self, *args):
     note("", "x")
     start(self, *args)
-
-def awake(self):
-    note("-awake", "x")
-    stay_awake(self)
-
-def result(self, timing):
-    if os.path.exists(path + "-gpu"):
-        timing = timing._replace(h2d_ms=0.1)
-    set_result(self, timing)
 
 def written(self, fd, head, data, report):
     while os.path.exists(path + "-slow"):
@@ -62,7 +51,6 @@ def written(self, fd, head, data, report):
     write(self, fd, head, data, ended)
 
 LargeCall.start, SendThread._write = counted, written
-LargeCall._stay_awake, LargeCall.set_result = awake, result
 sys.argv = ["warpcall-server"]
 runpy.run_module("warpcall_service.cli", run_name="__main__")
 """
@@ -71,7 +59,7 @@ runpy.run_module("warpcall_service.cli", run_name="__main__")
 @contextmanager
 def noting_server(path: Path) -> Iterator[Server]:
     """A server that notes in files that begin with `path`."""
-    for end in ("", "-awake", "-written"):
+    for end in ("", "-written"):
         path.with_name(path.name + end).touch()
     with running_server(SETTINGS, (sys.executable, "-c", COUNTED, str(path))) as started:
         yield started

@@ -1,11 +1,10 @@
-"""Large calls that repeat earlier ones: who sends their responses, and when the event loop sleeps."""
+"""Large calls that repeat earlier ones: who sends their responses while several are under way."""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tests.service.calls.large_calls import (
     values,
     written,
 )
-from tests.service.http.test_quick import is_transposed, lane, request
+from tests.service.http.test_quick import is_transposed, lane
 from tests.service.stopped_lane import stopped_lane
 from tests.waiting import until
 
@@ -82,66 +81,3 @@ def test_a_response_is_not_freed_while_the_thread_writes_it(
     assert lane(server, "arena_used") == used
     slow.unlink()
     until(lambda: is_clean(server))
-
-
-@pytest.fixture
-def gpu(counts: Path) -> Iterator[None]:
-    """The lane's calls say that their inputs were copied to a GPU."""
-    beside(counts, "gpu").touch()
-    yield
-    beside(counts, "gpu").unlink()
-
-
-def awake(counts: Path) -> int:
-    """How often a call kept the event loop awake."""
-    return beside(counts, "awake").stat().st_size
-
-
-@pytest.mark.usefixtures("gpu")
-def test_while_one_call_is_on_the_lane_of_a_gpu_the_event_loop_stays_awake_for_a_short_time(
-    server: Server, begun: list[int], counts: Path
-) -> None:
-    caller, begun[0] = prepared(server), 2
-    caller.call(values(1))  # the first shows that inputs are copied
-    before = awake(counts)
-
-    with stopped_lane(server):
-        caller.send(values(2))
-        until(lambda: lane(server, "in_flight") == 1)
-        until(lambda: awake(counts) > before + 1)
-        time.sleep(0.1)
-        after = awake(counts)
-        time.sleep(0.1)
-        assert awake(counts) == after, "it sleeps by now"
-
-    assert is_transposed(caller.receive()[1], values(2))
-
-
-@pytest.mark.usefixtures("gpu")
-def test_beside_others_no_call_keeps_the_event_loop_awake(
-    server: Server, begun: list[int], counts: Path
-) -> None:
-    callers, begun[0] = [prepared(server) for _ in range(2)], 4
-    for caller in callers:
-        caller.call(values(1))
-
-    callers[0].sock.sendall(request(values(2))[:-1000])
-    until(lambda: lane(server, "arena_used") > 0)
-    before = awake(counts)
-    callers[1].call(values(3))
-    assert awake(counts) == before + 1, "it is looked at once"
-    callers[0].sock.sendall(request(values(2))[-1000:])
-
-    assert is_transposed(callers[0].receive()[1], values(2))
-
-
-def test_on_a_lane_without_a_gpu_the_event_loop_sleeps(
-    server: Server, begun: list[int], counts: Path
-) -> None:
-    caller, begun[0] = prepared(server), 2
-    before = awake(counts)
-
-    for n in range(2):
-        assert is_transposed(caller.call(values(n))[1], values(n))
-
-    assert awake(counts) == before

@@ -15,6 +15,7 @@ from tests.service.worker.lane_calls import answers_to, check_many_calls, messag
 from tests.waiting import until
 from warpcall_service.devices.device import Times
 from warpcall_service.lanes.messages import CALL, DONE, PACKET_BYTES
+from warpcall_service.processes.lone_calls import CPUS
 from warpcall_service.worker.call_loop import MOST_UNDER_WAY, CallLoop
 
 
@@ -167,18 +168,36 @@ def running_loop(h2d_ms: float, spin_s: float) -> Iterator[tuple[socket.socket, 
         running.join(30)
 
 
+def set_machine(monkeypatch: pytest.MonkeyPatch, *, few_cpus: bool, lone_calls: int) -> None:
+    cpus = CPUS - 1 if few_cpus else CPUS
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cpus)))
+    monkeypatch.setattr("warpcall_service.worker.call_loop.LONE_CALLS", lone_calls)
+
+
 @pytest.mark.parametrize(
-    ("h2d_ms", "spin_s", "pause_s", "spins"),
+    ("few_cpus", "h2d_ms", "lone_calls", "spin_s", "pause_s", "spins"),
     [
-        (0.1, 0.2, 0.0, True),
-        (0.0, 0.2, 0.0, False),
-        (0.1, 0.0, 0.0, False),
-        (0.1, 0.05, 0.3, False),
+        (False, 0.1, 9, 0.2, 0.0, True),
+        (False, 0.0, 1, 0.2, 0.0, False),
+        (False, 0.1, 1, 0.0, 0.0, False),
+        (False, 0.1, 1, 0.05, 0.3, False),
+        (True, 0.0, 4, 0.2, 0.0, True),
+        (True, 0.1, 5, 0.2, 0.0, False),
+        (True, 0.0, 4, 0.0, 0.0, False),
+        (True, 0.0, 4, 0.05, 0.3, False),
     ],
 )
-def test_the_loop_looks_for_the_next_call_only_while_calls_with_copies_come_often(
-    h2d_ms: float, spin_s: float, pause_s: float, spins: bool
+def test_the_loop_looks_for_the_next_call_only_while_calls_that_it_pays_for_come_often(
+    monkeypatch: pytest.MonkeyPatch,
+    few_cpus: bool,
+    h2d_ms: float,
+    lone_calls: int,
+    spin_s: float,
+    pause_s: float,
+    spins: bool,
 ) -> None:
+    """With few CPUs for calls that come one at a time, else for those whose inputs were copied."""
+    set_machine(monkeypatch, few_cpus=few_cpus, lone_calls=lone_calls)
     with running_loop(h2d_ms, spin_s) as (ours, theirs):
         for n in range(1, 5):
             time.sleep(pause_s)
@@ -193,20 +212,25 @@ def test_the_loop_looks_for_the_next_call_only_while_calls_with_copies_come_ofte
     assert (looks > 1000) == spins
 
 
-@pytest.mark.parametrize(("alone_s", "count", "tries"), [(0.0, 1, 0), (60.0, 1, 1), (0.0, 2, 1)])
-def test_a_call_that_came_alone_is_answered_without_looking_for_another(
-    monkeypatch: pytest.MonkeyPatch, alone_s: float, count: int, tries: int
+@pytest.mark.parametrize(
+    ("packets", "looks"),
+    [([1], True), ([1, 1], False), ([1, 2], True), ([1, 1, 2, 1], True)],
+)
+def test_when_calls_come_one_at_a_time_none_is_looked_for_before_an_answer(
+    monkeypatch: pytest.MonkeyPatch, packets: list[int], looks: bool
 ) -> None:
-    monkeypatch.setattr("warpcall_service.worker.call_loop.ALONE_S", alone_s)
+    """The last packet decides, with those before it that had one call each."""
+    set_machine(monkeypatch, few_cpus=False, lone_calls=2)
     monkeypatch.setattr(
         "warpcall_service.worker.call_loop.ANSWER_S", 60.0
     )  # on a busy machine, too
 
     with running_loop(0.0, 0.0) as (ours, theirs):
-        calls = [CALL.pack(n, n, 0, time.monotonic() + 60, 0) for n in range(1, count + 1)]
-        ours.send(b"".join(calls))
-        answers = ours.recv(PACKET_BYTES)
-        found = theirs.tries
+        for count in packets:
+            before = theirs.tries
+            calls = [CALL.pack(n, n, 0, time.monotonic() + 60, 0) for n in range(1, count + 1)]
+            ours.send(b"".join(calls))
+            answers = ours.recv(PACKET_BYTES)
+            assert len(answers) == count * DONE.size
 
-    assert len(answers) == count * DONE.size
-    assert found == tries
+    assert (theirs.tries > before) == looks
