@@ -194,23 +194,27 @@ def mark_candidates_kernel(
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ) -> None:
-    """Mark the candidates that a block of test elements equals, or add the block to the table."""
+    """Mark the candidates that BLOCKS blocks of test elements equal, or add these to the table."""
     _low, _span, dense = is_dense(ws_ptr, slots, SET, KEY)
     if not dense:
-        start = tl.program_id(0).to(tl.int64) * BLOCK
-        key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
-        if tl.load(ws_ptr + OVERFLOW) != 0:
-            words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
-            insert(
-                *(ws_ptr + members, key, valid, slots, factor, shift, words, filter_shift),
-                *(True, True, BUCKET, KEY),
-            )
-        else:
-            mark_slots(
-                *(ws_ptr, key, valid, marks, candidate_slots, factor, candidate_shift),
-                *(BUCKET, KEY),
-            )
+        overflow = tl.load(ws_ptr + OVERFLOW) != 0
+        words = (ws_ptr + bloom).to(tl.pointer_type(tl.uint32))
+        start = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
+        for _block in range(BLOCKS):
+            key, valid = load_keys(test_ptr, start, n, COMMON, KEY, BLOCK)
+            if overflow:
+                insert(
+                    *(ws_ptr + members, key, valid, slots, factor, shift, words, filter_shift),
+                    *(True, True, BUCKET, KEY),
+                )
+            else:
+                mark_slots(
+                    *(ws_ptr, key, valid, marks, candidate_slots, factor, candidate_shift),
+                    *(BUCKET, KEY),
+                )
+            start += BLOCK
 
 
 @triton.jit

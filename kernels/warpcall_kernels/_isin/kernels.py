@@ -42,6 +42,9 @@ def prepare_kernel(
     if PDL:
         gdc_launch_dependents()
     program = tl.program_id(0).to(tl.int64)
+    for first in range(program * BLOCK, words, PROGRAMS * BLOCK):
+        offsets = first + tl.arange(0, BLOCK)
+        tl.store(ws_ptr + offsets, tl.zeros([BLOCK], KEY), mask=offsets < words)
     if RANGE:
         low_inverted = tl.zeros([BLOCK], KEY)
         high = tl.zeros([BLOCK], KEY)
@@ -51,9 +54,6 @@ def prepare_kernel(
             high = tl.maximum(high, tl.where(valid, key, 0))
         tl.store(ws_ptr + words + program, tl.max(low_inverted, 0))
         tl.store(ws_ptr + words + PROGRAMS + program, tl.max(high, 0))
-    for first in range(program * BLOCK, words, PROGRAMS * BLOCK):
-        offsets = first + tl.arange(0, BLOCK)
-        tl.store(ws_ptr + offsets, tl.zeros([BLOCK], KEY), mask=offsets < words)
 
 
 @triton.jit
@@ -106,6 +106,7 @@ def build_kernel(
     filter_shift: tl.tensor,
     SET: tl.constexpr,
     FILTER: tl.constexpr,
+    LOOK: tl.constexpr,
     BUCKET: tl.constexpr,
     COMMON: tl.constexpr,
     KEY: tl.constexpr,
@@ -131,7 +132,7 @@ def build_kernel(
             low, _span, dense = key_range(ws_ptr, slots, KEY)
     add_keys(
         *(ws_ptr, key, valid, low, dense, slots, factor, shift, filter_shift),
-        *(SET, FILTER, True, BUCKET, KEY),
+        *(SET, FILTER, LOOK, BUCKET, KEY),
     )
 
 

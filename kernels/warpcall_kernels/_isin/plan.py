@@ -67,13 +67,15 @@ from warpcall_kernels.op.launch import Launch, Layout, LayoutKey, overlaps_launc
 
 # COMPARE
 LEAST_TESTS = 4  # test elements that are compared at least; past the end, the last one again
-SHORT_BLOCK = 256  # elements of a program, 2 for each thread, if there are fewer than SOME
+SHORT_BLOCK = 128  # elements of a program, 1 for each thread, if there are fewer than SOME
 SOME = 1 << 17
 COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warps
 # SCAN
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
 # Programs, unless each would have more elements than these, by the bytes of a value (2 for 1, too).
 SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
+# Elements of 64 bits from which on there are half as many programs. 2^11 in 2^14 on an H100: 8.5 us, 10.
+HALF_SCANNING = (1 << 10) + 1
 # The most elements of a program times its warps, because registers are few; and the most warps.
 SCAN_LIMIT, SCAN_WARPS = 128, 16
 # Test elements from which on a thread of a program of 16 elements reads twice before it compares. 2^12
@@ -84,6 +86,11 @@ TWICE_SCANNED = 1 << 12
 SEARCHING = ((512, 2048, 8), (0, 1024, 4))
 # Words of 32 bits of the bitmap, by the same.
 SEARCHED_WORDS = ((512, 64), (0, 32))
+# Warps of all programs, each of which makes a set, if there are elements for more; and those for SOME_WIDE
+# keys of 64 bits or more, whose sets take longer to make. On an H100, dense and sparse: 2^26 int32 in 2^4
+# 121 and 122 us, 124 and 125 with twice as many; 2^22 int64 in 2^7 18.9 and 26.7 us, 20.4 and 29.2 with the
+# former.
+SEARCHING_WARPS, WIDE_SEARCHING_WARPS, SOME_WIDE = 132 * 32, 132 * 16, 1 << 21
 # Warps with one block a program from which on each looks up two, and makes half as many sets. 2^20 sparse
 # int32 in 2^8 on an H100: 9.9 us, 11.4 with one.
 TWICE_SEARCHED = 132 * 16
@@ -107,17 +114,27 @@ ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 # 2^12 int32 in 2^16 on an H100, sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2
 # warps.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
-# Values up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of others:
+# Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of others:
 # 2^12 sparse int32 in 2^22 on an H100 by REVERSED: 58 us, 50 one after the other.
 OVERLAPPING = 1 << 20
+# LARGE
+# Values of a program of one warp, if there are up to so many. 2^12 sparse int32 in 2^14 on an H100: 10.1 us,
+# 10.7 with FEW_BLOCK.
+FEWEST_VALUES, FEWEST_BLOCK = 1 << 16, 32
+# Slots for each test element, in a table of at most so many bytes. If keys of 32 bits are looked up for
+# more than MANY elements, it has at most so many slots, because the L1 holds these. 2^12 sparse int32 in
+# 2^14 on an H100: 10.1 us, 11.5 with 4 slots; 2^24 in 2^12: 79 us, 103 with 16 slots for each, 99 with 4.
+ROOMY_SLOTS, ROOMY_BYTES, MANY, HELD_SLOTS = 16, 4 << 20, 1 << 22, 1 << 15
 # REVERSED
 # Slots for each element if these are few, up to so many in all: few keys have to be looked for twice.
-SLOTS_OF_FEW, FEW_SLOTS = 16, 1 << 16
-# Elements up to which slots are not read before the atomics, which contend if keys are equal.
-UNREAD = 1 << 12
+SLOTS_OF_FEW, FEW_SLOTS = 16, 1 << 18
 # Slots for this many test elements, up to FEW_SLOTS: a bitmap in their place holds a range of four times
 # as many values as there are test elements.
 TESTS_A_SLOT = 8
+# Members up to which slots are not read before the atomics, which contend if keys are equal. On an H100,
+# 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read. 2^12 in 2^18 test elements of which 9
+# in 10 are equal: 187 us, 186 if slots are read.
+UNREAD = 1 << 18
 # Test elements from which on dense elements have a bitmap of their own beside that of the marks. 2^12
 # dense int32 in 2^18 on an H100: 12.8 us, LARGE, where all test elements set bits, 15.6.
 TWO_BITMAPS = 1 << 17
@@ -201,7 +218,9 @@ def _search(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequenc
     block, warps = next((block, warps) for least, block, warps in SEARCHING if n >= least)
     bitmap = next(count for least, count in SEARCHED_WORDS if n >= least)
     every = triton.cdiv(m, block)
-    blocks = triton.cdiv(every, max(1, ALL_WARPS // warps))
+    many_wide = common.primitive_bitwidth == 64 and m >= SOME_WIDE
+    all_warps = WIDE_SEARCHING_WARPS if many_wide else SEARCHING_WARPS
+    blocks = triton.cdiv(every, all_warps // warps)
     blocks = max(blocks, 2 if every * warps > TWICE_SEARCHED else 1)
     arguments = {
         **call,
@@ -237,11 +256,12 @@ def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[
 def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
     """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
     size = scanned_size(common)
-    elements = min(triton.next_power_of_2(triton.cdiv(m, SCANNING)), SCANNED_ELEMENTS[size])
+    wanted = SCANNING // 2 if size == 8 and m >= HALF_SCANNING else SCANNING
+    elements = min(triton.next_power_of_2(triton.cdiv(m, wanted)), SCANNED_ELEMENTS[size])
     programs = triton.cdiv(m, elements)
     # Fewer warps if there are more programs, and not more than have test elements.
-    wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
-    warps = triton.next_power_of_2(wanted)
+    warps = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
+    warps = triton.next_power_of_2(warps)
     loads = 2 if elements == 16 and programs <= SCANNING and n >= TWICE_SCANNED else 1
     return elements, loads, min(warps, SCAN_LIMIT // elements, SCAN_WARPS)
 
@@ -289,12 +309,16 @@ def _prepare(
 
 def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> SetPlan:
     table = Table.of(common, n, small=False)
+    most = ROOMY_BYTES // table.itemsize
+    table = _with_room(
+        table, ROOMY_SLOTS * n, HELD_SLOTS if m > MANY and table.itemsize == 4 else most
+    )
     shared = _shared(table, common)
-    overlapped = _overlapped(max(m, n))
+    overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
     blocks = SET_BLOCKS if m * SET_WARPS >= SET_BLOCKS * SET_BLOCK * ALL_WARPS else 1
-    build = {**shared, **_blocks(n), "n": n, "words": table.words}
-    probe = {**shared, **_blocks(m), "m": m, "INVERT": invert, "BLOCKS": blocks}
+    build = {**shared, **_blocks(n, fewest=True), "n": n, "words": table.words}
+    probe = {**shared, **_blocks(m, fewest=True), "m": m, "INVERT": invert, "BLOCKS": blocks}
     steps = [(_prepare(table, common, table.words, n, words[1], pdl=shared["PDL"]), "tw")]
     fused = PREPARING if n <= FUSED_N else 0
     if not fused and table.kind is Kind.EITHER:
@@ -302,22 +326,24 @@ def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> S
         whole |= {"PROGRAMS": PREPARING, **overlapped}
         steps.append((Launch(range_kernel, (1,), whole), "w"))
     build["PROGRAMS"] = fused
+    build["LOOK"] = n > UNREAD
     steps.append((_over(n, build_kernel, build, (words[1], None)), "tw"))
     steps.append((_over(m, probe_kernel, probe, (words[0], None, None), blocks), "xwo"))
     return SetPlan(table.words + 2 * PREPARING, table.word, tuple(steps))
 
 
-def _overlapped(most: int) -> dict[str, bool]:
+def _overlapped(n: int) -> dict[str, bool]:
     """The arguments of a launch that begins while the one before it runs, where a device can."""
-    if most <= OVERLAPPING and overlaps_launches():
+    if n <= OVERLAPPING and overlaps_launches():
         return {"PDL": True, "launch_pdl": True}
     return {"PDL": False}
 
 
-def _blocks(values: int) -> dict[str, int]:
-    """How many of so many values a program has, and its warps."""
-    few = values <= FEW_VALUES
-    block, warps = (FEW_BLOCK, FEW_WARPS) if few else (SET_BLOCK, SET_WARPS)
+def _blocks(values: int, *, fewest: bool = False) -> dict[str, int]:
+    """How many of so many values a program has, and its warps; with `fewest`, as LARGE has them."""
+    block, warps = (FEW_BLOCK, FEW_WARPS) if values <= FEW_VALUES else (SET_BLOCK, SET_WARPS)
+    if fewest and values <= FEWEST_VALUES:
+        block = FEWEST_BLOCK
     return {"BLOCK": block, "num_warps": warps}
 
 
@@ -329,18 +355,18 @@ def _over(
     return Launch(kernel, grid, arguments, types)
 
 
-def _with_room(table: Table, members: int, least: int = 0) -> Table:
-    """The table with more slots for few members, and with `least` of them."""
+def _with_room(table: Table, wanted: int, most: int) -> Table:
+    """The table with so many slots, or with as many as it has if these are more than `most`."""
     if table.kind is Kind.BITMAP:
         return table
-    slots = min(FEW_SLOTS, max(least, SLOTS_OF_FEW * members))
-    return table._replace(slots=max(table.slots, triton.next_power_of_2(slots)))
+    return table._replace(slots=max(table.slots, triton.next_power_of_2(min(most, wanted))))
 
 
 def _reversed(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
-    table = _with_room(table._replace(filter_words=0), m, n // TESTS_A_SLOT)
+    wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT)
+    table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
     shared = {**_shared(table, common), **_overlapped(n)}
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS
     shared["TWO_BITMAPS"] = few and n >= TWO_BITMAPS

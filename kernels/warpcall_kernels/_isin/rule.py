@@ -13,7 +13,7 @@ SMALL_N = 1 << 12  # test elements up to which one program can build the set
 # set.
 FULL_BITMAP_N = 1 << 25
 # Up to so many test elements COMPARE and SEARCH are measured at all, and SCAN of so many elements.
-MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 5, 1 << 10, 1 << 16
+MOST_COMPARED, MOST_SEARCHED, MOST_SCANNED = 1 << 7, 1 << 10, 1 << 16
 MOST_PAIRS = 1 << 27  # of an element and a test element, up to which SCAN is measured
 # Test elements, or elements, from which on LARGE is measured.
 LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
@@ -21,24 +21,25 @@ LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 # The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
 # each number is the one whose worse case is better.
-# COMPARE: (test elements, elements) up to which it is taken.
-COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17), (1 << 5, 1 << 14))
+# COMPARE: (test elements, elements) up to which it is taken. On an H100, 2^11 int32 in 2^7, sparse and
+# dense: 4.5 and 4.5 us, SCAN 5.1, SEARCH 5.5 and 4.7.
+COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17), (1 << 7, 1 << 12))
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 # SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
 # first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
-# SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.8 us, LARGE
-# 28. 2^16 int32 in 2^10: 10.2 us, SMALL 9.2 and 7.1. Integers of 64 bits take longer if they are found:
-# 2^10 sparse ones in 2^16 take 19 us if none is, and 39 if all are, LARGE 24.
-SCANNED_FROM, SCANNED_PAIRS = 1 << 5, 1 << 26
+# SCANNED_PAIRS of an element and a test element. On an H100, 2^12 sparse int64 in 2^12: 6.7 us, LARGE
+# 9.5. 2^12 int32 in 2^14, sparse and dense: 10.1 and 10.3 us, LARGE 10.1 and 8.3. Integers of 64 bits take
+# longer if they are found.
+SCANNED_FROM, SCANNED_PAIRS = 1 << 5, 1 << 25
 SCANNED = {
     2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
-    4: ((1 << 6, 1 << 14), (1 << 16, 1 << 15)),
-    8: ((1 << 11, 1 << 14), (1 << 15, 1 << 13)),
+    4: ((1 << 6, 0), (1 << 15, 1 << 15)),
+    8: ((1 << 6, 0), (1 << 11, 1 << 14), (1 << 15, 1 << 13)),
 }
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
-# 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113. 2^12 int32 in 2^16
-# on an H100, sparse and dense: 13.0 and 12.2 us, LARGE 18.9 and 9.5.
-REVERSED, REVERSED_MAX_M = ((1 << 14, 8), (1 << 17, 4), (1 << 20, 2)), 1 << 20
+# 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113. On an H100, sparse and
+# dense: 2^12 int32 in 2^18 14.4 and 13.9 us, LARGE 20.6 and 15.9; in 2^16 12.6 and 10.9, LARGE 12.1 and 10.7.
+REVERSED, REVERSED_MAX_M = ((1 << 17, 4), (1 << 20, 2)), 1 << 20
 # FILTERED: the most elements for each test element, because of which the list of candidates has room
 # for those that the filter lets pass by mistake, and the most elements, whose numbers must fit into a
 # key of 32 bits.
@@ -52,7 +53,8 @@ class Rule(NamedTuple):
         searched: test elements and elements up to which SEARCH is taken. The first pair with enough test
             elements decides.
         small_n: test elements of more than that up to which SMALL is taken.
-        some: elements from which on it is taken for SMALL_N test elements, too.
+        some: elements from which on it is taken for SMALL_N test elements, too,
+        most: elements up to which it is taken for more than 2^10 test elements.
         many: elements from which on SMALL makes sparse test elements a search tree rather than a hash set
         tree_pairs: only for so many pairs.
         filtered_n: test elements from which on FILTERED is taken,
@@ -62,31 +64,35 @@ class Rule(NamedTuple):
     searched: tuple[tuple[int, int], ...]
     small_n: int
     some: int
+    most: int
     many: int
     tree_pairs: int
     filtered_n: int
     filtered_m: int
 
 
-# On an H100, 2^22 int32 in 2^7, sparse and dense: SEARCH 18.2 and 13.1 us, SMALL 20.4 and 14.6.
+# On an H100, 2^22 int32 in 2^7, sparse and dense: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
 # On an H100, 2^20 int32 in 2^10, sparse and dense: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7
-# and 9.1, SEARCH 22. 2^26 sparse int32 in 2^12: with a hash set 295 us, with a tree 330.
+# and 9.1, SEARCH 22. 2^26 int32 in 2^12: with a hash set 293 and 122 us, LARGE 269 and 125.
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
-# On an H100, 2^22 in 2^22: FILTERED 214 us (sparse) and 190 (dense), LARGE 377 and 176.
+# On an H100, 2^22 in 2^22: FILTERED 215 us (sparse) and 174 (dense), LARGE 384 and 179.
 NARROW = Rule(
     searched=((1 << 8, 1 << 62), (1 << 9, 1 << 18)),
     small_n=1 << 11,
-    some=1 << 18,
+    some=1 << 20,
+    most=1 << 22,
     many=1 << 22,
     tree_pairs=1 << 34,
     filtered_n=1 << 22,
     filtered_m=1 << 22,
 )
-# On an H100, 2^20 and 2^22 sparse int64 in 2^7: SEARCH 13.0 and 30.4 us, SMALL 14.0 and 26.4.
+# On an H100, 2^22 int64 in 2^7, sparse and dense: SEARCH 26.7 and 19.7 us, SMALL 25.5 and 20.5; in 2^8 32.8
+# and 20.0, SMALL 26.3 and 20.7.
 # On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
 WIDE = NARROW._replace(
-    searched=((1 << 6, 1 << 23), (1 << 7, 1 << 20), (1 << 8, 1 << 19), (1 << 9, 1 << 16)),
+    searched=((1 << 7, 1 << 23), (1 << 8, 1 << 20), (1 << 9, 1 << 18)),
     some=1 << 22,
+    most=1 << 62,
     tree_pairs=1 << 29,
 )
 
@@ -105,13 +111,17 @@ class Variant(StrEnum):
 
 def choose(common: Any, m: int, n: int) -> Variant:
     """The variant for m elements and n test elements of the Triton dtype `common`."""
-    if _scans(common, m, n):
-        return Variant.SCAN
     if common.primitive_bitwidth <= 16:
-        return Variant.COMPARE if n <= SHORT_COMPARED else _set_variant(SMALL_N, n)
+        if _scans(common, m, n):
+            return Variant.SCAN
+        if n <= SHORT_COMPARED:
+            return Variant.COMPARE
+        return Variant.SMALL if n <= SMALL_N else Variant.LARGE
     rule = _rule(common)
     if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
         return Variant.COMPARE
+    if _scans(common, m, n):
+        return Variant.SCAN
     fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
@@ -122,7 +132,10 @@ def choose(common: Any, m: int, n: int) -> Variant:
         return Variant.FILTERED
     if m <= _most_elements(rule.searched, n):
         return Variant.SEARCH
-    return _set_variant(SMALL_N if m >= rule.some else rule.small_n, n)
+    least = 0 if n <= rule.small_n else rule.some
+    if n <= LEAST_LARGE or (n <= SMALL_N and least <= m <= rule.most):
+        return Variant.SMALL
+    return Variant.LARGE
 
 
 def has_tree(common: Any, m: int, n: int) -> bool:
@@ -156,10 +169,6 @@ def _can_filter(common: Any, m: int, n: int) -> bool:
     """Whether FILTERED can do a call in some reasonable time."""
     fits = common.primitive_bitwidth == 64 or n < FULL_BITMAP_N
     return fits and n <= FILTERED_MAX_M and m <= min(FILTERED_MAX_M, FILTERED_RATIO * n)
-
-
-def _set_variant(small_n: int, n: int) -> Variant:
-    return Variant.SMALL if n <= small_n else Variant.LARGE
 
 
 def variants(common: Any, m: int, n: int) -> list[Variant]:

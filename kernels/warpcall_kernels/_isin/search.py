@@ -76,6 +76,7 @@ def _look_up_bits(
     out_ptr: tl.tensor,
     m: tl.tensor,
     start: tl.tensor,
+    step: tl.tensor,
     x: tl.tensor,
     bitmap: tl.tensor,
     low: tl.tensor,
@@ -86,17 +87,20 @@ def _look_up_bits(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """Look up BLOCKS blocks, of which `x` is the first, in a bitmap of the keys from `low` on."""
+    """Look up BLOCKS blocks in a bitmap of the keys from `low` on.
+
+    `x` is the first, which begins at `start`, and each begins `step` after the one before.
+    """
     for block in range(BLOCKS):
         coming = x
         if block + 1 < BLOCKS:
-            coming = load_block(x_ptr, start + BLOCK, m, BLOCK)
+            coming = load_block(x_ptr, start + step, m, BLOCK)
         key, _valid = keys_of(x, COMMON, KEY)
         bit = key - low
         at = (bit >> 5).to(tl.int32) & (bitmap.shape[0] - 1)
         word = tl.gather(bitmap, at, 0) >> (bit & 31).to(tl.uint32)
         store_block(out_ptr, start, m, ((bit <= span) & (word & 1 != 0)) ^ INVERT, BLOCK)
-        start += BLOCK
+        start += step
         x = coming
 
 
@@ -117,6 +121,7 @@ def _look_up_nodes(
     m: tl.tensor,
     n: tl.tensor,
     start: tl.tensor,
+    step: tl.tensor,
     x: tl.tensor,
     INVERT: tl.constexpr,
     COMMON: tl.constexpr,
@@ -125,13 +130,13 @@ def _look_up_nodes(
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """Look up BLOCKS blocks, of which `x` is the first, in a search tree of the test elements."""
+    """Look up BLOCKS blocks, as `_look_up_bits` does, in a search tree of the test elements."""
     keys, _real = keys_of(load_tests(test_ptr, 0, n, 1 << LEVELS), COMMON, KEY)
     tree = _search_tree(_ordered(keys, COMMON, KEY), LEVELS)
     for block in range(BLOCKS):
         coming = x
         if block + 1 < BLOCKS:
-            coming = load_block(x_ptr, start + BLOCK, m, BLOCK)
+            coming = load_block(x_ptr, start + step, m, BLOCK)
         unsigned, valid = keys_of(x, COMMON, KEY)
         key = _ordered(unsigned, COMMON, KEY)
         least = tl.gather(tree, tl.zeros([BLOCK], tl.int32), 0)
@@ -150,7 +155,7 @@ def _look_up_nodes(
                 at = 2 * at + (seen <= key).to(tl.int32)
             found = near == 0
         store_block(out_ptr, start, m, (found & valid) ^ INVERT, BLOCK)
-        start += BLOCK
+        start += step
         x = coming
 
 
@@ -171,9 +176,10 @@ def search_kernel(
 ) -> None:
     """Make up to 2^LEVELS test elements a bitmap of WORDS words if they fit, else a search tree.
 
-    Look up BLOCKS blocks in it. The first is loaded before.
+    Look up every so many blocks as there are programs, BLOCKS in all. The first is loaded before.
     """
-    start = tl.program_id(0).to(tl.int64) * (BLOCK * BLOCKS)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    step = tl.num_programs(0).to(tl.int64) * BLOCK
     x = load_block(x_ptr, start, m, BLOCK)
     if WORDS > 0:
         base, words, least, most = _load_words(test_ptr, n, COMMON, KEY, 1 << LEVELS)
@@ -183,16 +189,16 @@ def search_kernel(
         if span < 32 * WORDS:
             bitmap = _bitmap(words, least, WORDS)
             _look_up_bits(
-                *(x_ptr, out_ptr, m, start, x, bitmap, base + least, span),
+                *(x_ptr, out_ptr, m, start, step, x, bitmap, base + least, span),
                 *(INVERT, COMMON, KEY, BLOCK, BLOCKS),
             )
         else:
             _look_up_nodes(
-                *(x_ptr, test_ptr, out_ptr, m, n, start, x),
+                *(x_ptr, test_ptr, out_ptr, m, n, start, step, x),
                 *(INVERT, COMMON, KEY, LEVELS, BLOCK, BLOCKS),
             )
     else:
         _look_up_nodes(
-            *(x_ptr, test_ptr, out_ptr, m, n, start, x),
+            *(x_ptr, test_ptr, out_ptr, m, n, start, step, x),
             *(INVERT, COMMON, KEY, LEVELS, BLOCK, BLOCKS),
         )

@@ -70,7 +70,13 @@ def test_elements_as_the_set(
 
 def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elements() -> None:
     slots = {}
-    for m, n in ((1, 100), (1 << 11, 1 << 18), (1 << 12, 1 << 16), (1 << 12, 1 << 22)):
+    for m, n in (
+        (1, 100),
+        (1 << 11, 1 << 18),
+        (1 << 12, 1 << 16),
+        (1 << 12, 1 << 22),
+        (1 << 16, 1 << 18),
+    ):
         planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
         slots[m, n] = planned.launches[1][0].arguments["slots"]
 
@@ -78,7 +84,8 @@ def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elem
         (1, 100): 32,
         (1 << 11, 1 << 18): 1 << 15,
         (1 << 12, 1 << 16): 1 << 16,
-        (1 << 12, 1 << 22): 1 << 16,
+        (1 << 12, 1 << 22): 1 << 18,
+        (1 << 16, 1 << 18): 1 << 18,
     }
     assert 32 * slots[1 << 11, 1 << 18] >= 4 * (1 << 18)
 

@@ -148,21 +148,21 @@ def test_unaligned_inputs(dtype: torch.dtype, device: str) -> None:
 
 def test_the_rule_at_the_boundaries_of_scan() -> None:
     taken = {
-        (tl.int32, 1 << 14, 16): Variant.COMPARE,
+        (tl.int32, 1 << 12, 1 << 7): Variant.COMPARE,
+        (tl.int32, 1 << 13, 1 << 6): Variant.SEARCH,
         (tl.int32, 1 << 15, 1 << 10): Variant.SCAN,
-        (tl.int32, 1 << 13, 1 << 13): Variant.SCAN,
-        (tl.int32, (1 << 13) + 1, 1 << 13): Variant.LARGE,
-        (tl.int32, 1 << 14, 1 << 5): Variant.COMPARE,
+        (tl.int32, 1 << 12, 1 << 13): Variant.SCAN,
+        (tl.int32, (1 << 12) + 1, 1 << 13): Variant.LARGE,
         (tl.int64, 1 << 14, 1 << 11): Variant.SCAN,
         (tl.int64, 1 << 13, 1 << 12): Variant.SCAN,
         (tl.int64, 1 << 14, 1 << 12): Variant.LARGE,
-        (tl.int64, 1 << 13, (1 << 13) + 1): Variant.LARGE,
         (tl.int64, (1 << 14) + 1, 1 << 8): Variant.SEARCH,
-        (tl.int64, 1 << 11, 1 << 15): Variant.SCAN,
-        (tl.int64, 1 << 11, (1 << 15) + 1): Variant.REVERSED,
+        (tl.int64, 1 << 10, 1 << 15): Variant.SCAN,
+        (tl.int64, 1 << 10, (1 << 15) + 1): Variant.LARGE,
         (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
-        (tl.float32, 1 << 10, 1 << 16): Variant.SCAN,
+        (tl.float32, 1 << 10, 1 << 15): Variant.SCAN,
         (tl.int16, 1 << 14, 1 << 11): Variant.SCAN,
+        (tl.int16, 1 << 14, 33): Variant.SCAN,
         (tl.uint8, (1 << 14) + 1, 1 << 11): Variant.SMALL,
         (tl.uint8, 1 << 10, 16): Variant.COMPARE,
     }
@@ -180,6 +180,22 @@ def test_constants_fit_the_kernel_wherever_it_may_be_taken(
     assert warps <= 16
     assert elements * warps <= module.SCAN_LIMIT
     assert all(number & (number - 1) == 0 for number in (elements, loads, warps))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "expected"),
+    [
+        (torch.int64, 1 << 10, 4),
+        (torch.int64, (1 << 10) + 1, 16),
+        (torch.int64, 1 << 13, 16),
+        (torch.int32, 1 << 11, 8),
+        (torch.int32, 1 << 14, 32),
+    ],
+)
+def test_many_elements_of_64_bits_are_scanned_by_half_as_many_programs(
+    dtype: torch.dtype, m: int, expected: int
+) -> None:
+    assert module.scanning(DTYPES[dtype], m, 1 << 12)[0] == expected
 
 
 def test_the_most_pairs_are_far_fewer_than_a_32_bit_offset_can_say() -> None:

@@ -107,7 +107,7 @@ def test_nan_is_in_no_set_and_minus_zero_is_zero(n: int, dtype: torch.dtype, dev
 def test_a_program_looks_up_several_blocks(
     m: int, step: int, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ALL_WARPS", 8)
+    monkeypatch.setattr(module, "SEARCHING_WARPS", 8)
     test = (torch.arange(20, device=device) * step).to(dtype)
     x = torch.arange(m, device=device).to(dtype) * (step // 3)
 
