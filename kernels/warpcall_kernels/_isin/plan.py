@@ -3,12 +3,12 @@
 | variant | taken when | why | file |
 | --- | --- | --- | --- |
 | COMPARE | one test element; up to COMPARED; up to SHORT_COMPARED of 1 or 2 bytes | test elements stay in registers | few.py |
-| SCAN | up to 2^15 elements in up to 2^16 test elements, and 2^26 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
-| SEARCH | up to 2^9 test elements; for 64 bits, of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | search.py |
-| SMALL | up to 2^11 or 2^12 test elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
+| SCAN | up to 2^15 elements in up to 2^15 test elements, and 2^25 pairs of them (`SCANNED` in rule.py) | each program compares some elements with all test elements, which takes one launch and no set | scan.py |
+| SEARCH | up to 2^9 test elements of some elements (`Rule`) | each program makes a bitmap of them in shared memory if they lie close together, and otherwise sorts them into a tree there, without the launch that builds a set | search.py |
+| SMALL | up to 2^11 or 2^12 test elements of some elements (`Rule`) | one launch builds the set, and the lookup overlaps with it | small_plan.py, small.py |
 | LARGE | all others | many programs zero a set, and then build it | kernels.py |
 | FILTERED | more test elements than the L2 holds a hash set of (`Rule`) | a Bloom filter rejects most elements, and test elements mark the others; as LARGE if a sample says that most elements would pass | filtered_plan.py, bloom.py, filtered.py |
-| REVERSED | 2 to 8 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | marks.py |
+| REVERSED | 2 or 4 times as many test elements as elements, and many of them (`REVERSED` in rule.py) | the elements become the set; test elements mark its members | marks.py |
 
 The set of LARGE is one of these, that of REVERSED and FILTERED one of the last two. SMALL has a search
 tree or a hash set in place of HASH, and chooses on the device between that and a bitmap in place of
@@ -124,13 +124,14 @@ FEWEST_VALUES, FEWEST_BLOCK = 1 << 16, 32
 # Slots for each test element, in a table of at most so many bytes. If keys of 32 bits are looked up for
 # more than MANY elements, it has at most so many slots, because the L1 holds these. 2^12 sparse int32 in
 # 2^14 on an H100: 10.1 us, 11.5 with 4 slots; 2^24 in 2^12: 79 us, 103 with 16 slots for each, 99 with 4.
-ROOMY_SLOTS, ROOMY_BYTES, MANY, HELD_SLOTS = 16, 4 << 20, 1 << 22, 1 << 15
+ROOMY_SLOTS, ROOMY_BYTES, MANY, HELD_SLOTS = 16, 4 << 20, 1 << 21, 1 << 15
 # REVERSED
 # Slots for each element if these are few, up to so many in all: few keys have to be looked for twice.
 SLOTS_OF_FEW, FEW_SLOTS = 16, 1 << 18
-# Slots for this many test elements, up to FEW_SLOTS: a bitmap in their place holds a range of four times
-# as many values as there are test elements.
-TESTS_A_SLOT = 8
+# Slots for this many test elements, if these are up to so many: a bitmap in their place holds a range of
+# four times as many values. For more, a smaller hash set is worth more: 101 int32 in 2^22 on an H100: 33 us
+# with 2^16 slots, 39 with 2^18.
+TESTS_A_SLOT, ROOMY_TESTS = 8, 1 << 20
 # Members up to which slots are not read before the atomics, which contend if keys are equal. On an H100,
 # 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read. 2^12 in 2^18 test elements of which 9
 # in 10 are equal: 187 us, 186 if slots are read.
@@ -365,7 +366,7 @@ def _with_room(table: Table, wanted: int, most: int) -> Table:
 def _reversed(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
-    wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT)
+    wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT if n <= ROOMY_TESTS else 0)
     table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
     shared = {**_shared(table, common), **_overlapped(n)}
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS

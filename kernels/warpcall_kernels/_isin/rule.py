@@ -18,12 +18,12 @@ MOST_PAIRS = 1 << 27  # of an element and a test element, up to which SCAN is me
 # Test elements, or elements, from which on LARGE is measured.
 LEAST_LARGE, MANY_LARGE = 1 << 10, 1 << 26
 
-# The rule of `choose`, from a grid of 12 x 17 sizes of dense and sparse int32 and int64
+# The rule of `choose`, from grids of 12 x 17 sizes of dense and sparse int32 and int64 on an H200 and an H100
 # (docs/benchmarks/isin-grid.md). Nothing knows before the launch whether values are dense or sparse, so
 # each number is the one whose worse case is better.
-# COMPARE: (test elements, elements) up to which it is taken. On an H100, 2^11 int32 in 2^7, sparse and
-# dense: 4.5 and 4.5 us, SCAN 5.1, SEARCH 5.5 and 4.7.
-COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17), (1 << 7, 1 << 12))
+# COMPARE: (test elements, elements) up to which it is taken. On an H100, 2^14 int64 in 2^7, sparse and
+# dense: 5.1 and 5.0 us, SCAN 5.2 and 5.6, SEARCH 6.7 and 5.0.
+COMPARED = ((1 << 2, 1 << 62), (1 << 4, 1 << 17), (1 << 7, 1 << 16))
 SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 # SCAN: by the bytes of a value (2 for 1, too), test elements and elements up to which it is taken. The
 # first pair with enough test elements decides. There are more than SCANNED_FROM test elements, and up to
@@ -33,8 +33,8 @@ SHORT_COMPARED = 32  # the same for types of 1 and 2 bytes
 SCANNED_FROM, SCANNED_PAIRS = 1 << 5, 1 << 25
 SCANNED = {
     2: ((1 << 11, 1 << 14), (1 << 13, 1 << 12), (1 << 15, 1 << 10)),
-    4: ((1 << 6, 0), (1 << 15, 1 << 15)),
-    8: ((1 << 6, 0), (1 << 11, 1 << 14), (1 << 15, 1 << 13)),
+    4: ((1 << 7, 1 << 12), (1 << 15, 1 << 15), (1 << 16, 1 << 8)),
+    8: ((1 << 7, 1 << 12), (1 << 11, 1 << 14), (1 << 15, 1 << 13)),
 }
 # REVERSED: from so many test elements on, the least of them for each element; and the most elements.
 # 2^20 int32 in 2^22: 167 us, LARGE 395. 2^19 dense int64 in 2^20: 75 us, LARGE 113. On an H100, sparse and
@@ -54,7 +54,7 @@ class Rule(NamedTuple):
             elements decides.
         small_n: test elements of more than that up to which SMALL is taken.
         some: elements from which on it is taken for SMALL_N test elements, too,
-        most: elements up to which it is taken for more than 2^10 test elements.
+        most: elements up to which it is taken for LEAST_LARGE test elements or more.
         many: elements from which on SMALL makes sparse test elements a search tree rather than a hash set
         tree_pairs: only for so many pairs.
         filtered_n: test elements from which on FILTERED is taken,
@@ -73,13 +73,13 @@ class Rule(NamedTuple):
 
 # On an H100, 2^22 int32 in 2^7, sparse and dense: SEARCH 17.0 and 13.0 us, SMALL 19.3 and 14.2.
 # On an H100, 2^20 int32 in 2^10, sparse and dense: SMALL with a tree 12.5 and 8.9 us, with a hash set 15.7
-# and 9.1, SEARCH 22. 2^26 int32 in 2^12: with a hash set 293 and 122 us, LARGE 269 and 125.
+# and 9.1, SEARCH 22. 2^26 int32 in 2^10: with a hash set 242 and 120 us, LARGE 227 and 122.
 # 2^26 in 2^24, sparse: FILTERED 989 us, LARGE 2,023; all elements in the set: 3,451 and 3,323.
 # On an H100, 2^22 in 2^22: FILTERED 215 us (sparse) and 174 (dense), LARGE 384 and 179.
 NARROW = Rule(
     searched=((1 << 8, 1 << 62), (1 << 9, 1 << 18)),
     small_n=1 << 11,
-    some=1 << 20,
+    some=1 << 62,
     most=1 << 22,
     many=1 << 22,
     tree_pairs=1 << 34,
@@ -90,7 +90,7 @@ NARROW = Rule(
 # and 20.0, SMALL 26.3 and 20.7.
 # On an H100, 2^24 sparse int64 in 2^10: with a hash set 85 us, with a tree 115; 2^20 in 2^10: 20 and 16.5.
 WIDE = NARROW._replace(
-    searched=((1 << 7, 1 << 23), (1 << 8, 1 << 20), (1 << 9, 1 << 18)),
+    searched=((1 << 7, 1 << 23), (1 << 9, 1 << 18)),
     some=1 << 22,
     most=1 << 62,
     tree_pairs=1 << 29,
@@ -111,17 +111,15 @@ class Variant(StrEnum):
 
 def choose(common: Any, m: int, n: int) -> Variant:
     """The variant for m elements and n test elements of the Triton dtype `common`."""
+    if _scans(common, m, n):
+        return Variant.SCAN
     if common.primitive_bitwidth <= 16:
-        if _scans(common, m, n):
-            return Variant.SCAN
         if n <= SHORT_COMPARED:
             return Variant.COMPARE
         return Variant.SMALL if n <= SMALL_N else Variant.LARGE
     rule = _rule(common)
     if n == 1 or any(n <= most and m <= elements for most, elements in COMPARED):
         return Variant.COMPARE
-    if _scans(common, m, n):
-        return Variant.SCAN
     fewer = any(n >= least and n >= ratio * m for least, ratio in REVERSED)
     if fewer and m <= REVERSED_MAX_M:
         return Variant.REVERSED
@@ -133,7 +131,7 @@ def choose(common: Any, m: int, n: int) -> Variant:
     if m <= _most_elements(rule.searched, n):
         return Variant.SEARCH
     least = 0 if n <= rule.small_n else rule.some
-    if n <= LEAST_LARGE or (n <= SMALL_N and least <= m <= rule.most):
+    if n < LEAST_LARGE or (n <= SMALL_N and least <= m <= rule.most):
         return Variant.SMALL
     return Variant.LARGE
 

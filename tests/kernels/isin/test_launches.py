@@ -98,31 +98,33 @@ def test_the_rule_at_its_boundaries() -> None:
         (5, 1 << 26): Variant.SEARCH,
         (16, 1 << 17): Variant.COMPARE,
         (16, (1 << 17) + 1): Variant.SEARCH,
-        (1 << 7, 1 << 12): Variant.COMPARE,
-        (1 << 6, (1 << 12) + 1): Variant.SEARCH,
-        (65, (1 << 12) + 1): Variant.SCAN,
-        ((1 << 7) + 1, 1 << 12): Variant.SCAN,
-        (65, 1 << 15): Variant.SCAN,
-        (65, (1 << 15) + 1): Variant.SEARCH,
+        (1 << 5, 1 << 12): Variant.COMPARE,
+        (33, 1 << 12): Variant.SCAN,
+        (33, (1 << 12) + 1): Variant.COMPARE,
+        (1 << 7, 1 << 12): Variant.SCAN,
+        (1 << 7, 1 << 16): Variant.COMPARE,
+        (1 << 7, (1 << 16) + 1): Variant.SEARCH,
+        ((1 << 7) + 1, 1 << 15): Variant.SCAN,
+        ((1 << 7) + 1, (1 << 15) + 1): Variant.SEARCH,
         (1 << 8, 1 << 26): Variant.SEARCH,
         (1 << 9, 1 << 18): Variant.SEARCH,
         (1 << 9, (1 << 18) + 1): Variant.SMALL,
         ((1 << 9) + 1, 1 << 16): Variant.SMALL,
         (1 << 10, 1 << 15): Variant.SCAN,
-        (1 << 10, 1 << 26): Variant.SMALL,
+        ((1 << 10) - 1, 1 << 26): Variant.SMALL,
+        (1 << 10, 1 << 22): Variant.SMALL,
+        (1 << 10, (1 << 22) + 1): Variant.LARGE,
         (1 << 11, 1 << 14): Variant.SCAN,
         (1 << 11, (1 << 14) + 1): Variant.SMALL,
         (1 << 11, 1 << 22): Variant.SMALL,
         (1 << 11, (1 << 22) + 1): Variant.LARGE,
         ((1 << 11) + 1, (1 << 15) + 1): Variant.LARGE,
-        (1 << 12, (1 << 20) - 1): Variant.LARGE,
-        (1 << 12, 1 << 20): Variant.SMALL,
-        (1 << 12, 1 << 22): Variant.SMALL,
-        (1 << 12, (1 << 22) + 1): Variant.LARGE,
-        ((1 << 12) + 1, 1 << 20): Variant.LARGE,
+        (1 << 12, 1 << 22): Variant.LARGE,
         (1 << 15, 1 << 10): Variant.SCAN,
         (1 << 15, (1 << 10) + 1): Variant.LARGE,
-        ((1 << 15) + 1, 1): Variant.LARGE,
+        (1 << 16, 1 << 8): Variant.SCAN,
+        (1 << 16, (1 << 8) + 1): Variant.LARGE,
+        ((1 << 16) + 1, 1): Variant.LARGE,
         ((1 << 17) - 1, 1 << 13): Variant.LARGE,
         (1 << 17, 1 << 15): Variant.REVERSED,
         (1 << 17, (1 << 15) + 1): Variant.LARGE,
@@ -135,6 +137,21 @@ def test_the_rule_at_its_boundaries() -> None:
     }
 
     assert {(n, m): choose(tl.int32, m, n) for n, m in taken} == taken
+
+
+def test_the_rule_for_keys_of_64_bits_at_its_boundaries() -> None:
+    taken = {
+        (1 << 7, 1 << 23): Variant.SEARCH,
+        (1 << 7, (1 << 23) + 1): Variant.SMALL,
+        (1 << 9, 1 << 18): Variant.SEARCH,
+        (1 << 9, (1 << 18) + 1): Variant.SMALL,
+        (1 << 10, 1 << 26): Variant.SMALL,
+        (1 << 12, (1 << 22) - 1): Variant.LARGE,
+        (1 << 12, 1 << 22): Variant.SMALL,
+        ((1 << 12) + 1, 1 << 22): Variant.LARGE,
+    }
+
+    assert {(n, m): choose(tl.int64, m, n) for n, m in taken} == taken
 
 
 @pytest.mark.usefixtures("without_scan")

@@ -69,25 +69,23 @@ def test_elements_as_the_set(
 
 
 def test_the_bitmap_of_few_elements_holds_four_times_as_many_values_as_test_elements() -> None:
+    expected = {
+        (1, 100): 32,
+        (1 << 11, 1 << 18): 1 << 15,
+        (1 << 11, 1 << 20): 1 << 17,
+        (1 << 12, 1 << 16): 1 << 16,
+        (1 << 12, 1 << 22): 1 << 16,
+        (101, 1 << 22): 1 << 11,
+        (1 << 16, 1 << 18): 1 << 18,
+    }
+
     slots = {}
-    for m, n in (
-        (1, 100),
-        (1 << 11, 1 << 18),
-        (1 << 12, 1 << 16),
-        (1 << 12, 1 << 22),
-        (1 << 16, 1 << 18),
-    ):
+    for m, n in expected:
         planned = planned_set(Variant.REVERSED, torch.int32, m, n, False)
         slots[m, n] = planned.launches[1][0].arguments["slots"]
 
-    assert slots == {
-        (1, 100): 32,
-        (1 << 11, 1 << 18): 1 << 15,
-        (1 << 12, 1 << 16): 1 << 16,
-        (1 << 12, 1 << 22): 1 << 18,
-        (1 << 16, 1 << 18): 1 << 18,
-    }
-    assert 32 * slots[1 << 11, 1 << 18] >= 4 * (1 << 18)
+    assert slots == expected
+    assert 32 * slots[1 << 11, 1 << 20] >= 4 * (1 << 20)
 
 
 @pytest.mark.parametrize("compiles_for", [80, 90], indirect=True)
@@ -124,3 +122,51 @@ def test_filtered_waits_for_each_launch() -> None:
 
     assert not planned.launches[0][0].arguments["PDL"]
     assert not any("launch_pdl" in step.arguments for step, _ in planned.launches)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "slots"),
+    [
+        (torch.int32, 9, 1 << 14, 1 << 18),
+        (torch.int32, 9, 1 << 18, 1 << 20),
+        (torch.int32, 9, 1 << 20, 1 << 22),
+        (torch.int64, 9, 1 << 14, 1 << 18),
+        (torch.int64, 9, 1 << 16, 1 << 19),
+        (torch.int32, 1 << 21, 1 << 12, 1 << 16),
+        (torch.int32, (1 << 21) + 1, 1 << 12, 1 << 15),
+        (torch.int32, (1 << 21) + 1, 1 << 14, 1 << 16),
+        (torch.int64, (1 << 21) + 1, 1 << 12, 1 << 16),
+        (torch.int16, 9, 1 << 14, 1 << 11),
+    ],
+)
+def test_few_test_elements_have_room_in_the_table_of_large(
+    dtype: torch.dtype, m: int, n: int, slots: int
+) -> None:
+    planned = planned_set(Variant.LARGE, dtype, m, n, False)
+
+    assert planned.launches[1][0].arguments["slots"] == slots
+
+
+@pytest.mark.parametrize("variant", [Variant.LARGE, Variant.REVERSED])
+def test_slots_are_read_before_the_atomics_only_if_members_are_many(variant: Variant) -> None:
+    looks = []
+    for members in (1 << 18, (1 << 18) + 1):
+        m, n = (9, members) if variant is Variant.LARGE else (members, 1 << 20)
+        planned = planned_set(variant, torch.int32, m, n, False)
+        looks.append(planned.launches[1][0].arguments["LOOK"])
+
+    assert looks == [False, True]
+
+
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
+def test_equal_test_elements_are_members_however_they_are_inserted(
+    look: bool, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNREAD", 0 if look else 1 << 40)
+    test = torch.cat((torch.full((3000,), 77), torch.arange(0, 9_000_000, 9001), torch.zeros(5)))
+    x, test = torch.arange(-5, 9_010).to(device, dtype), test.to(device, dtype)
+
+    planned = planned_set(Variant.LARGE, dtype, len(x), len(test), False)
+
+    assert torch.equal(run_plan(planned, x, test), torch.isin(x, test))

@@ -148,8 +148,10 @@ def test_unaligned_inputs(dtype: torch.dtype, device: str) -> None:
 
 def test_the_rule_at_the_boundaries_of_scan() -> None:
     taken = {
-        (tl.int32, 1 << 12, 1 << 7): Variant.COMPARE,
-        (tl.int32, 1 << 13, 1 << 6): Variant.SEARCH,
+        (tl.int32, 1 << 12, 32): Variant.COMPARE,
+        (tl.int32, 1 << 12, 33): Variant.SCAN,
+        (tl.int32, 1 << 14, 1 << 7): Variant.COMPARE,
+        (tl.int64, 1 << 12, 1 << 7): Variant.SCAN,
         (tl.int32, 1 << 15, 1 << 10): Variant.SCAN,
         (tl.int32, 1 << 12, 1 << 13): Variant.SCAN,
         (tl.int32, (1 << 12) + 1, 1 << 13): Variant.LARGE,
@@ -162,6 +164,7 @@ def test_the_rule_at_the_boundaries_of_scan() -> None:
         (tl.float64, 1 << 14, 1 << 9): Variant.SCAN,
         (tl.float32, 1 << 10, 1 << 15): Variant.SCAN,
         (tl.int16, 1 << 14, 1 << 11): Variant.SCAN,
+        (tl.int16, 1 << 14, 32): Variant.COMPARE,
         (tl.int16, 1 << 14, 33): Variant.SCAN,
         (tl.uint8, (1 << 14) + 1, 1 << 11): Variant.SMALL,
         (tl.uint8, 1 << 10, 16): Variant.COMPARE,
