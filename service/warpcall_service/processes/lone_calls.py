@@ -4,8 +4,8 @@ A process that sleeps is woken late, and runs its next steps slowly. How much th
 the machine. With few CPUs it pays for short calls: on a virtual machine with 2 CPUs, waking a process
 takes some 25 us, four times a call, and one client's calls of 4 KB took 0.17 instead of 0.27 ms. With
 more CPUs it pays for calls whose inputs are copied to a GPU: on a machine with an H200, calls of 1 MB
-took 0.60 instead of 0.75 ms; calls of 4 KB gained 5 to 17 % on one with an H100, for three times the
-CPU time.
+took 0.60 instead of 0.75 ms; calls of 4 KB gained 5 to 17 % on one with an H100, for 2.7 times the
+worker's CPU time.
 """
 
 from __future__ import annotations
