@@ -8,8 +8,9 @@ in turn in each round, all on the same clock, which shows some 2 us for nothing.
 twice as long as the fastest in the first round are not called again. Each result is compared with
 that of torch before it is timed.
 
-Where the tensors of a cell lie in memory changes calls of 5 us by up to 1 us, and some kernels more than
-others. So at the end, cells below LEAST_RATIO are measured REPEATS times more, each time with tensors
+Calls of 5 us differ by up to 1 us between two measurements of a cell, some kernels more than others,
+and it is not known why: three kernels alone varied by 0.1 us only, wherever their tensors lay. So at the
+end, cells below LEAST_RATIO are measured REPEATS times more, each time with new tensors that lie
 elsewhere, and the median of all these is taken for each candidate.
 """
 
