@@ -10,8 +10,8 @@ that of torch before it is timed.
 
 Calls of 5 us differ by up to 1 us between two measurements of a cell, some kernels more than others,
 and it is not known why: three kernels alone varied by 0.1 us only, wherever their tensors lay. So at the
-end, cells below LEAST_RATIO are measured REPEATS times more, each time with new tensors that lie
-elsewhere, and the median of all these is taken for each candidate.
+end, cells below LEAST_RATIO are measured REPEATS times more, and each candidate gets the median of all
+these.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ BEATEN = 2  # how much longer than the fastest a candidate takes that one sample
 FLUSH_FACTOR = 2
 LEAST_RATIO = 0.95
 REPEATS = 4  # of a cell below it
-MANY = 1 << 22  # elements from which on they are not kept meanwhile
-ELSEWHERE_BYTES = 700_001  # taken before each of these, so that its tensors lie elsewhere
 
 Call = Callable[[Tensor, Tensor], Tensor]
 
@@ -144,22 +142,13 @@ class _Clock:
 
 
 def _cell(
-    clock: _Clock,
-    name: str,
-    values: str,
-    m: int,
-    n: int,
-    compile_too: bool,
-    rounds: int,
-    kept: list[Tensor] | None = None,
+    clock: _Clock, name: str, values: str, m: int, n: int, compile_too: bool, rounds: int
 ) -> tuple[Cell, int]:
-    """Time a cell; returns it, and how many results were wrong. Its tensors are added to `kept`."""
+    """Time a cell; returns it, and how many results were wrong."""
     dtype = TYPES[name]
     info = torch.iinfo(dtype)
     low, high = (0, 4 * n) if values == "dense" else (info.min, info.max)
     x, test = (torch.randint(low, high, (k,), dtype=dtype, device="cuda") for k in (m, n))
-    if kept is not None and m < MANY:
-        kept += (x, test)
     chosen = choose(DTYPES[dtype], m, n)
     calls: dict[str, Call] = {"ours": isin}
     calls |= {
@@ -183,16 +172,10 @@ def _cell(
 
 def _again(clock: _Clock, cell: Cell, compile_too: bool, rounds: int) -> tuple[Cell, int]:
     """Measure a cell REPEATS times more; returns the medians, and how many results were wrong."""
-    found, wrong, taken = [cell], 0, []
-    for _repeat in range(REPEATS):
-        taken.append(torch.empty(ELSEWHERE_BYTES, dtype=torch.uint8, device="cuda"))
-        size = cell["elements"], cell["test_elements"]
-        one, errors = _cell(
-            *(clock, cell["dtype"], cell["values"], *size, compile_too, rounds), taken
-        )
-        found.append(one)
-        wrong += errors
-    return median_of(found), wrong
+    what = cell["dtype"], cell["values"], cell["elements"], cell["test_elements"]
+    measured = [_cell(clock, *what, compile_too, rounds) for _repeat in range(REPEATS)]
+    wrong = sum(errors for _one, errors in measured)
+    return median_of([cell, *(one for one, _errors in measured)]), wrong
 
 
 def median_of(cells: Sequence[Cell]) -> Cell:

@@ -38,7 +38,10 @@ def prepare_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    """Zero the workspace, and write the range of a program's share of the members behind it."""
+    """Zero the workspace, and write the range of a program's share of the members behind it.
+
+    Nothing waits for the zeros to be stored, so the members are loaded meanwhile.
+    """
     if PDL:
         gdc_launch_dependents()
     program = tl.program_id(0).to(tl.int64)

@@ -74,8 +74,8 @@ COMPARED_BLOCK = 1024  # the same if there are more, 8 for each thread of 4 warp
 SCANNED_BYTES = 16  # of test elements that a thread reads in one access
 # Programs, unless each would have more elements than these, by the bytes of a value (2 for 1, too).
 SCANNING, SCANNED_ELEMENTS = 256, {2: 16, 4: 32, 8: 16}
-# Elements of 64 bits from which on there are half as many programs. 2^11 in 2^14 on an H100: 8.5 us, 10.
-HALF_SCANNING = (1 << 10) + 1
+# More elements of 64 bits than these have half as many programs. 2^11 in 2^14 on an H100: 8.5 us, 10.
+WIDE_SCANNED = 1 << 10
 # The most elements of a program times its warps, because registers are few; and the most warps.
 SCAN_LIMIT, SCAN_WARPS = 128, 16
 # Test elements from which on a thread of a program of 16 elements reads twice before it compares. 2^12
@@ -111,7 +111,7 @@ SET_BLOCKS = 4
 ALL_WARPS = 132 * 64  # warps that an H200 holds: there must be at least as many
 
 # Up to so many values, a program of LARGE and REVERSED has so few, and one warp, which waits for no other.
-# 2^12 int32 in 2^16 on an H100, sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2
+# 2^12 int32 in 2^16 by LARGE with 4 slots for each test element on an H100, sparse and dense: 18.9 and 9.5 us, 27.1 and 11.9 with 128 elements and 2
 # warps.
 FEW_VALUES, FEW_BLOCK, FEW_WARPS = 1 << 18, 64, 1
 # Test elements up to which launches of LARGE and REVERSED overlap. Programs that wait take the place of others:
@@ -121,17 +121,19 @@ OVERLAPPING = 1 << 20
 # Values of a program of one warp, if there are up to so many. 2^12 sparse int32 in 2^14 on an H100: 10.1 us,
 # 10.7 with FEW_BLOCK.
 FEWEST_VALUES, FEWEST_BLOCK = 1 << 16, 32
-# Slots for each test element, in a table of at most so many bytes. If keys of 32 bits are looked up for
-# more than MANY elements, it has at most so many slots, because the L1 holds these. 2^12 sparse int32 in
-# 2^14 on an H100: 10.1 us, 11.5 with 4 slots; 2^24 in 2^12: 79 us, 103 with 16 slots for each, 99 with 4.
-ROOMY_SLOTS, ROOMY_BYTES, MANY, HELD_SLOTS = 16, 4 << 20, 1 << 21, 1 << 15
+# Slots for each of few members of LARGE and REVERSED, of which few have to be looked for twice then.
+SLOTS_OF_FEW = 16
+# Most bytes of a table of LARGE with these. If there are more than MANY elements and keys have 32 bits, it
+# has at most L1_SLOTS slots, which fit into the L1. 2^12 sparse int32 in 2^14 on an H100: 10.1 us, 11.5 with 4
+# slots for each; 2^24 in 2^12: 79 us, 103 with 16 slots for each, 99 with 4.
+FEW_BYTES, MANY, L1_SLOTS = 4 << 20, 1 << 21, 1 << 15
 # REVERSED
-# Slots for each element if these are few, up to so many in all: few keys have to be looked for twice.
-SLOTS_OF_FEW, FEW_SLOTS = 16, 1 << 18
-# Slots for this many test elements, if these are up to so many: a bitmap in their place holds a range of
-# four times as many values. For more, a smaller hash set is worth more: 101 int32 in 2^22 on an H100: 33 us
-# with 2^16 slots, 39 with 2^18.
-TESTS_A_SLOT, ROOMY_TESTS = 8, 1 << 20
+# Most slots of a table with SLOTS_OF_FEW for each element.
+FEW_SLOTS = 1 << 18
+# At least one slot for so many test elements, if there are up to BITMAP_TESTS: a bitmap in their place holds
+# a range of four times as many values. With more test elements, a smaller hash set is faster: 101 int32 in
+# 2^22 on an H100: 33 us with 2^16 slots, 39 with 2^18.
+TESTS_A_SLOT, BITMAP_TESTS = 8, 1 << 20
 # Members up to which slots are not read before the atomics, which contend if keys are equal. On an H100,
 # 2^12 sparse int32 in 2^14 by LARGE: 11.5 us, 13.5 if slots are read. 2^12 in 2^18 test elements of which 9
 # in 10 are equal: 187 us, 186 if slots are read.
@@ -257,12 +259,12 @@ def _scan(call: Mapping[str, Any], common: Any, m: int, n: int, words: Sequence[
 def scanning(common: Any, m: int, n: int) -> tuple[int, int, int]:
     """How SCAN is launched: elements of a program, accesses of a thread at a time, and warps."""
     size = scanned_size(common)
-    wanted = SCANNING // 2 if size == 8 and m >= HALF_SCANNING else SCANNING
-    elements = min(triton.next_power_of_2(triton.cdiv(m, wanted)), SCANNED_ELEMENTS[size])
+    most = SCANNING // 2 if size == 8 and m > WIDE_SCANNED else SCANNING
+    elements = min(triton.next_power_of_2(triton.cdiv(m, most)), SCANNED_ELEMENTS[size])
     programs = triton.cdiv(m, elements)
     # Fewer warps if there are more programs, and not more than have test elements.
-    warps = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
-    warps = triton.next_power_of_2(warps)
+    wanted = min(triton.cdiv(2 * n, programs), triton.cdiv(n, 32 * SCANNED_BYTES // size))
+    warps = triton.next_power_of_2(wanted)
     loads = 2 if elements == 16 and programs <= SCANNING and n >= TWICE_SCANNED else 1
     return elements, loads, min(warps, SCAN_LIMIT // elements, SCAN_WARPS)
 
@@ -310,10 +312,9 @@ def _prepare(
 
 def _large(common: Any, m: int, n: int, invert: bool, words: Sequence[Any]) -> SetPlan:
     table = Table.of(common, n, small=False)
-    most = ROOMY_BYTES // table.itemsize
-    table = _with_room(
-        table, ROOMY_SLOTS * n, HELD_SLOTS if m > MANY and table.itemsize == 4 else most
-    )
+    in_l1 = m > MANY and table.itemsize == 4
+    most = L1_SLOTS if in_l1 else FEW_BYTES // table.itemsize
+    table = _with_room(table, SLOTS_OF_FEW * n, most)
     shared = _shared(table, common)
     overlapped = _overlapped(n)
     shared |= {"filter_shift": table.filter_shift, "FILTER": table.filter_words > 0, **overlapped}
@@ -366,7 +367,7 @@ def _with_room(table: Table, wanted: int, most: int) -> Table:
 def _reversed(
     table: Table, common: Any, m: int, n: int, invert: bool, words: Sequence[Any]
 ) -> SetPlan:
-    wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT if n <= ROOMY_TESTS else 0)
+    wanted = max(SLOTS_OF_FEW * m, n // TESTS_A_SLOT if n <= BITMAP_TESTS else 0)
     table = _with_room(table._replace(filter_words=0), wanted, FEW_SLOTS)
     shared = {**_shared(table, common), **_overlapped(n)}
     few = table.kind is Kind.EITHER and table.slots <= FEW_SLOTS

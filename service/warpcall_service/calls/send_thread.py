@@ -9,9 +9,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-# With fewer, other processes need the CPUs. With 2, a thread that sends took 14 % more CPU for a call of
-# 1 MB by one of 8 clients, and no more calls were made.
-CPUS = 4
+from warpcall_service.processes.lone_calls import has_few_cpus
 
 
 class LargeCalls:
@@ -19,7 +17,8 @@ class LargeCalls:
 
     Attributes:
         under_way: calls that were begun and have not ended.
-        has_cpus: whether there are enough CPUs to spend some on speed.
+        has_cpus: whether there are enough CPUs to spend some on speed. With 2, a thread that sends took
+            14 % more CPU for a call of 1 MB by one of 8 clients, and no more calls were made.
         send_thread: for responses while several calls are under way, if `has_cpus`.
     """
 
@@ -27,7 +26,7 @@ class LargeCalls:
 
     def __init__(self) -> None:
         self.under_way = 0
-        self.has_cpus = len(os.sched_getaffinity(0)) >= CPUS
+        self.has_cpus = not has_few_cpus()
         self.send_thread = SendThread()
 
 

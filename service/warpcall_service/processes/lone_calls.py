@@ -1,11 +1,11 @@
 """When the process that speaks HTTP and a lane's worker wait for each other without sleeping.
 
 A process that sleeps is woken late, and runs its next steps slowly. How much that costs depends on
-the machine. With few CPUs it pays for short calls: on a virtual machine with 2 CPUs, waking a process
-takes some 25 us, four times a call, and one client's calls of 4 KB took 0.17 instead of 0.27 ms. With
-more CPUs it pays for calls whose inputs are copied to a GPU: on a machine with an H200, calls of 1 MB
-took 0.60 instead of 0.75 ms; calls of 4 KB gained 5 to 17 % on one with an H100, for 2.7 times the
-worker's CPU time.
+the machine. With few CPUs the processes wait for short calls: on a virtual machine with 2 CPUs, waking
+a process takes some 25 us, four times a call, and one client's calls of 4 KB take 0.11 instead of 0.28
+ms. With more CPUs they wait for calls whose inputs are copied to a GPU: on a machine with an H200,
+calls of 1 MB took 0.60 instead of 0.75 ms. Calls of 4 KB gained 5 to 17 % on one with an H100, for 2.7
+times the worker's CPU time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import time
 
 LONE_CALLS = 32  # in a row came one at a time; so the next one is expected to do so, too
-CPUS = 4  # with fewer, short calls are waited for, but not as long
+CPUS = 4  # with fewer, other processes need them
 # Longest time for which the event loop does not sleep while a call is on the lane.
 AWAKE_S = 1e-3
 FEW_CPUS_AWAKE_S = 150e-6
@@ -53,8 +53,8 @@ class LoneCalls:
             self._awake_until = 0.0
             return
         self._in_row += 1
-        pays = is_short if self._few_cpus else self._has_copied
-        if pays and self._in_row >= LONE_CALLS:
+        waits = is_short if self._few_cpus else self._has_copied
+        if waits and self._in_row >= LONE_CALLS:
             self._awake_until = time.monotonic() + self._awake_s
             if not self._is_awake:
                 self._stay_awake()

@@ -187,7 +187,7 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, *, few_cpus: bool, lone_calls: 
         (True, 0.0, 4, 0.05, 0.3, False),
     ],
 )
-def test_the_loop_looks_for_the_next_call_only_while_calls_that_it_pays_for_come_often(
+def test_the_loop_looks_for_the_next_call_only_while_calls_of_one_kind_come_often(
     monkeypatch: pytest.MonkeyPatch,
     few_cpus: bool,
     h2d_ms: float,
