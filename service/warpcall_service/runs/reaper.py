@@ -48,7 +48,7 @@ def main() -> None:
         return
     os.close(args.server_fd)
     reason = _watch(process.pid, control, args.memory_bytes, cgroup)
-    status = _end(process.pid, gracefully=reason == "stop")
+    status = end_children(process.pid, gracefully=reason == "stop")
     report: ReaperReport = {
         "status": sandboxed.status_inside(status) if args.sandbox else status,
         "over_memory": reason == "memory" or _ran_out(cgroup),
@@ -108,25 +108,27 @@ def _received(control: socket.socket) -> bool:
     return False
 
 
-def _end(pid: int, *, gracefully: bool) -> int:
-    """End all processes that are left, and return the exit status of process `pid`."""
-    status: int | None = None
-    began = time.monotonic()
-    terminate_until = began + (process_tree.TERMINATE_S if gracefully else 0)
+def end_children(pid: int, *, gracefully: bool) -> int:
+    """End all processes that are left, and return the exit status of process `pid`.
+
+    It waits for each of them, so that none is left as a zombie: the process that becomes the parent
+    of the reaper's children when the reaper ends may not wait for them soon.
+    """
+    status = -int(signal.SIGKILL)
+    terminate_until = time.monotonic() + (process_tree.TERMINATE_S if gracefully else 0)
     if gracefully:
         process_tree.send(process_tree.descendants(os.getpid()), signal.SIGTERM)
     while time.monotonic() < terminate_until + process_tree.KILL_S:
-        with contextlib.suppress(ChildProcessError):
+        try:
             while (gone := os.waitpid(-1, os.WNOHANG))[0]:
                 if gone[0] == pid:
                     status = os.waitstatus_to_exitcode(gone[1])
-        left = process_tree.descendants(os.getpid())
-        if not left and status is not None:
-            return status
+        except ChildProcessError:  # there are no more
+            break
         if time.monotonic() >= terminate_until:
-            process_tree.send(left, signal.SIGKILL)
+            process_tree.send(process_tree.descendants(os.getpid()), signal.SIGKILL)
         time.sleep(process_tree.POLL_S)
-    return -int(signal.SIGKILL) if status is None else status
+    return status
 
 
 if __name__ == "__main__":
